@@ -1,0 +1,47 @@
+# Every target does its own set-up: a fresh machine needs only Python 3.11 and git.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fmt protos bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## make the virtual environment and install Hansa into it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Hansa needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11 …" % v)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Hansa into $(VENV) (PyTorch is large: a minute or two the first time) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(STAMP)  ## run a federation of five sites on this machine (examples/digits)
+	@$(BIN)/hansa run examples/digits/job.yaml
+
+test: $(STAMP)  ## run all tests
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+check: $(STAMP)  ## linters, types, layers, generated code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python protos/compile.py --check
+
+fmt: $(STAMP)  ## format the code and mend what the linter can mend
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+protos: $(STAMP)  ## generate the protobuf modules again
+	@$(BIN)/python protos/compile.py
+
+bench: $(STAMP)  ## run the benchmarks of this machine's size
+	@$(BIN)/python benchmarks/training_loop.py
+	@$(BIN)/python benchmarks/round_overhead.py
+
+clean:  ## remove the virtual environments and caches
+	rm -rf $(VENV) .tools build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

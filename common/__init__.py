@@ -1,0 +1,1 @@
+"""What controller, learner, evaluator and the command line share."""

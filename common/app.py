@@ -1,0 +1,166 @@
+"""The user's app: the only code a user must write, and how a reference leads to it.
+
+    from hansa import App
+    app = App(model=build_cnn, task="classification", classes=10)
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hansa.common.errors import HansaError, InvalidApp, InvalidData, one_line
+from hansa.common.tasks import Evaluation, OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some of a site's data: features and labels, one row each."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: np.ndarray) -> "Examples":
+        """Return the rows at `indices`."""
+        return Examples(self.x[indices], self.y[indices])
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a user's own `train` function gets beside the model: data, settings, and a line to the controller."""
+
+    examples: Examples
+    epochs: int
+    batch_size: int
+    optimizer: OptimizerSpec
+    seed: int
+    round: int
+    progress: Callable[[int, float], None]  # (finished epochs, mean loss)
+    cancelled: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class App:
+    """A model and how to train it.
+
+    model:      returns the network (a torch module), or, with `train` and `evaluate` given, a dict of numpy arrays
+    task:       "classification" (integer labels 0 … classes-1) or "regression"
+    classes:    how many classes there are
+    data:       (path, split) -> Examples for split "train" or "test"; default: an .npz with x, y (and x_test, y_test)
+    loss:       (outputs, targets) -> mean loss; default: cross-entropy or mean squared error
+    transform:  applied to each batch of features in training only, such as augmentation
+    train:      (arrays, TrainingRun) -> arrays, for any other framework
+    evaluate:   (arrays, Examples) -> Evaluation
+    """
+
+    model: Callable[[], Any]
+    task: Literal["classification", "regression"] = "classification"
+    classes: int | None = None
+    data: Callable[[Path, str], Examples] | None = None
+    loss: Callable[[Any, Any], Any] | None = None
+    transform: Callable[[Any], Any] | None = None
+    train: Callable[[dict[str, np.ndarray], TrainingRun], Mapping[str, np.ndarray]] | None = None
+    evaluate: Callable[[dict[str, np.ndarray], Examples], Evaluation] | None = None
+
+    def __post_init__(self) -> None:
+        if self.task not in ("classification", "regression"):
+            raise InvalidApp(f"task {self.task!r}: write 'classification' or 'regression'")
+        if self.task == "classification" and (self.classes is None or self.classes < 2):
+            raise InvalidApp("a classification app needs classes=, the number of classes (2 or more)")
+        if not callable(self.model):
+            raise InvalidApp("model= must be a function that returns the network, not the network itself")
+        if (self.train is None) != (self.evaluate is None):
+            raise InvalidApp("give both train= and evaluate=, or neither")
+
+    def load(self, path: Path, split: str) -> Examples:
+        """Load a site's data for a split and check that it can be learned from."""
+        try:
+            examples = (self.data or load_npz)(path, split)
+        except HansaError:
+            raise
+        except Exception as error:
+            raise InvalidData(f"{path}: the app's data loader failed: {one_line(error)}") from error
+        return check_examples(self, examples, path)
+
+
+def load_npz(path: Path, split: str) -> Examples:
+    """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            tested = split == "test" and "x_test" in held and "y_test" in held
+            names = ("x_test", "y_test") if tested else ("x", "y")
+            missing = [name for name in names if name not in held]
+            if missing:
+                raise InvalidData(f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}")
+            return Examples(held[names[0]], held[names[1]])
+    except (OSError, ValueError) as error:
+        raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
+
+
+def check_examples(app: App, examples: Examples, path: Path) -> Examples:
+    """Refuse data with rows that do not match, labels out of range, NaN or infinite values."""
+    x, y = np.asarray(examples.x), np.asarray(examples.y)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise InvalidData(f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example")
+    if x.dtype.hasobject or y.dtype.hasobject:
+        raise InvalidData(f"{path}: arrays of Python objects are not allowed")
+    if app.task == "classification":
+        if y.dtype.kind not in "iu":
+            raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
+        wrong = np.flatnonzero((y < 0) | (y >= (app.classes or 0)))
+        if wrong.size:
+            at = np.unravel_index(wrong[0], y.shape)
+            raise InvalidData(
+                f"{path}: label {y[at]} at row {at[0]} is outside 0 … {(app.classes or 0) - 1}"
+                f" ({wrong.size} such labels)"
+            )
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+            raise InvalidData(f"{path}: {name} holds NaN or infinite values in {rows.size} rows, first in row {rows[0]}")
+    return Examples(x, y)
+
+
+def load_app(ref: str) -> App:
+    """Resolve `path/to/app.py:attribute` or `package.module:attribute`."""
+    place, _, attribute = ref.rpartition(":")
+    if not place or not attribute:
+        raise InvalidApp(f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute")
+    try:
+        module = _module_at(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except HansaError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise InvalidApp(f"{ref}: importing it failed: {one_line(error)}") from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InvalidApp(f"{ref}: {place} has no attribute {attribute!r}")
+    if not isinstance(found, App):
+        raise InvalidApp(f"{ref}: it is a {type(found).__name__}, not a hansa.App")
+    return found
+
+
+def _module_at(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidApp(f"{path}: no such file (looked from {Path.cwd()})")
+    name = f"hansa_app_{path.stem}_{abs(hash(str(path.resolve())))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that classes of the app can be found by name
+    sys.path.insert(0, str(path.resolve().parent))  # an app may have modules beside it
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module

@@ -1,0 +1,68 @@
+"""Checkpoints and exports: safetensors files. Roles and layers travel in the file's metadata."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save_file
+
+from hansa.common.errors import InvalidInput
+from hansa.common.frames import Layout, allocate, seal, views
+from hansa.common.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+
+DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
+    f"{short}{bits}": f"{name}{bits}" for short, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
+}
+
+
+def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray) -> None:
+    """Write a model; the file appears whole or not at all."""
+    notes = {info.name: [info.role.name, info.layer] for info in manifest.spec.tensors}
+    about = {"format": "pt", "hansa": json.dumps({"layers": manifest.spec.layers, "tensors": notes})}
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(views(Layout(manifest.spec), payload), draft, about)
+        draft.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
+    """Read a safetensors file into a manifest and a payload; tensors keep the file's order."""
+    try:
+        raw = path.read_bytes()
+        held = safetensors.deserialize(raw)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+    except safetensors.SafetensorError as error:
+        raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
+    notes = _notes(raw)
+    infos = []
+    for name, tensor in sorted(held, key=lambda item: _position(item[0], notes)):
+        dtype = DTYPE_OF.get(tensor["dtype"])
+        if dtype is None:
+            raise InvalidInput(f"{path}: {name} has the type {tensor['dtype']}, which cannot be sent")
+        role, layer = notes["tensors"].get(name, ["PARAM" if dtype in FLOATS else "COUNT", 0])
+        infos.append(TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer))
+    spec = ModelSpec(tuple(infos), tuple(notes["layers"]))
+    layout = Layout(spec)
+    payload = allocate(layout)
+    data = {name: tensor["data"] for name, tensor in held}
+    for name, room in views(layout, payload).items():
+        room.reshape(-1).view(np.uint8)[...] = np.frombuffer(data[name], np.uint8)
+    return seal(spec, payload), payload
+
+
+def _notes(raw: bytes) -> dict[str, object]:
+    size = int.from_bytes(raw[:8], "little")
+    about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
+    return json.loads(about["hansa"]) if "hansa" in about else {"layers": [], "tensors": {}}  # type: ignore[no-any-return]
+
+
+def _position(name: str, notes: dict[str, object]) -> tuple[int, str]:
+    order = list(notes["tensors"])  # type: ignore[call-overload]
+    return (order.index(name), "") if name in order else (len(order), name)

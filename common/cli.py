@@ -1,0 +1,84 @@
+"""The `hansa` command: groups are loaded when they are used, so that `hansa --help` is quick."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from hansa import __version__
+from hansa.common.settings import defaults
+
+COMMANDS = {
+    "run": ("hansa.common.ui.run:run", "Run a whole federation on this machine."),
+    "controller": ("hansa.controller.cli:controller", "Start, stop and look at a controller."),
+    "learner": ("hansa.learner.cli:learner", "Start, stop and look at a site's learner."),
+    "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and look at a site's evaluator."),
+    "job": ("hansa.common.ui.jobs:job", "Submit, watch and fetch jobs."),
+    "site": ("hansa.common.ui.sites:site", "Look at the fleet."),
+    "rules": ("hansa.controller.rules.cli:rules", "Look up the rules a job can name."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' one-line helps and imports a command only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order people need them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Name the nearest commands if there is none of that name."""
+        if args and args[0] not in COMMANDS:
+            from hansa.common.plugins import suggestion
+
+            ctx.fail(f"There is no command {args[0]!r}{suggestion(args[0], list(COMMANDS))}.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; our errors end with their message and their exit code."""
+        from hansa.common.errors import HansaError
+
+        try:
+            return super().invoke(ctx)
+        except HansaError as error:
+            from hansa.common.state import announce
+
+            announce(f"failed {error}")
+            lines = str(error).splitlines() or [type(error).__name__]
+            for line in lines:
+                click.echo(f"hansa: {line}", err=True)
+            ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read our output has gone; nobody is left to tell
+            ctx.exit(1)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="hansa %(version)s")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    envvar="HANSA_CONFIG",
+    help="TOML file with defaults for options (default: ./hansa.toml, then ~/.config/hansa/hansa.toml).",
+)
+@click.pass_context
+def hansa(ctx: click.Context, config: str | None) -> None:
+    """Federated learning for sites whose data and machines are not alike.
+
+    Try `hansa run examples/digits/job.yaml` first; `hansa COMMAND --help` tells more about each command.
+    """
+    ctx.default_map = defaults(config)

@@ -1,0 +1,183 @@
+"""The one module that knows both our values and protobuf."""
+
+import json
+
+from hansa.common.errors import InvalidInput, Rejected
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.tasks import (
+    Evaluate,
+    Evaluation,
+    Failure,
+    Init,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Progress,
+    Receipt,
+    Task,
+    Train,
+    UpdateFacts,
+    ValidationSpec,
+)
+from hansa.protos import fleet_pb2 as fleet
+from hansa.protos import model_pb2 as model
+
+
+def manifest_to_wire(manifest: Manifest) -> model.Manifest:
+    """Encode a manifest."""
+    wire = model.Manifest(layers=manifest.spec.layers)
+    for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
+        wire.tensors.add(
+            name=info.name,
+            dtype=info.dtype,
+            shape=info.shape,
+            role=model.Role.ValueType(info.role.value),
+            layer=info.layer,
+            digest=digest,
+        )
+    return wire
+
+
+def manifest_from_wire(wire: model.Manifest) -> Manifest:
+    """Decode a manifest; `check_manifest` says whether it makes sense."""
+    infos = []
+    for t in wire.tensors:
+        if t.role not in (1, 2, 3):
+            raise Rejected(f"{t.name}: no role")
+        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer))
+    return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
+
+
+def task_to_wire(task: Task) -> fleet.Task:
+    """Encode a task."""
+    wire = fleet.Task(id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed)
+    wire.validation.fraction = task.validation.fraction
+    wire.validation.stratified = task.validation.stratified
+    match task.work:
+        case Init():
+            wire.init.SetInParent()
+        case Train() as work:
+            wire.train.model = work.model
+            wire.train.version = work.version
+            wire.train.tensors.extend(work.tensors)
+            wire.train.epochs = work.epochs
+            wire.train.batch_size = work.batch_size
+            wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
+            for plugin in work.plugins:
+                wire.train.plugins.add(name=plugin.name, args=json.dumps(plugin.args))
+        case Evaluate() as work:
+            wire.evaluate.model = work.model
+            wire.evaluate.version = work.version
+    return wire
+
+
+def task_from_wire(wire: fleet.Task) -> Task:
+    """Decode a task."""
+    work: Init | Train | Evaluate
+    match wire.WhichOneof("work"):
+        case "init":
+            work = Init()
+        case "train":
+            work = Train(
+                model=ModelKey(wire.train.model),
+                version=wire.train.version,
+                tensors=tuple(wire.train.tensors),
+                epochs=wire.train.epochs,
+                batch_size=wire.train.batch_size,
+                optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
+                plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),
+            )
+        case "evaluate":
+            work = Evaluate(model=ModelKey(wire.evaluate.model), version=wire.evaluate.version)
+        case _:
+            raise InvalidInput("a task without work")
+    return Task(
+        id=TaskId(wire.id),
+        job=JobId(wire.job),
+        site=SiteName(wire.site),
+        round=wire.round,
+        app=wire.app,
+        seed=wire.seed,
+        validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
+        work=work,
+    )
+
+
+def _fields(wire: fleet.Optimizer) -> dict[str, object]:
+    return {"kind": wire.kind, "lr": wire.lr, "momentum": wire.momentum, "weight_decay": wire.weight_decay}
+
+
+def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
+    """Encode what a learner knows of its update."""
+    return fleet.UpdateFacts(**facts.model_dump())
+
+
+def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
+    """Decode what a learner knows of its update."""
+    return UpdateFacts(
+        n_train=wire.n_train,
+        n_used=wire.n_used,
+        steps=wire.steps,
+        epochs=wire.epochs,
+        seconds=wire.seconds,
+        loss=wire.loss,
+    )
+
+
+def progress_to_wire(progress: Progress) -> fleet.Progress:
+    """Encode a progress note."""
+    return fleet.Progress(**progress.model_dump())
+
+
+def progress_from_wire(wire: fleet.Progress) -> Progress:
+    """Decode a progress note."""
+    return Progress(
+        task=TaskId(wire.task), epoch=wire.epoch, epochs=wire.epochs, steps=wire.steps, loss=wire.loss
+    )
+
+
+def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
+    """Encode an evaluation."""
+    flat = [count for row in evaluation.confusion for count in row]
+    return fleet.Evaluation(
+        n=evaluation.n,
+        loss_sum=evaluation.loss_sum,
+        classes=len(evaluation.confusion),
+        confusion=flat,
+        metrics=evaluation.metrics,
+    )
+
+
+def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Failure:
+    """Decode a report; nonsense raises ValueError."""
+    if wire.WhichOneof("outcome") == "failure":
+        return Failure(reason=wire.failure.reason[:2000], final=wire.failure.final)
+    found = wire.evaluation
+    if len(found.confusion) != found.classes**2:
+        raise ValueError(f"{len(found.confusion)} counts do not make a {found.classes}×{found.classes} matrix")
+    rows = tuple(
+        tuple(found.confusion[i : i + found.classes]) for i in range(0, len(found.confusion), max(found.classes, 1))
+    )
+    return Evaluation(n=found.n, loss_sum=found.loss_sum, confusion=rows, metrics=dict(found.metrics))
+
+
+def receipt_to_wire(receipt: Receipt) -> fleet.Receipt:
+    """Encode a receipt."""
+    return fleet.Receipt(
+        job=receipt.job,
+        task=receipt.task,
+        site=receipt.site,
+        digest=bytes.fromhex(receipt.digest),
+        sequence=receipt.sequence,
+    )
+
+
+def receipt_from_wire(wire: fleet.Receipt) -> Receipt:
+    """Decode a receipt."""
+    return Receipt(
+        job=JobId(wire.job),
+        task=TaskId(wire.task),
+        site=SiteName(wire.site),
+        digest=wire.digest.hex(),
+        sequence=wire.sequence,
+    )

@@ -1,0 +1,1 @@
+"""Data sets and how they are parted among sites, for federations that are played on one machine."""

@@ -1,0 +1,127 @@
+"""The errors people can meet, in one tree, each with its gRPC status and its exit code.
+
+    HansaError
+    ├── InvalidInput        a person wrote something wrong             INVALID_ARGUMENT     2
+    │   ├── InvalidJob      a job file, each wrong field named
+    │   ├── InvalidApp      an app reference that cannot be loaded
+    │   └── InvalidData     data a site cannot learn from
+    ├── Rejected            an update that cannot be accepted          DATA_LOSS            1
+    ├── NotFound            no such job, model, site                   NOT_FOUND            1
+    ├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
+    ├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
+    │   └── Stale           the task is over: nobody waits for this    ABORTED              1
+    ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
+    ├── Broken              state on disk or in memory is damaged      INTERNAL             1
+    │   └── StoreFailed     the store cannot be written or read
+    └── Unreachable         nobody answers                             UNAVAILABLE          3
+"""
+
+import grpc
+
+Code = grpc.StatusCode
+
+
+class HansaError(Exception):
+    """Anything that goes wrong in a way we foresaw. The message is for people."""
+
+    code = Code.INTERNAL
+    exit_code = 1
+
+
+class InvalidInput(HansaError):  # noqa: N818 - exceptions are states of affairs
+    """A person wrote something that cannot be meant."""
+
+    code = Code.INVALID_ARGUMENT
+    exit_code = 2
+
+
+class InvalidJob(InvalidInput):
+    """A job file with wrong fields; the message names each of them."""
+
+    def __init__(self, problems: list[str] | str) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class InvalidApp(InvalidInput):
+    """An app reference that does not lead to a usable App."""
+
+
+class InvalidData(InvalidInput):
+    """Data that a site cannot learn from."""
+
+
+class Rejected(HansaError):  # noqa: N818
+    """An update that does not fit its task or is damaged; it never reaches a rule."""
+
+    code = Code.DATA_LOSS
+
+
+class NotFound(HansaError):  # noqa: N818
+    """Nothing of that name."""
+
+    code = Code.NOT_FOUND
+
+
+class Taken(HansaError):  # noqa: N818
+    """Somebody else holds the name, the port or the folder."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class Refused(HansaError):  # noqa: N818
+    """Not in this state, or not by this caller."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Stale(Refused):
+    """The task is over; nobody waits for its result."""
+
+    code = Code.ABORTED
+
+
+class TooLarge(HansaError):  # noqa: N818
+    """A limit is exceeded; the message names it."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class Broken(HansaError):  # noqa: N818
+    """State that should be sound is not."""
+
+
+class StoreFailed(Broken):
+    """The store cannot be written or read just now."""
+
+
+class Unreachable(HansaError):  # noqa: N818
+    """Nobody answers at that address."""
+
+    code = Code.UNAVAILABLE
+    exit_code = 3
+
+
+def family(root: type[HansaError] = HansaError) -> dict[str, type[HansaError]]:
+    """Return every error class by name, so that a client can raise what the server raised."""
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= family(child)
+    return found
+
+
+def by_code(code: grpc.StatusCode) -> type[HansaError]:
+    """Return the broadest class that stands for a status."""
+    if code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED):
+        return Unreachable
+    for child in HansaError.__subclasses__():
+        if child.code == code:
+            return child
+    return HansaError
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an error we did not foresee in one line."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind

@@ -1,0 +1,242 @@
+"""Frames: how a model's bytes are laid out, cut, checked and put together again.
+
+The payload is each tensor's little-endian bytes padded to 64, in the manifest's order, cut into frames of 1 MiB (the last
+may be shorter). The same frame is the unit on the wire, in the store and in the arithmetic. Offsets are multiples of 64,
+so no number ever lies across two frames.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from blake3 import blake3
+
+from hansa.common.errors import Rejected
+from hansa.common.model import DTYPES, Arrays, Manifest, ModelSpec, TensorInfo
+
+FRAME = 1 << 20
+ALIGN = 64
+
+Buffer = bytes | bytearray | memoryview | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of one tensor that lies in one frame: bytes `start:stop` of the tensor, at `at` in the frame."""
+
+    tensor: int
+    start: int
+    stop: int
+    at: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a spec lies in the payload."""
+
+    spec: ModelSpec
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each tensor begins; one more entry: the payload's size."""
+        at, found = 0, []
+        for info in self.spec.tensors:
+            found.append(at)
+            at += -(-info.nbytes // ALIGN) * ALIGN
+        return [*found, at]
+
+    @property
+    def size(self) -> int:
+        """The payload's bytes, padding included."""
+        return self.offsets[-1]
+
+    @property
+    def frames(self) -> int:
+        """How many frames the payload is cut into."""
+        return -(-self.size // FRAME)
+
+    def frame_size(self, index: int) -> int:
+        """How many bytes frame `index` has."""
+        return min(FRAME, self.size - index * FRAME)
+
+    def spans(self, index: int) -> Iterator[Span]:
+        """Yield the parts of tensors that lie in frame `index`, in order."""
+        first, end = index * FRAME, index * FRAME + self.frame_size(index)
+        tensor = bisect_right(self.offsets, first) - 1
+        while tensor < len(self.spec.tensors) and self.offsets[tensor] < end:
+            begin = self.offsets[tensor]
+            start = max(0, first - begin)
+            stop = min(self.spec.tensors[tensor].nbytes, end - begin)
+            if stop > start:
+                yield Span(tensor, start, stop, begin + start - first)
+            tensor += 1
+
+
+def numbers(info: TensorInfo, span: Span, frame: Buffer) -> np.ndarray:
+    """Return the numbers of a span as a flat array that shares the frame's memory."""
+    kind = DTYPES[info.dtype]
+    return np.frombuffer(frame, dtype=kind, count=span.size // kind.itemsize, offset=span.at)
+
+
+def allocate(layout: Layout) -> np.ndarray:
+    """Return room for a payload. Only the padding is cleared: everything else will be written."""
+    payload = np.empty(layout.size, dtype=np.uint8)
+    for i, info in enumerate(layout.spec.tensors):
+        payload[layout.offsets[i] + info.nbytes : layout.offsets[i + 1]] = 0
+    return payload
+
+
+def views(layout: Layout, payload: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the tensors of a payload by name, sharing its memory."""
+    found = {}
+    for i, info in enumerate(layout.spec.tensors):
+        flat = payload[layout.offsets[i] : layout.offsets[i] + info.nbytes].view(DTYPES[info.dtype])
+        found[info.name] = flat.reshape(info.shape)
+    return found
+
+
+def pack(spec: ModelSpec, arrays: Arrays) -> np.ndarray:
+    """Copy arrays into a new payload; the arrays must match the spec."""
+    layout = Layout(spec)
+    payload = allocate(layout)
+    for name, room in views(layout, payload).items():
+        given = np.asarray(arrays[name])
+        info = spec.tensors[spec.index[name]]
+        if given.shape != room.shape or given.dtype.name != info.dtype:
+            raise Rejected(f"{info} cannot hold {given.dtype.name} {list(given.shape)}")
+        room[...] = given
+    return payload
+
+
+def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
+    """Yield the payload's frames from frame `start` on, without copying."""
+    view = memoryview(payload)
+    for at in range(start * FRAME, len(view), FRAME):
+        yield view[at : at + FRAME]
+
+
+class Sealer:
+    """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude)."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.layout = Layout(spec)
+        self.next = 0
+        self.digests: list[bytes] = []
+        self.peaks: list[float] = []
+        self._hasher = blake3()
+        self._peak = 0.0
+        self._close_empty()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame has come."""
+        return self.next == self.layout.frames
+
+    def feed(self, frame: Buffer) -> None:
+        """Take the next frame."""
+        whole = memoryview(frame)
+        for span in self.layout.spans(self.next):
+            info = self.layout.spec.tensors[span.tensor]
+            if info.is_float:
+                self._peak = max(self._peak, peak(numbers(info, span, frame)))
+            self._hasher.update(whole[span.at : span.at + span.size])
+            if span.stop == info.nbytes:
+                self._close_tensor()
+                self._close_empty()
+        self.next += 1
+
+    def manifest(self) -> Manifest:
+        """Return the manifest, once all frames have come."""
+        assert self.complete
+        return Manifest(self.layout.spec, tuple(self.digests))
+
+    def _close_tensor(self) -> None:
+        self.digests.append(self._hasher.digest())
+        self.peaks.append(self._peak)
+        self._hasher, self._peak = blake3(), 0.0
+
+    def _close_empty(self) -> None:
+        tensors = self.layout.spec.tensors
+        while len(self.digests) < len(tensors) and not tensors[len(self.digests)].nbytes:
+            self._close_tensor()
+
+
+def peak(values: np.ndarray) -> float:
+    """Return the largest magnitude; infinite if any value is NaN or infinite."""
+    if values.dtype.itemsize < 4:
+        values = values.astype(np.float32)
+    top = max(float(values.max()), -float(values.min()))
+    return top if np.isfinite(top) else float("inf")
+
+
+class FrameCheck:
+    """Checks the frames of one model as they arrive: length, order, finite numbers, and every tensor's digest."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.sealer = Sealer(manifest.spec)
+        self._checked = 0
+
+    @property
+    def next(self) -> int:
+        """The index of the frame that is expected next."""
+        return self.sealer.next
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame has come."""
+        return self.sealer.complete
+
+    def feed(self, frame: Buffer) -> None:
+        """Take the next frame; raise Rejected, naming the tensor, if it cannot be right."""
+        layout, size = self.sealer.layout, memoryview(frame).nbytes
+        if self.complete:
+            raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
+        if size != layout.frame_size(self.next):
+            raise Rejected(f"frame {self.next} has {size} bytes, not {layout.frame_size(self.next)}")
+        self.sealer.feed(frame)
+        for i in range(self._checked, len(self.sealer.digests)):
+            name = self.manifest.spec.tensors[i].name
+            if not np.isfinite(self.sealer.peaks[i]):
+                raise Rejected(f"tensor {name} holds NaN or infinite values")
+            if self.sealer.digests[i] != self.manifest.digests[i]:
+                raise Rejected(f"tensor {name} does not match its digest")
+        self._checked = len(self.sealer.digests)
+
+
+def seal(spec: ModelSpec, payload: np.ndarray) -> Manifest:
+    """Return the manifest of a payload: its spec and the digest of every tensor."""
+    sealer = Sealer(spec)
+    for frame in cut(payload):
+        sealer.feed(frame)
+    return sealer.manifest()
+
+
+def select(source: Layout, read: Callable[[int], bytes], wanted: Sequence[int]) -> Iterator[bytes]:
+    """Yield the frames of a payload that holds only some of a model's tensors.
+
+    `read` returns a stored frame of the whole model. If all tensors are wanted, the stored frames pass through as they are.
+    """
+    if len(wanted) == len(source.spec.tensors):
+        yield from (read(i) for i in range(source.frames))
+        return
+    room = bytearray()
+    for tensor in wanted:
+        begin, end = source.offsets[tensor], source.offsets[tensor + 1]
+        while begin < end:
+            frame, within = divmod(begin, FRAME)
+            take = min(end - begin, FRAME - within, FRAME - len(room))
+            room += memoryview(read(frame))[within : within + take]
+            begin += take
+            if len(room) == FRAME:
+                yield bytes(room)
+                room.clear()
+    if room:
+        yield bytes(room)

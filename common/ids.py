@@ -1,0 +1,53 @@
+"""Names and identifiers: what they look like and how new ones are made."""
+
+import re
+import secrets
+from typing import NewType
+
+from hansa.common.errors import InvalidInput
+
+PROTOCOL = 1  # raised when old and new daemons can no longer talk to each other
+
+SiteName = NewType("SiteName", str)
+JobId = NewType("JobId", str)
+TaskId = NewType("TaskId", str)
+ModelKey = NewType("ModelKey", str)
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+
+
+def site_name(text: str) -> SiteName:
+    """Parse a site's name; names become parts of paths and keys, so the alphabet is small."""
+    if not NAME.fullmatch(text):
+        raise InvalidInput(f"{text!r} is no name: use up to 64 letters, digits, '.', '_' and '-', no mark at the ends")
+    return SiteName(text)
+
+
+def new_job_id() -> JobId:
+    """Return an id nobody else has: short enough to type, long enough never to collide in one controller."""
+    return JobId("j" + secrets.token_hex(4))
+
+
+def new_instance() -> str:
+    """Return the identity of one daemon process."""
+    return secrets.token_hex(8)
+
+
+def task_id(job: JobId, number: int) -> TaskId:
+    """Return the id of a job's n-th task; the same events give the same ids, which makes tasks idempotent."""
+    return TaskId(f"{job}-{number}")
+
+
+def job_of(task: TaskId) -> JobId:
+    """Return the job that a task belongs to."""
+    return JobId(task.rpartition("-")[0])
+
+
+def community_key(job: JobId, version: int) -> ModelKey:
+    """Return the key of a community model."""
+    return ModelKey(f"{job}/v{version}")
+
+
+def update_key(task: TaskId) -> ModelKey:
+    """Return the key of the update that answers a task."""
+    return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

@@ -1,0 +1,224 @@
+"""The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
+
+The parts of a rule (pace, sample, weigh, merge, server) stay plain here: which kinds there are is the controller's
+business, and `hansa.controller.rules.compose` checks them when a job is submitted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from hansa.common.errors import InvalidJob
+from hansa.common.ids import NAME
+from hansa.common.plugins import POINTS, suggestion
+from hansa.common.tasks import OptimizerSpec, ValidationSpec, Value
+
+Part = Mapping[str, Any]
+
+
+class TrainSpec(Value):
+    """What a learner does with a task."""
+
+    epochs: int = Field(1, ge=1, le=100_000)
+    batch_size: int = Field(32, ge=1)
+    optimizer: OptimizerSpec = OptimizerSpec()
+
+
+class EvaluateSpec(Value):
+    """When the community model is evaluated: every n versions, and always the last one."""
+
+    every: int = Field(1, ge=1)
+    timeout: float = Field(60, gt=0, description="seconds to wait for evaluators after the last merge")
+
+
+class SitesSpec(Value):
+    """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
+
+    min: int = Field(1, ge=1)
+    wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
+    names: tuple[str, ...] | None = None
+
+
+class TargetSpec(Value):
+    """Stop as soon as a metric is good enough."""
+
+    metric: Literal["accuracy", "loss"]
+    value: float
+
+
+class StopSpec(Value):
+    """When to stop before the pace says so."""
+
+    seconds: float | None = Field(None, gt=0)
+    target: TargetSpec | None = None
+
+
+class DataSpec(Value):
+    """Where the sites' data come from when `hansa run` plays all sites on one machine."""
+
+    source: str
+    partition: Mapping[str, Any] = {}
+    sites: int = Field(5, ge=1, le=1000)
+
+
+class JobSpec(Value):
+    """One federation run."""
+
+    name: str = "job"
+    seed: int = Field(1990, ge=0, lt=1 << 63)
+    app: str
+    rule: str = "fedavg"
+    pace: Part | None = None
+    sample: Part | None = None
+    weigh: Part | None = None
+    merge: Part | None = None
+    server: Part | None = None
+    train: TrainSpec = TrainSpec()
+    validation: ValidationSpec = ValidationSpec()
+    evaluate: EvaluateSpec = EvaluateSpec()
+    sites: SitesSpec = SitesSpec()
+    stop: StopSpec = StopSpec()
+    init: str | None = Field(None, description="a safetensors file with version 0")
+    data: DataSpec | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_name(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError("use up to 64 letters, digits, '.', '_' and '-'")
+        return name
+
+    @field_validator("app")
+    @classmethod
+    def _app_is_a_reference(cls, app: str) -> str:
+        place, _, attribute = app.rpartition(":")
+        if not place or not attribute.isidentifier():
+            raise ValueError("write path/to/app.py:attribute or package.module:attribute")
+        return app
+
+    def part(self, point: str) -> Part | None:
+        """Return what the job says about one point of its rule."""
+        return getattr(self, point) if point in POINTS else None
+
+
+def parse_job(data: object, lines: Mapping[tuple[Any, ...], int] | None = None, source: str = "") -> JobSpec:
+    """Turn a document into a JobSpec or raise InvalidJob naming every wrong field."""
+    if not isinstance(data, Mapping):
+        raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        raise InvalidJob(problems(error, JobSpec, lines or {}, source)) from None
+
+
+def problems(
+    error: ValidationError, model: type[Value], lines: Mapping[tuple[Any, ...], int], source: str = "", within: str = ""
+) -> list[str]:
+    """Describe every fault that pydantic found, with the field's path and, if known, its line."""
+    found = []
+    for fault in error.errors(include_url=False):
+        path = tuple(fault["loc"])
+        text = describe(fault, model, path)
+        where = f"{source}:{lines[path]}: " if path in lines else (f"{source}: " if source else "")
+        field = ".".join(str(step) for step in ((within, *path) if within else path))
+        found.append(f"{where}{field}: {text}" if field else f"{where}{text}")
+    return found
+
+
+def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
+    """Say in one sentence what is wrong with a field."""
+    match fault["type"]:
+        case "extra_forbidden":
+            return "unknown key" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
+        case "missing":
+            return "is required"
+        case "value_error":
+            return str(fault["ctx"]["error"])
+    given = fault.get("input")
+    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
+    message = str(fault["msg"])
+    return message[:1].lower() + message[1:] + shown
+
+
+def _known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
+    at: Any = model
+    for step in path:
+        field = getattr(at, "model_fields", {}).get(step)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        at = next((k for k in kinds if isinstance(k, type) and issubclass(k, Value)), None)
+    return list(at.model_fields) if at else []
+
+
+def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
+    """Read a job file, apply `--set` changes and check the result."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InvalidJob(f"{path}: cannot be read: {reason}") from None
+    data, lines = parse_yaml(text, str(path))
+    if isinstance(data, dict):
+        for change in changes:
+            apply_change(data, change)
+    spec = parse_job(data, lines, str(path))
+    if spec.init:
+        spec = spec.model_copy(update={"init": str((path.parent / spec.init).resolve())})
+    return spec
+
+
+def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], int]]:
+    """Parse plain YAML and remember on which line each field stands."""
+    lines: dict[tuple[Any, ...], int] = {}
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            return {}, lines
+        _locate(root, (), lines, source)
+        return yaml.safe_load(text), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise InvalidJob(f"{where}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise InvalidJob(f"{source}: nested too deeply") from None
+
+
+def _locate(node: Any, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int], source: str) -> None:
+    if len(lines) > 10_000:
+        raise InvalidJob(f"{source}: too many fields; aliases that multiply are not allowed")
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            step = (*path, key.value)
+            if step in lines:
+                raise InvalidJob(f"{source}:{key.start_mark.line + 1}: {'.'.join(map(str, step))}: given twice")
+            lines[step] = key.start_mark.line + 1
+            _locate(value, step, lines, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            lines[*path, i] = value.start_mark.line + 1
+            _locate(value, (*path, i), lines, source)
+
+
+def apply_change(data: dict[str, Any], change: str) -> None:
+    """Apply one `key=value`; the key is a dotted path, the value is YAML."""
+    key, equals, text = change.partition("=")
+    steps = key.strip().split(".")
+    if not equals or not all(steps):
+        raise InvalidJob(f"--set {change}: write key=value, for example train.epochs=2")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InvalidJob(f"--set {change}: the value is not valid YAML") from None
+    at = data
+    for step in steps[:-1]:
+        inner = at.get(step)
+        if inner is None:
+            inner = at[step] = {}
+        if not isinstance(inner, dict):
+            raise InvalidJob(f"--set {change}: {step} is not a section")
+        at = inner
+    at[steps[-1]] = value

@@ -1,0 +1,51 @@
+"""A job's model at a site: a torch module, or plain arrays for apps that bring their own train and evaluate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hansa.common.app import App
+from hansa.common.errors import InvalidApp
+from hansa.common.frames import pack
+from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+
+
+def build(app: App, seed: int, device: str) -> Any:
+    """Make the app's model with a seed: the same seed gives the same model."""
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed % (1 << 32))  # noqa: NPY002 - an app may use it
+    made = app.model()
+    if app.train is not None:
+        if not isinstance(made, Mapping):
+            raise InvalidApp("an app with its own train= must have a model= that returns a dict of numpy arrays")
+        return {str(name): np.asarray(array) for name, array in made.items()}
+    if not isinstance(made, torch.nn.Module):
+        raise InvalidApp(f"model= returned a {type(made).__name__}, not a torch module; give train= and evaluate= too?")
+    return made.to(device)
+
+
+def describe(network: Any) -> ModelSpec:
+    """Return the spec of a model."""
+    if isinstance(network, Mapping):
+        infos = []
+        for name, array in network.items():
+            if array.dtype.name not in DTYPES:
+                raise InvalidApp(f"{name}: arrays of type {array.dtype.name} cannot be sent")
+            role = Role.PARAM if array.dtype.name in FLOATS else Role.COUNT
+            infos.append(TensorInfo(name, array.dtype.name, array.shape, role))
+        return ModelSpec(tuple(infos))
+    from hansa.common.torch_model import spec_of
+
+    return spec_of(network)
+
+
+def payload_of(network: Any, spec: ModelSpec) -> np.ndarray:
+    """Copy a model's values into a new payload."""
+    if isinstance(network, Mapping):
+        return pack(spec, network)
+    from hansa.common.torch_model import read
+
+    return read(network, spec)

@@ -1,0 +1,84 @@
+"""Our errors on the wire: an interceptor turns them into statuses, `translated` turns statuses back into them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import grpc
+
+from hansa.common.errors import HansaError, by_code, family
+
+KIND = "hansa-error"
+log = logging.getLogger(__name__)
+
+
+async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
+    if isinstance(error, HansaError):
+        await context.abort(error.code, str(error), ((KIND, type(error).__name__),))
+    log.error("%s failed unexpectedly", method, exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details")
+    raise AssertionError  # abort always raises
+
+
+class ErrorStatuses(grpc.aio.ServerInterceptor):
+    """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap the method's behaviour, whichever of the four kinds it is."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        fields = {"request_streaming": handler.request_streaming, "response_streaming": handler.response_streaming}
+        kind = ("stream" if handler.request_streaming else "unary") + "_"
+        kind += "stream" if handler.response_streaming else "unary"
+        inner = getattr(handler, kind)
+
+        async def answer(request: Any, context: Any) -> Any:
+            try:
+                return await inner(request, context)
+            except (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except Exception as error:
+                await _abort(context, error, method)
+
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            try:
+                async for message in inner(request, context):
+                    yield message
+            except (asyncio.CancelledError, GeneratorExit, grpc.aio.AbortError):
+                raise
+            except Exception as error:
+                await _abort(context, error, method)
+
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        wrapped = make(
+            stream if fields["response_streaming"] else answer,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the error class that the server raised, instead of grpc's."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise translate(error) from None
+
+
+def translate(error: grpc.aio.AioRpcError) -> HansaError:
+    """Return the error class that the server raised."""
+    named = dict(error.trailing_metadata() or ()).get(KIND)
+    kind = family().get(str(named)) or by_code(error.code())
+    result = kind.__new__(kind)  # each class may build its message in its own way; here it is already built
+    HansaError.__init__(result, error.details() or error.code().name)
+    return result

@@ -1,0 +1,1 @@
+"""What learner and evaluator share: attending, fetching models, handing in results, the owner's apps and data."""

@@ -1,0 +1,169 @@
+"""Attending: one long-lived stream to the controller, opened again whenever it breaks."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import grpc
+
+from hansa import __version__
+from hansa.common import codec
+from hansa.common.errors import HansaError, Unreachable
+from hansa.common.ids import PROTOCOL, SiteName, TaskId, new_instance
+from hansa.common.rpc.channel import connect
+from hansa.common.rpc.errors import translate, translated
+from hansa.common.rpc.methods import Stub
+from hansa.common.tasks import Progress, Task
+from hansa.protos import fleet_pb2 as fleet
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+
+
+class Backoff:
+    """Pauses that double up to a limit, with some chance in them so that sites do not return in step."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_PAUSE
+
+    def reset(self) -> None:
+        """Begin again with short pauses."""
+        self._pause = FIRST_PAUSE
+
+    async def rest(self) -> None:
+        """Sleep before the next try."""
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+class Worker(Protocol):
+    """The daemon's own part: what it does with tasks."""
+
+    def in_hand(self) -> list[TaskId]:
+        """Return the tasks that are running, queued or not yet acknowledged."""
+
+    def take(self, task: Task) -> None:
+        """Queue a task; a task that is in hand already is ignored."""
+
+    def cancel(self, task: TaskId, reason: str) -> None:
+        """Drop a task."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a daemon is."""
+
+    controller: str
+    site: SiteName
+    role: str  # learner or evaluator
+
+
+class Attendance:
+    """A daemon's place in the fleet."""
+
+    def __init__(self, identity: Identity, apps: Callable[[], list[fleet.AppState]]) -> None:
+        self.identity = identity
+        self.channel = connect(identity.controller)
+        self.stub = Stub(self.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
+        self._apps = apps
+        self._instance = new_instance()
+        self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
+        self._heartbeat = 5.0
+        self._leaving = False
+
+    async def attend(self, worker: Worker, ready: Callable[[str], None]) -> None:
+        """Attend for ever; say once when the controller cannot be reached, and once when it can again."""
+        backoff, silent = Backoff(), False
+        while not self._leaving:
+            try:
+                async for message in self._session(worker):
+                    if message.HasField("enrolled"):
+                        self._heartbeat = message.enrolled.heartbeat_seconds
+                        log.info("attending %s as %s of %s", *self._who())
+                        ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
+                        backoff.reset()
+                        silent = False
+                    elif message.HasField("task"):
+                        worker.take(codec.task_from_wire(message.task))
+                    elif message.HasField("cancel"):
+                        worker.cancel(TaskId(message.cancel.task), message.cancel.reason)
+                problem = "the controller ended the session"
+            except grpc.aio.AioRpcError as error:
+                ours = translate(error)
+                if not isinstance(ours, Unreachable) and error.code() is not grpc.StatusCode.INTERNAL:
+                    raise ours from None  # the name is taken, the protocol differs: trying again cannot help
+                problem = error.details() or error.code().name
+            if self._leaving:
+                return
+            if not silent:
+                log.warning("controller %s is out of reach (%s); trying again", self.identity.controller, problem)
+            silent = True
+            await backoff.rest()
+
+    async def _session(self, worker: Worker) -> AsyncIterator[fleet.ToSite]:
+        self._outbox = asyncio.Queue()
+        enrol = fleet.Enrol(
+            protocol=PROTOCOL,
+            version=__version__,
+            site=self.identity.site,
+            role=fleet.LEARNER if self.identity.role == "learner" else fleet.EVALUATOR,
+            instance=self._instance,
+            apps=self._apps(),
+            tasks=worker.in_hand(),
+        )
+        call = self.stub.Attend(self._speak(enrol))
+        try:
+            async for message in call:
+                yield message
+        finally:
+            call.cancel()
+
+    async def _speak(self, enrol: fleet.Enrol) -> AsyncIterator[fleet.FromSite]:
+        outbox = self._outbox
+        yield fleet.FromSite(enrol=enrol)
+        while True:
+            try:
+                message = await asyncio.wait_for(outbox.get(), self._heartbeat)
+            except TimeoutError:
+                message = fleet.FromSite(heartbeat=fleet.Heartbeat())
+            yield message
+            if message.HasField("goodbye"):
+                return
+
+    def _who(self) -> tuple[str, str, str]:
+        return self.identity.controller, self.identity.role, self.identity.site
+
+    def report_progress(self, progress: Progress) -> None:
+        """Send a progress note with the next opportunity; it may be lost."""
+        self._outbox.put_nowait(fleet.FromSite(progress=codec.progress_to_wire(progress)))
+
+    async def leave(self) -> None:
+        """Say goodbye and hang up."""
+        self._leaving = True
+        self._outbox.put_nowait(fleet.FromSite(goodbye=fleet.Goodbye()))
+        await asyncio.sleep(0.2)  # the stream's writer needs a moment; a lost goodbye only costs the grace period
+        await self.channel.close()
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call again and again while the controller is out of reach; other errors are raised."""
+        backoff = Backoff()
+        while True:
+            try:
+                with translated():
+                    return await call()
+            except Unreachable:
+                await backoff.rest()
+
+    async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
+        """Tell the controller that a task cannot be done."""
+        request = fleet.TaskReport(site=self.identity.site, task=task)
+        request.failure.reason, request.failure.final = reason, final
+        try:
+            await self.insist(lambda: self.stub.Report(request))
+        except HansaError as error:
+            log.info("task %s: nobody waits for its failure: %s", task, error)

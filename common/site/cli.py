@@ -1,0 +1,125 @@
+"""The commands that learner and evaluator share."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hansa.common.errors import InvalidData, InvalidInput
+from hansa.common.ids import SiteName
+from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
+
+
+def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
+    """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` makes the daemon."""
+
+    @click.group(name=role, help=f"Start, stop and look at a site's {role}.")
+    def group() -> None:
+        pass
+
+    @group.command(help=f"Start the {role} of a site: it dials the controller and works until it is stopped.")
+    @controller_option
+    @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name, the same for its learner and evaluator.")
+    @click.option("--data", type=click.Path(path_type=Path), envvar="HANSA_DATA_PATH", required=True, help="The site's data, read by the app's loader (default: .npz with x, y).")
+    @click.option("--app", "apps", multiple=True, required=True, metavar="REF", help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.")
+    @state_option
+    @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
+    @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
+    @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
+    def start(
+        controller: str,
+        site: str,
+        data: Path,
+        apps: tuple[str, ...],
+        state: Path | None,
+        device: str,
+        threads: int | None,
+        daemon: bool,
+        **more: Any,
+    ) -> None:
+        from hansa.common import logs
+        from hansa.common.state import announce, detach, locked
+
+        folder = _folder(state, site, role)
+        if not data.exists():
+            raise InvalidData(f"--data {data}: no such file or folder")
+        if daemon:
+            click.echo(detach([word for word in sys.argv[1:] if word != "--daemon"], folder, role))
+            return
+        logs.set_up()
+        with locked(folder, role):
+            from hansa.common.site.attendance import Identity
+            from hansa.common.site.daemon import SiteOptions
+
+            _set_up_torch(device, threads)
+            options = SiteOptions(
+                identity=Identity(controller, SiteName(site), role),
+                data=data,
+                apps=apps,
+                state=folder,
+                split=more.get("split", "train"),
+                device=device,
+                threads=threads,
+            )
+
+            async def serve() -> None:
+                from hansa.common.site.shelf import Shelf
+
+                shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
+                await start_daemon(options, shelf).run(lambda text: announce(f"ready {text}; state and log in {folder}"))
+
+            run_async(serve())
+
+    if split is not None:
+        click.option(
+            "--split",
+            type=click.Choice(["validation", "test"]),
+            default=split,
+            show_default=True,
+            help="What to evaluate on: the validation part that the learner never sees, or test data.",
+        )(start)
+
+    @group.command(help=f"Stop the {role} of a site.")
+    @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
+    @state_option
+    def stop(site: str, state: Path | None) -> None:
+        from hansa.common.state import stop as stop_holder
+
+        folder = _folder(state, site, role)
+        stopped = stop_holder(folder, role)
+        click.echo(f"{role} of {site} stopped" if stopped else f"no {role} is running on {folder}")
+
+    @group.command(help=f"Say whether the {role} of a site runs on this machine.")
+    @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
+    @state_option
+    @json_option
+    def status(site: str, state: Path | None, as_json: bool) -> None:
+        from hansa.common.state import holder
+
+        folder = _folder(state, site, role)
+        pid = holder(folder, role)
+        if as_json:
+            print_json({"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)})
+        else:
+            click.echo(f"{role} of {site}: " + (f"running (pid {pid})" if pid else "not running") + f", state {folder}")
+        if pid is None:
+            raise SystemExit(1)
+
+    return group
+
+
+def _folder(state: Path | None, site: str, role: str) -> Path:
+    return (state or Path("~/.hansa/sites") / site).expanduser().absolute()
+
+
+def _set_up_torch(device: str, threads: int | None) -> None:
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInput(f"--device {device}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,126 @@
+"""The loop of a site's daemon: tasks come in over the attendance, one at a time is worked on, results go out."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from hansa.common.errors import HansaError, InvalidApp, InvalidData, Stale, one_line
+from hansa.common.ids import TaskId
+from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.shelf import Shelf
+from hansa.common.site.transfer import Fetcher
+from hansa.common.tasks import Task
+from hansa.common.lifetime import stop_signal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """What `hansa learner start` or `hansa evaluator start` was given."""
+
+    identity: Identity
+    data: Path
+    apps: tuple[str, ...]
+    state: Path
+    split: str = "train"
+    device: str = "cpu"
+    threads: int | None = None
+
+
+@dataclass
+class Job:
+    """A task in hand."""
+
+    task: Task
+    cancelled: Event
+    run: "asyncio.Task[None] | None" = None
+
+
+class SiteDaemon(ABC):
+    """A learner or an evaluator: the session's loop plus one thread for PyTorch."""
+
+    def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
+        self.options = options
+        self.shelf = shelf
+        self.attendance = Attendance(options.identity, shelf.states)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
+        self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
+        self.fetcher = Fetcher(self.attendance, self._helpers)
+        self._jobs: dict[TaskId, Job] = {}
+        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+
+    @abstractmethod
+    async def perform(self, task: Task, cancelled: Event) -> None:
+        """Do a task and hand in its result."""
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        """Attend and work until told to stop."""
+        work = asyncio.create_task(self._work())
+        attend = asyncio.create_task(self.attendance.attend(self, ready))
+        stop = asyncio.create_task(stop_signal())
+        try:
+            await asyncio.wait((work, attend, stop), return_when=asyncio.FIRST_COMPLETED)
+            for ended in (work, attend):
+                if ended.done():
+                    ended.result()
+        finally:
+            for job in self._jobs.values():
+                job.cancelled.set()
+            for task in (work, attend, stop):
+                if task is not attend or not stop.done():
+                    task.cancel()
+            await self.attendance.leave()
+            attend.cancel()
+            await asyncio.gather(work, attend, stop, return_exceptions=True)
+            self.thread.shutdown(wait=True, cancel_futures=True)
+            self._helpers.shutdown(wait=True, cancel_futures=True)
+
+    def in_hand(self) -> list[TaskId]:
+        """Return the tasks that are running, queued or not yet acknowledged."""
+        return list(self._jobs)
+
+    def take(self, task: Task) -> None:
+        """Queue a task; a task that is in hand already is ignored."""
+        if task.id not in self._jobs:
+            self._jobs[task.id] = job = Job(task, Event())
+            self._queue.put_nowait(job)
+
+    def cancel(self, task: TaskId, reason: str) -> None:
+        """Drop a task."""
+        job = self._jobs.pop(task, None)
+        if job:
+            log.info("task %s is cancelled: %s", task, reason)
+            job.cancelled.set()
+            if job.run:
+                job.run.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            job = await self._queue.get()
+            if job.cancelled.is_set():
+                continue
+            job.run = asyncio.create_task(self._perform(job))
+            await asyncio.wait([job.run])
+            self._jobs.pop(job.task.id, None)
+
+    async def _perform(self, job: Job) -> None:
+        task = job.task
+        try:
+            await self.perform(task, job.cancelled)
+        except Stale as error:
+            log.info("task %s: %s", task.id, error)
+        except asyncio.CancelledError:
+            if not job.cancelled.is_set():
+                raise
+        except (InvalidApp, InvalidData) as error:
+            await self.attendance.report_failure(task.id, str(error), final=True)
+        except Exception as error:
+            log.exception("task %s failed", task.id)
+            reason = str(error) if isinstance(error, HansaError) else one_line(error)
+            await self.attendance.report_failure(task.id, reason, final=False)

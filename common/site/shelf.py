@@ -1,0 +1,46 @@
+"""The apps that a site's owner allows, with the site's data loaded for each."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.common.app import App, Examples, load_app
+from hansa.common.errors import HansaError, InvalidApp
+from hansa.protos import fleet_pb2 as fleet
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An app that can be used here, and the data it sees."""
+
+    app: App
+    examples: Examples
+
+
+class Shelf:
+    """Loads apps and data once. What cannot be loaded stays on the list with the reason, for operators to see."""
+
+    def __init__(self, refs: tuple[str, ...], data: Path, split: str) -> None:
+        self._prepared: dict[str, Prepared] = {}
+        self._errors: dict[str, str] = {}
+        for ref in refs:
+            try:
+                app = load_app(ref)
+                self._prepared[ref] = Prepared(app, app.load(data, split))
+                log.info("app %s: %d examples from %s", ref, len(self._prepared[ref].examples), data)
+            except HansaError as error:
+                self._errors[ref] = str(error)
+                log.error("app %s cannot be used: %s", ref, error)  # noqa: TRY400 - the reason is all there is to say
+
+    def get(self, ref: str) -> Prepared:
+        """Return an app and its data or raise InvalidApp."""
+        if ref in self._prepared:
+            return self._prepared[ref]
+        raise InvalidApp(self._errors.get(ref) or f"app {ref!r} is not allowed at this site")
+
+    def states(self) -> list[fleet.AppState]:
+        """Return what the controller is told at enrolment."""
+        usable = [fleet.AppState(ref=ref, examples=len(held.examples)) for ref, held in self._prepared.items()]
+        return usable + [fleet.AppState(ref=ref, error=error) for ref, error in self._errors.items()]

@@ -1,0 +1,100 @@
+"""Models in and out of a site: delta download, resumable upload."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+
+import numpy as np
+
+from hansa.common import codec
+from hansa.common.errors import Unreachable
+from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
+from hansa.common.ids import ModelKey, TaskId
+from hansa.common.model import Manifest, ModelSpec, check_manifest
+from hansa.common.rpc.errors import translated
+from hansa.common.site.attendance import Attendance
+from hansa.common.tasks import Receipt, UpdateFacts
+from hansa.protos import fleet_pb2 as fleet
+
+
+class Fetcher:
+    """Downloads models and remembers the tensors of the last one, so that what did not change need not travel."""
+
+    def __init__(self, attendance: Attendance, pool: Executor) -> None:
+        self._attendance = attendance
+        self._pool = pool
+        self._held: dict[bytes, np.ndarray] = {}
+
+    async def fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
+        """Return a model's manifest and its tensors; the arrays are read-only and may be kept."""
+        return await self._attendance.insist(lambda: self._fetch(key))
+
+    async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
+        request = fleet.FetchRequest(site=self._attendance.identity.site, model=key, held=list(self._held))
+        call = self._attendance.stub.Fetch(request)
+        with translated():
+            stream = aiter(call)
+            header = fleet.FetchHeader.FromString(await anext(stream))
+            manifest = codec.manifest_from_wire(header.manifest)
+            check_manifest(manifest)
+            arrived = await self._receive(_part(manifest, list(header.sent)), stream)
+        arrays = {}
+        for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
+            array = arrived[info.name] if info.name in arrived else self._held[digest].reshape(info.shape)
+            array.flags.writeable = False
+            arrays[info.name] = array
+        self._held = {digest: arrays[name] for name, digest in zip(manifest.spec.names, manifest.digests, strict=True)}
+        return manifest, arrays
+
+    async def _receive(self, part: Manifest, frames: AsyncIterator[bytes]) -> dict[str, np.ndarray]:
+        """Put frames together and check them on a worker thread, while the next ones arrive."""
+        layout = Layout(part.spec)
+        payload = allocate(layout)
+        check = FrameCheck(part)
+        loop = asyncio.get_running_loop()
+
+        def keep(frame: bytes) -> None:
+            at = check.next * FRAME
+            check.feed(frame)
+            payload[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
+
+        busy: asyncio.Future[None] | None = None
+        async for frame in frames:
+            if busy:
+                await busy
+            busy = loop.run_in_executor(self._pool, keep, frame)
+        if busy:
+            await busy
+        if not check.complete:
+            raise Unreachable("the download ended early")
+        return views(layout, payload)
+
+
+def _part(manifest: Manifest, sent: list[int]) -> Manifest:
+    spec = ModelSpec(tuple(manifest.spec.tensors[i] for i in sent), manifest.spec.layers)
+    return Manifest(spec, tuple(manifest.digests[i] for i in sent))
+
+
+async def hand_in(
+    attendance: Attendance, task: TaskId, manifest: Manifest, payload: np.ndarray, facts: UpdateFacts
+) -> Receipt:
+    """Offer and upload an update until the controller has given its receipt; resume where a connection broke."""
+    site = attendance.identity.site
+    offer = fleet.OfferRequest(
+        site=site, task=task, manifest=codec.manifest_to_wire(manifest), facts=codec.facts_to_wire(facts)
+    )
+
+    async def once() -> Receipt:
+        reply = await attendance.stub.Offer(offer)
+        if reply.HasField("receipt"):
+            return codec.receipt_from_wire(reply.receipt)
+        header = fleet.UploadHeader(site=site, task=task, start=reply.start)
+
+        async def messages() -> AsyncIterator[bytes]:
+            yield header.SerializeToString()
+            for frame in cut(payload, reply.start):
+                yield frame.tobytes()
+
+        return codec.receipt_from_wire(await attendance.stub.Upload(messages()))
+
+    return await attendance.insist(once)

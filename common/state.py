@@ -1,0 +1,127 @@
+"""State directories: one process at a time, its pid, its log, its readiness."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hansa.common.errors import HansaError, Refused, StoreFailed, Taken
+
+READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon says that it is up, or why not
+FORMAT = 1
+
+
+@contextmanager
+def locked(folder: Path, role: str) -> Iterator[None]:
+    """Hold a state directory for this process; refuse if another process does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / f"{role}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held = read_note(folder, role).get("pid", "unknown")
+            raise Taken(f"state directory {folder} is in use by another {role} (pid {held})") from None
+        _check_format(folder)
+        write_note(folder, role, {"pid": os.getpid()})
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _check_format(folder: Path) -> None:
+    mark = folder / "format"
+    if not mark.exists():
+        mark.write_text(f"{FORMAT}\n")
+    elif int(mark.read_text()) > FORMAT:
+        raise Refused(f"state directory {folder} was written by a newer Hansa; this one cannot read it")
+
+
+def write_note(folder: Path, role: str, note: dict[str, Any]) -> None:
+    """Write who holds the directory, for `status` and `stop`."""
+    path = folder / f"{role}.lock"
+    path.write_text(json.dumps(note) + "\n")
+
+
+def read_note(folder: Path, role: str) -> dict[str, Any]:
+    """Read who holds, or last held, the directory."""
+    try:
+        found = json.loads((folder / f"{role}.lock").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def holder(folder: Path, role: str) -> int | None:
+    """Return the pid of the process that holds a state directory, or None if nobody does."""
+    try:
+        handle = os.open(folder / f"{role}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return int(read_note(folder, role).get("pid", 0)) or None
+    else:
+        return None
+    finally:
+        os.close(handle)
+
+
+def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
+    """Ask the holder of a state directory to stop and wait for it; return whether there was one."""
+    pid = holder(folder, role)
+    if pid is None:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + patience
+    while holder(folder, role) == pid:
+        if time.monotonic() > end:
+            raise HansaError(f"{role} (pid {pid}) did not stop within {patience:g} s")
+        time.sleep(0.05)
+    return True
+
+
+def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
+    """Start the same command without --daemon in a session of its own; return what it says when it is up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{role}.log"
+    read, write = os.pipe()
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "hansa", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            pass_fds=(write,),
+            env=os.environ | {READY: str(write)},
+        )
+    os.close(write)
+    with os.fdopen(read) as answers:
+        answer = answers.readline().strip()  # returns when the child answers or dies
+    if not answer.startswith("ready "):
+        code = child.wait(timeout=patience)
+        error = HansaError(answer.removeprefix("failed ") or f"the {role} ended with code {code}; see {log}")
+        error.exit_code = code or 1
+        raise error
+    return answer.removeprefix("ready ")
+
+
+def announce(text: str) -> None:
+    """Tell the process that detached us, if any, that we are up (`ready …`) or why not (`failed …`)."""
+    given = os.environ.pop(READY, None)
+    if given:
+        with os.fdopen(int(given), "w") as parent:
+            parent.write(" ".join(text.split()) + "\n")

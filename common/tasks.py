@@ -1,0 +1,143 @@
+"""What the controller asks of a site and what a site answers, as plain values."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+
+
+class Value(BaseModel):
+    """A frozen, strict value: what the journal keeps and the wire carries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class OptimizerSpec(Value):
+    """The local optimizer; its state is made anew for each task."""
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(0.01, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
+    weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> "OptimizerSpec":
+        if self.momentum and self.kind != "sgd":
+            raise ValueError(f"momentum belongs to sgd; {self.kind} has its own")
+        return self
+
+
+class ValidationSpec(Value):
+    """The part of a site's data that its learner never trains on."""
+
+    fraction: float = Field(0.05, ge=0, lt=1)
+    stratified: bool = True
+
+
+class LocalPluginSpec(Value):
+    """A plugin of the learner by name; its arguments are JSON."""
+
+    name: str
+    args: Mapping[str, object] = {}
+
+
+class Init(Value):
+    """Build version 0 from the app with the job's seed."""
+
+    kind: Literal["init"] = "init"
+
+
+class Train(Value):
+    """Train the model and return the tensors named (all, if none are)."""
+
+    kind: Literal["train"] = "train"
+    model: ModelKey
+    version: int
+    tensors: tuple[str, ...] = ()
+    epochs: int
+    batch_size: int
+    optimizer: OptimizerSpec
+    plugins: tuple[LocalPluginSpec, ...] = ()
+
+
+class Evaluate(Value):
+    """Measure the model on the site's validation or test data."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    model: ModelKey
+    version: int
+
+
+Work = Annotated[Init | Train | Evaluate, Field(discriminator="kind")]
+
+
+class Task(Value):
+    """One piece of work for one site. The same id always means the same work."""
+
+    id: TaskId
+    job: JobId
+    site: SiteName
+    round: int
+    app: str
+    seed: int
+    validation: ValidationSpec
+    work: Work
+
+
+class UpdateFacts(Value):
+    """What a learner knows of its update besides the tensors."""
+
+    n_train: int = Field(ge=0)
+    n_used: int = Field(ge=0)
+    steps: int = Field(ge=0)
+    epochs: float = Field(ge=0)
+    seconds: float = Field(ge=0)
+    loss: float = float("nan")
+
+
+class Evaluation(Value):
+    """What an evaluator found: sums, so that sites can be pooled exactly."""
+
+    n: int = Field(ge=0)
+    loss_sum: float
+    confusion: tuple[tuple[int, ...], ...] = ()  # row = true class; empty for regression
+    metrics: Mapping[str, float] = {}
+
+    @model_validator(mode="after")
+    def _counts_add_up(self) -> "Evaluation":
+        matrix = np.array(self.confusion, dtype=np.int64) if self.confusion else np.zeros((0, 0), np.int64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ValueError("the confusion matrix is not square")
+        if matrix.size and ((matrix < 0).any() or int(matrix.sum()) != self.n):
+            raise ValueError(f"the confusion matrix does not count {self.n} examples")
+        return self
+
+
+class Failure(Value):
+    """Why a task could not be done; `final` means such a task can never be done at this site."""
+
+    reason: str
+    final: bool = False
+
+
+class Progress(Value):
+    """How far a learner is with a task."""
+
+    task: TaskId
+    epoch: int
+    epochs: int
+    steps: int
+    loss: float
+
+
+class Receipt(Value):
+    """Proof that an update is durable and counted."""
+
+    job: JobId
+    task: TaskId
+    site: SiteName
+    digest: str
+    sequence: int

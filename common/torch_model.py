@@ -1,0 +1,71 @@
+"""Between torch modules and tensors by name: the spec of a module, its values out, other values in."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from hansa.common.errors import InvalidApp
+from hansa.common.frames import Layout, allocate, views
+from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+
+
+def spec_of(module: nn.Module) -> ModelSpec:
+    """Describe a module's state: parameters, float buffers as statistics, other buffers as counters."""
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    layers, layer_of = _layers(module)
+    infos = []
+    for name, tensor in module.state_dict().items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise InvalidApp(f"{name}: tensors of type {dtype} cannot be sent")
+        role = Role.COUNT if dtype not in FLOATS else Role.PARAM if name in parameters else Role.STAT
+        infos.append(TensorInfo(name, dtype, tuple(tensor.shape), role, layer_of.get(name.rpartition(".")[0], 0)))
+    if not infos:
+        raise InvalidApp("the model has no parameters")
+    return ModelSpec(tuple(infos), tuple(layers))
+
+
+def _layers(module: nn.Module) -> tuple[list[str], dict[str, int]]:
+    """Number the weight-bearing layers in order; what has no matrix (norms, biases) joins the layer before it."""
+    layers: list[str] = []
+    layer_of: dict[str, int] = {}
+    for name, part in module.named_modules():
+        if any(p.ndim >= 2 for p in part.parameters(recurse=False)):
+            layers.append(name or type(part).__name__)
+        layer_of[name] = max(len(layers) - 1, 0)
+    return layers, layer_of
+
+
+def read(module: nn.Module, spec: ModelSpec) -> np.ndarray:
+    """Copy a module's values into a new payload."""
+    layout = Layout(spec)
+    payload = allocate(layout)
+    state = module.state_dict()
+    for name, room in views(layout, payload).items():
+        np.copyto(room, _as_array(state[name].cpu()))
+    return payload
+
+
+def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy values into a module. Names and shapes must be the module's own."""
+    state = module.state_dict()
+    missing = [name for name in state if name not in arrays]
+    wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
+    if missing or wrong:
+        raise InvalidApp(f"the app's model does not fit the job's model at {', '.join((missing + wrong)[:5])}")
+    for name, array in arrays.items():
+        if state[name].device.type == "cpu":
+            np.copyto(_as_array(state[name]), array)
+        else:
+            room = torch.empty_like(state[name], device="cpu")
+            np.copyto(_as_array(room), array)
+            state[name].copy_(room)
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return an array that shares a CPU tensor's memory."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
+    return tensor.numpy()

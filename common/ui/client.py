@@ -1,0 +1,125 @@
+"""The operator's side of the wire."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hansa.common import codec
+from hansa.common.checkpoints import load_checkpoint
+from hansa.common.errors import Unreachable
+from hansa.common.frames import FRAME, FrameCheck, allocate, cut
+from hansa.common.job import JobSpec
+from hansa.common.model import Manifest
+from hansa.common.rpc.channel import connect
+from hansa.common.rpc.errors import translated
+from hansa.common.rpc.methods import Stub
+from hansa.common.views import DaemonView, JobView, StatusView
+from hansa.protos import fleet_pb2 as fleet
+from hansa.protos import operator_pb2 as operator
+
+PATIENCE = 20.0  # seconds for an answer
+
+
+class Client:
+    """A connection to a controller; use it as an async context manager."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = connect(address)
+        self._stub = Stub(self._channel, operator.DESCRIPTOR.services_by_name["Operator"])
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def submit(self, spec: JobSpec) -> JobView:
+        """Submit a job, with its first model if it names one."""
+        header = operator.SubmitHeader(job_json=json.dumps(spec.model_dump(mode="json", exclude={"init", "data"})))
+        payload = None
+        if spec.init:
+            manifest, payload = load_checkpoint(Path(spec.init))
+            header.manifest.MergeFrom(codec.manifest_to_wire(manifest))
+
+        async def messages() -> AsyncIterator[bytes]:
+            yield header.SerializeToString()
+            if payload is not None:
+                for frame in cut(payload):
+                    yield frame.tobytes()
+
+        reply = await self._ask(self._stub.Submit(messages(), timeout=None if spec.init else PATIENCE))
+        return JobView.model_validate_json(reply.view_json)
+
+    async def show(self, job: str) -> JobView:
+        """Return one job."""
+        reply = await self._ask(self._stub.Show(operator.JobRequest(job=job), timeout=PATIENCE))
+        return JobView.model_validate_json(reply.view_json)
+
+    async def jobs(self) -> list[JobView]:
+        """Return all jobs, newest first."""
+        reply = await self._ask(self._stub.List(operator.ListRequest(), timeout=PATIENCE))
+        return [JobView.model_validate_json(text) for text in reply.views_json]
+
+    async def watch(self, job: str) -> AsyncIterator[JobView]:
+        """Yield a job's view after every change until it has ended."""
+        with self._reaching(), translated():
+            async for reply in self._stub.Watch(operator.JobRequest(job=job)):
+                yield JobView.model_validate_json(reply.view_json)
+
+    async def cancel(self, job: str) -> JobView:
+        """End a job."""
+        reply = await self._ask(self._stub.Cancel(operator.JobRequest(job=job), timeout=PATIENCE))
+        return JobView.model_validate_json(reply.view_json)
+
+    async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
+        """Download a community model and check it; return its manifest and payload."""
+        with self._reaching(), translated():
+            stream = aiter(self._stub.Model(operator.ModelRequest(job=job, version=version)))
+            header = fleet.FetchHeader.FromString(await anext(stream))
+            manifest = codec.manifest_from_wire(header.manifest)
+            check = FrameCheck(manifest)
+            payload = allocate(check.sealer.layout)
+            async for frame in stream:
+                at = check.next * FRAME
+                check.feed(frame)
+                memoryview(payload)[at : at + len(frame)] = frame
+        return manifest, payload
+
+    async def sites(self) -> list[DaemonView]:
+        """Return the fleet."""
+        reply = await self._ask(self._stub.Sites(operator.SitesRequest(), timeout=PATIENCE))
+        return [DaemonView.model_validate_json(text) for text in reply.views_json]
+
+    async def status(self) -> StatusView:
+        """Return how the controller is."""
+        reply = await self._ask(self._stub.Status(operator.StatusRequest(), timeout=PATIENCE))
+        return StatusView.model_validate_json(reply.view_json)
+
+    async def _ask(self, call: Any) -> Any:
+        with self._reaching(), translated():
+            return await call
+
+    def _reaching(self) -> "_Reaching":
+        return _Reaching(self._address)
+
+
+class _Reaching:
+    """Names the address when nobody answers."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, Unreachable):
+            raise Unreachable(
+                f"no controller answers at {self._address} ({error}); is it running? `hansa controller start` starts one,"
+                " --controller or HANSA_CONTROLLER says where it is"
+            ) from None

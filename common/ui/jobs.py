@@ -1,0 +1,172 @@
+"""`hansa job submit|list|show|watch|cancel|model`."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from hansa.common.ui.client import Client
+from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
+from hansa.common.views import JobView
+
+T = TypeVar("T")
+
+
+@click.group()
+def job() -> None:
+    """Submit, watch and fetch jobs."""
+
+
+def ask(controller: str, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Connect, ask one question, hang up."""
+
+    async def talk() -> T:
+        async with Client(controller) as client:
+            return await question(client)
+
+    return run_async(talk())
+
+
+def summary(view: JobView) -> dict[str, object]:
+    """Return the one JSON object that `run`, `submit` and `list` speak of a job."""
+    fields = ("job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down")
+    return view.model_dump(include=set(fields))
+
+
+def exit_code(view: JobView) -> int:
+    """Return what a command that waited for a job ends with."""
+    return 0 if view.status == "completed" else 1
+
+
+@job.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@controller_option
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
+@click.option("--wait", is_flag=True, help="Watch the job and end when it ends; exit 1 unless it completed.")
+@json_option
+def submit(file: Path, controller: str, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
+    """Submit a job file."""
+    from hansa.common.job import load_job
+
+    spec = load_job(file, changes)
+    view = ask(controller, lambda client: client.submit(spec))
+    if not wait:
+        if as_json:
+            print_json(summary(view))
+        else:
+            click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
+        return
+    ended = follow(controller, view.job, quiet=as_json)
+    if as_json:
+        print_json(summary(ended))
+    raise SystemExit(exit_code(ended))
+
+
+@job.command("list")
+@controller_option
+@json_option
+def list_jobs(controller: str, as_json: bool) -> None:
+    """List all jobs, newest first."""
+    views = ask(controller, lambda client: client.jobs())
+    if as_json:
+        print_json([summary(view) for view in views])
+        return
+    rows = [
+        (v.job, v.name, v.status, f"{v.rounds}/{v.rounds_asked or '-'}", metrics_text(v), f"{v.seconds:.1f} s", v.reason)
+        for v in views
+    ]
+    print_table(("job", "name", "status", "round", "metrics", "time", "reason"), rows, "no job was ever submitted here")
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@json_option
+def show(job_id: str, controller: str, as_json: bool) -> None:
+    """Show a job with its history. JOB is an id, the beginning of one, or a name."""
+    view = ask(controller, lambda client: client.show(job_id))
+    if as_json:
+        print_json(summary(view) | {"history": [entry.model_dump() for entry in view.history]})
+        return
+    click.echo(f"{view.job} ({view.name}): {view.status}" + (f", {view.reason}" if view.reason else ""))
+    click.echo(
+        f"rule {view.rule}, app {view.app}, submitted {view.submitted}, {view.seconds:.1f} s,"
+        f" {amount(view.bytes_up)} up, {amount(view.bytes_down)} down"
+    )
+    rows = [
+        (
+            str(entry.version),
+            str(entry.round),
+            f"{entry.seconds:.1f}",
+            _numbers(entry.metrics),
+            ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
+            "; ".join(f"{site}: {why}" for site, why in entry.lost.items()),
+        )
+        for entry in view.history
+    ]
+    print_table(("version", "round", "seconds", "metrics", "contributions", "lost"), rows, "no model yet")
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@json_option
+def watch(job_id: str, controller: str, as_json: bool) -> None:
+    """Follow a job until it ends; exit 1 unless it completed."""
+    ended = follow(controller, job_id, quiet=as_json)
+    if as_json:
+        print_json(summary(ended))
+    raise SystemExit(exit_code(ended))
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@json_option
+def cancel(job_id: str, controller: str, as_json: bool) -> None:
+    """End a job now; its last community model stays."""
+    view = ask(controller, lambda client: client.cancel(job_id))
+    if as_json:
+        print_json(summary(view))
+    else:
+        click.echo(f"{view.job} ({view.name}) is cancelled at version {view.version}")
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The safetensors file to write.")
+@click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
+@json_option
+def model(job_id: str, controller: str, output: Path, version: int | None, as_json: bool) -> None:
+    """Fetch a job's community model as a safetensors file."""
+    from hansa.common.checkpoints import save_checkpoint
+
+    manifest, payload = ask(controller, lambda client: client.model(job_id, version))
+    save_checkpoint(output, manifest, payload)
+    if as_json:
+        print_json({"file": str(output), "tensors": len(manifest.digests), "digest": manifest.digest.hex()})
+    else:
+        tensors = len(manifest.digests)
+        click.echo(f"{output}: {tensors} tensors, {amount(manifest.spec.nbytes)}, digest {manifest.digest.hex()[:16]}…")
+
+
+def follow(controller: str, job_id: str, quiet: bool) -> JobView:
+    """Show a job live until it ends and return its last view."""
+    from hansa.common.ui.live import show_live
+
+    async def watch_it(client: Client) -> JobView:
+        return await show_live(client.watch(job_id), quiet)
+
+    return ask(controller, watch_it)
+
+
+def metrics_text(view: JobView) -> str:
+    """Write a job's newest metrics in a few characters."""
+    return _numbers(view.metrics)
+
+
+def _numbers(metrics: object) -> str:
+    shown = [f"{n} {v:.4f}" for n, v in dict(metrics).items() if v is not None and n != "examples"]  # type: ignore[call-overload]
+    return ", ".join(shown) or "-"

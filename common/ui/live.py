@@ -1,0 +1,92 @@
+"""The live view of a job: a table with bars on a terminal, plain lines elsewhere."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+
+from hansa.common.views import HistoryView, JobView
+
+
+async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobView:
+    """Show a job until it ends; return its last view."""
+    from rich.console import Console
+
+    console = Console()
+    if quiet:
+        return await _last(views)
+    if not console.is_terminal:
+        return await _plain(views)
+    return await _table(views, console)
+
+
+async def _last(views: AsyncIterator[JobView]) -> JobView:
+    view = None
+    async for view in views:
+        pass
+    assert view is not None
+    return view
+
+
+async def _plain(views: AsyncIterator[JobView]) -> JobView:
+    """Print a line when the status changes and one for each community model once its metrics are in."""
+    status, told, view = "", 0, None
+    async for view in views:
+        if view.status != status and not view.ended:
+            status = view.status
+            click.echo(f"job {view.job} ({view.name}): {status}")
+        versions = [entry for entry in view.history if entry.version > told]
+        for entry in versions:
+            newest = entry is versions[-1]
+            if entry.metrics or not newest or view.ended:
+                click.echo(_line(entry, view))
+                told = entry.version
+    assert view is not None
+    click.echo(f"job {view.job} {view.status}: {view.reason}")
+    return view
+
+
+def _line(entry: HistoryView, view: JobView) -> str:
+    values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None and n != "examples")
+    lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
+    of = f"/{view.rounds_asked}" if view.rounds_asked else ""
+    return f"round {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
+
+
+async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
+    from rich.live import Live
+
+    view = None
+    with Live(console=console, refresh_per_second=8, transient=False) as live:
+        async for view in views:
+            live.update(_render(view))
+    assert view is not None
+    return view
+
+
+def _render(view: JobView) -> Any:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    colour = {"completed": "green", "failed": "red", "cancelled": "yellow"}.get(view.status, "cyan")
+    head = Text.assemble((f"{view.name} ", "bold"), (f"{view.job}  ", "dim"), (view.status, colour))
+    head.append(f"   {view.rule}   {view.seconds:.0f} s")
+    rounds = Table.grid(padding=(0, 2))
+    asked = max(view.rounds_asked, 1)
+    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None and n != "examples")
+    rounds.add_row("rounds", ProgressBar(total=asked, completed=view.rounds, width=30), f"{view.rounds}/{view.rounds_asked}", metrics)
+    sites = Table.grid(padding=(0, 2))
+    for site in view.sites:
+        total = max(site.epochs, 1)
+        done = site.epoch if site.state == "training" else (total if site.state in ("done", "idle") else 0)
+        loss = f"loss {site.loss:.4f}" if site.loss is not None else ""
+        bar = ProgressBar(total=total, completed=done, width=20)
+        sites.add_row(site.site, bar, site.state, f"{site.examples} examples", loss)
+    parts = [head, rounds, Text(), sites]
+    if view.reason and not view.ended:
+        parts.append(Text(view.reason, style="yellow"))
+    if view.status in ("failed", "cancelled"):
+        parts.append(Text(view.reason, style=colour))
+    return Group(*parts)

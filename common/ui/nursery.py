@@ -1,0 +1,67 @@
+"""Processes for a federation on one machine: heavy imports are paid once, then each daemon is forked.
+
+A fork server imports PyTorch and the daemons' modules; every daemon is a real process of its own, made from it in milliseconds.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+PRELOADED = [
+    "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it, which takes seconds
+    "hansa.common.ui.nursery",
+    "hansa.controller.server",
+    "hansa.learner.session",
+    "hansa.evaluator.session",
+]
+
+
+def _become(arguments: Sequence[str], log: Path, answer: Connection | None) -> None:
+    """Run a hansa command in a new process, its output in a log file."""
+    from hansa.common.cli import hansa
+    from hansa.common.state import READY
+
+    os.setpgid(0, 0)  # Ctrl-C is for whoever started the federation; it stops us in order
+    handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if answer is not None:
+        os.environ[READY] = str(os.dup(answer.fileno()))
+        answer.close()
+    sys.argv = ["hansa", *arguments]
+    hansa.main(args=list(arguments), standalone_mode=True)
+
+
+class Nursery:
+    """Starts hansa commands as processes and ends them."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
+        self.processes: dict[str, ForkServerProcess] = {}
+
+    def start(self, name: str, arguments: Sequence[str], log: Path, answer: Connection | None = None) -> None:
+        """Start a command under a name."""
+        process = self._context.Process(target=_become, args=(arguments, log, answer), name=name)
+        process.start()
+        self.processes[name] = process
+
+    def pipe(self) -> tuple[Connection, Connection]:
+        """Return the two ends of a pipe: read, write."""
+        return self._context.Pipe(duplex=False)
+
+    def stop(self, names: Sequence[str], patience: float = 5.0) -> None:
+        """End processes: politely first, then for certain."""
+        for name in names:
+            self.processes[name].terminate()
+        for name in names:
+            process = self.processes[name]
+            process.join(patience)
+            if process.exitcode is None:
+                process.kill()
+                process.join()

@@ -1,0 +1,110 @@
+"""Options that several commands share, and how results are printed."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hansa.common.errors import HansaError
+from hansa.common.ids import site_name
+from hansa.common.rpc.channel import parse_address
+
+DEFAULT_CONTROLLER = "127.0.0.1:7300"
+T = TypeVar("T")
+
+
+class Address(click.ParamType):
+    """HOST:PORT."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check an address."""
+        return _checked(parse_address, value, self, param, ctx)
+
+
+class Site(click.ParamType):
+    """A site's name."""
+
+    name = "NAME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check a name."""
+        return _checked(site_name, value, self, param, ctx)
+
+
+def _checked(check: Callable[[str], str], value: Any, kind: click.ParamType, param: Any, ctx: Any) -> str:
+    try:
+        return check(str(value))
+    except HansaError as error:
+        kind.fail(str(error), param, ctx)
+
+
+def controller_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--controller, for operators and sites."""
+    return click.option(
+        "--controller",
+        type=Address(),
+        envvar="HANSA_CONTROLLER",
+        default=DEFAULT_CONTROLLER,
+        show_default=True,
+        help="Where the controller listens.",
+    )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--state, for daemons."""
+    return click.option(
+        "--state",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="HANSA_STATE",
+        help="Directory for journal, lock and logs (default: below ~/.hansa).",
+    )(command)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; Ctrl-C ends it quietly."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """Print a table for people; on a terminal with lines, elsewhere as aligned columns."""
+    if not rows:
+        click.echo(empty)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, soft_wrap=not console.is_terminal)
+
+
+def amount(count: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,200 @@
+"""`hansa run`: a whole federation on this machine, as real processes."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from hansa.common.checkpoints import save_checkpoint
+from hansa.common.errors import HansaError, InvalidJob
+from hansa.common.job import JobSpec, SitesSpec, load_job
+from hansa.common.ui.client import Client
+from hansa.common.ui.jobs import exit_code, summary
+from hansa.common.ui.live import show_live
+from hansa.common.ui.nursery import Nursery
+from hansa.common.ui.options import amount, print_json
+from hansa.common.views import JobView
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--sites", type=click.IntRange(1, 1000), help="How many sites (default: the job file's data.sites).")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results and logs go (default: a new folder below .hansa/runs).")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object instead of the live view and summary.")
+def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Run a whole federation on this machine: controller, learners and evaluators as real processes.
+
+    The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
+    """
+    spec = load_job(file, changes)
+    if spec.data is None:
+        raise InvalidJob(f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}")
+    folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
+    federation = LocalFederation(spec, sites or spec.data.sites, folder)
+    try:
+        view = asyncio.run(federation.run(quiet=as_json))
+    except Interrupted:
+        click.echo(f"\nstopped; every process has ended, the state is kept in {folder}", err=True)
+        raise SystemExit(130) from None
+    if as_json:
+        print_json(summary(view))
+    else:
+        _conclude(view, folder)
+    raise SystemExit(exit_code(view))
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C, or a polite kill."""
+
+
+class LocalFederation:
+    """Controller, learners and evaluators on this machine, for one job."""
+
+    def __init__(self, spec: JobSpec, sites: int, folder: Path) -> None:
+        self._sites = [f"site-{n}" for n in range(1, sites + 1)]
+        least = SitesSpec(min=sites, wait=max(spec.sites.wait, 60))
+        self._spec = spec.model_copy(update={"sites": least})
+        self._folder = folder
+        self._nursery = Nursery()
+
+    async def run(self, quiet: bool) -> JobView:
+        """Run the job to its end and stop everything."""
+        from hansa.common.data.shards import write_shards
+
+        assert self._spec.data is not None
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        write_shards(self._spec.data, len(self._sites), self._spec.seed, self._folder / "data")
+        (self._folder / "logs").mkdir(exist_ok=True)
+        if not quiet:
+            click.echo(f"starting a controller and {len(self._sites)} sites …")
+        try:
+            work = asyncio.create_task(self._work(quiet))
+            stop = asyncio.create_task(stopped.wait())
+            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+                raise Interrupted
+            return work.result()
+        finally:
+            await loop.run_in_executor(None, self._stop)
+
+    async def _work(self, quiet: bool) -> JobView:
+        address = await self._start_controller()
+        for name in self._sites:
+            self._start_site("learner", name, address)
+        for name in self._sites:
+            self._start_site("evaluator", name, address, "--split", "test")
+        async with Client(address) as client:
+            submitted = await client.submit(self._spec)
+            watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
+            minding = asyncio.create_task(self._mind())
+            await asyncio.wait((watching, minding), return_when=asyncio.FIRST_COMPLETED)
+            minding.cancel()
+            if not watching.done():
+                watching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
+                minding.result()
+            view = watching.result()
+            final = await client.show(view.job)
+            if final.version > 0 or final.history:
+                manifest, payload = await client.model(view.job)
+                save_checkpoint(self._folder / "model.safetensors", manifest, payload)
+        report = summary(final) | {"history": [entry.model_dump() for entry in final.history]}
+        (self._folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        return final
+
+    async def _start_controller(self) -> str:
+        read, write = self._nursery.pipe()
+        state = self._folder / "controller"
+        arguments = ["controller", "start", "--listen", "127.0.0.1:0", "--state", str(state)]
+        self._nursery.start("controller", arguments, self._log("controller"), write)
+        write.close()
+        loop = asyncio.get_running_loop()
+        with os.fdopen(os.dup(read.fileno())) as answers:
+            answer = (await loop.run_in_executor(None, answers.readline)).strip()
+        read.close()
+        if not answer.startswith("ready "):
+            raise HansaError(answer.removeprefix("failed ") or f"the controller did not start; see {self._log('controller')}")
+        return str(json.loads((state / "controller.lock").read_text())["address"])
+
+    def _start_site(self, role: str, name: str, address: str, *more: str) -> None:
+        threads = max(1, (os.cpu_count() or 1) // len(self._sites))
+        arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
+        arguments += ["--data", str(self._folder / "data" / f"{name}.npz"), "--state", str(self._folder / name)]
+        arguments += ["--threads", str(threads), *more]
+        self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"))
+
+    async def _mind(self) -> None:
+        """Raise when the controller ends; say so when another process does."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Queue[str] = asyncio.Queue()
+        for name, process in self._nursery.processes.items():
+            loop.add_reader(process.sentinel, self._on_end, loop, process.sentinel, name, ended)
+        try:
+            while True:
+                name = await ended.get()
+                last = _last_line(self._log(name.replace(" ", "-")))
+                if name == "controller":
+                    raise HansaError(f"the controller ended unexpectedly: {last}")
+                click.echo(f"hansa: {name} ended unexpectedly: {last}", err=True)
+        finally:
+            for process in self._nursery.processes.values():
+                loop.remove_reader(process.sentinel)
+
+    @staticmethod
+    def _on_end(loop: asyncio.AbstractEventLoop, sentinel: int, name: str, ended: "asyncio.Queue[str]") -> None:
+        loop.remove_reader(sentinel)
+        ended.put_nowait(name)
+
+    def _log(self, name: str) -> Path:
+        return self._folder / "logs" / f"{name}.log"
+
+    def _stop(self) -> None:
+        names = list(self._nursery.processes)
+        self._nursery.stop([name for name in names if name != "controller"])
+        self._nursery.stop([name for name in names if name == "controller"])
+
+
+def _last_line(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return lines[-1]
+    return "it left no message"
+
+
+def _conclude(view: JobView, folder: Path) -> None:
+    where = os.path.relpath(folder)
+    click.echo()
+    if view.status != "completed":
+        click.echo(f"The federation {view.status}: {view.reason}", err=True)
+        click.echo(f"Logs of every process: {where}/logs", err=True)
+        return
+    last = view.history[-1]
+    accuracy = view.metrics.get("accuracy")
+    quality = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {view.metrics.get('loss') or 0:.4f}"
+    examples = int(view.metrics.get("examples") or 0)
+    click.echo(f"Done: {len(last.contributions)} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s.")
+    click.echo(f"  result   {quality} on {examples} test examples that no site trained on")
+    click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
+    click.echo(f"  model    {where}/model.safetensors")
+    click.echo(f"  report   {where}/report.json, logs in {where}/logs")
+    click.echo()
+    click.echo("Next:")
+    python = os.path.relpath(sys.executable)
+    click.echo(f"  {python} examples/digits/predict.py {where}/model.safetensors" if view.name == "digits" else f"  load {where}/model.safetensors with safetensors.torch.load_file")
+    click.echo("  hansa run … --sites 8 --set train.epochs=1     change the federation")
+    click.echo("  README.md, \"Five minutes on two terminals\"       run controller and learners as daemons")

@@ -1,0 +1,33 @@
+"""`hansa site list`."""
+
+import click
+
+from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
+from hansa.common.views import DaemonView
+
+
+@click.group()
+def site() -> None:
+    """Look at the fleet."""
+
+
+@site.command("list")
+@controller_option
+@json_option
+def list_sites(controller: str, as_json: bool) -> None:
+    """List the daemons of all sites and what they are doing."""
+    from hansa.common.ui.client import Client
+
+    async def ask() -> list[DaemonView]:
+        async with Client(controller) as client:
+            return await client.sites()
+
+    views = run_async(ask())
+    if as_json:
+        print_json([view.model_dump() for view in views])
+        return
+    rows = [
+        (v.site, v.role, v.state, v.since, ", ".join(v.doing) or "-", "; ".join(f"{a}: {s}" for a, s in v.apps.items()))
+        for v in views
+    ]
+    print_table(("site", "daemon", "state", "since", "tasks", "apps"), rows, "no daemon is attending")

@@ -1,0 +1,94 @@
+"""What operators see: the documents behind `--json`, the live view and the tables."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from hansa.common.tasks import Value
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+Number = Annotated[float | None, AfterValidator(_finite)]  # JSON knows no NaN
+
+
+class HistoryView(Value):
+    """One community model: where it came from and how good it is."""
+
+    version: int
+    round: int
+    seconds: float  # since the job was submitted
+    metrics: Mapping[str, Number] = {}
+    contributions: Mapping[str, float] = {}
+    lost: Mapping[str, str] = {}  # sites whose update did not come, and why
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class SiteProgress(Value):
+    """What a site is doing for a job."""
+
+    site: str
+    state: str  # idle, training, done, away, lost
+    epoch: int = 0
+    epochs: int = 0
+    loss: Number = None
+    examples: int = 0
+
+
+class JobView(Value):
+    """A job as operators see it."""
+
+    job: str
+    name: str
+    rule: str = ""
+    app: str = ""
+    status: str  # waiting, running, completed, failed, cancelled
+    reason: str = ""
+    version: int = 0
+    rounds: int = 0
+    rounds_asked: int = 0
+    seconds: float = 0.0
+    submitted: str = ""
+    metrics: Mapping[str, Number] = {}
+    bytes_up: int = 0
+    bytes_down: int = 0
+    sites: tuple[SiteProgress, ...] = ()
+    history: tuple[HistoryView, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will happen any more."""
+        return self.status in ("completed", "failed", "cancelled")
+
+
+class DaemonView(Value):
+    """One daemon of the fleet."""
+
+    site: str
+    role: str
+    state: str  # attending, away
+    since: str
+    doing: tuple[str, ...] = ()
+    apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples" or what is wrong
+    version: str = ""
+    peer: str = ""
+
+
+class StatusView(Value):
+    """The controller itself."""
+
+    controller: str
+    version: str
+    pid: int
+    address: str
+    store: str
+    state: str
+    since: str
+    sites: int
+    jobs: Mapping[str, int]
+    peak_memory_mib: float

@@ -1,0 +1,1 @@
+"""The controller: turns the updates of many sites into one community model."""

@@ -1,0 +1,101 @@
+"""`hansa controller start|stop|status`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from hansa.common.ui.options import (
+    DEFAULT_CONTROLLER,
+    Address,
+    controller_option,
+    json_option,
+    print_json,
+    run_async,
+    state_option,
+)
+
+DEFAULT_STATE = Path("~/.hansa/controller")
+
+
+@click.group()
+def controller() -> None:
+    """Start, stop and look at a controller."""
+
+
+@controller.command()
+@click.option(
+    "--listen",
+    type=Address(),
+    envvar="HANSA_LISTEN",
+    default=DEFAULT_CONTROLLER,
+    show_default=True,
+    help="The one port that sites and operators dial; port 0 takes a free one.",
+)
+@click.option("--store", envvar="HANSA_STORE", help="Where models live: memory: or disk:PATH (default: disk below --state).")
+@state_option
+@click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
+@click.option("--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats.")
+@click.option("--grace", type=click.FloatRange(0), default=15.0, show_default=True, help="Seconds a lost site may take to return.")
+@click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
+def start(
+    listen: str, store: str | None, state: Path | None, insecure: bool, heartbeat: float, grace: float, daemon: bool
+) -> None:
+    """Start a controller; resume the jobs of its state directory."""
+    from hansa.common import logs
+    from hansa.common.state import announce, detach, locked, write_note
+
+    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    if daemon:
+        arguments = [word for word in sys.argv[1:] if word != "--daemon"]
+        click.echo(detach(arguments, folder, "controller"))
+        return
+    from hansa.controller.server import ControllerOptions, serve
+
+    logs.set_up()
+    options = ControllerOptions(listen, folder, store or f"disk:{folder / 'store'}", insecure, heartbeat, grace)
+
+    def ready(address: str) -> None:
+        import os
+
+        write_note(folder, "controller", {"pid": os.getpid(), "address": address})
+        announce(f"ready controller (pid {os.getpid()}) listens on {address}; state and log in {folder}")
+
+    with locked(folder, "controller"):
+        run_async(serve(options, ready))
+
+
+@controller.command()
+@state_option
+def stop(state: Path | None) -> None:
+    """Stop the controller of a state directory; its jobs resume at the next start."""
+    from hansa.common.state import stop as stop_holder
+
+    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    stopped = stop_holder(folder, "controller")
+    click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
+
+
+@controller.command()
+@controller_option
+@json_option
+def status(controller: str, as_json: bool) -> None:
+    """Say who a controller is and how it is."""
+    from hansa.common.ui.client import Client
+    from hansa.common.views import StatusView
+
+    async def ask() -> StatusView:
+        async with Client(controller) as client:
+            return await client.status()
+
+    view = run_async(ask())
+    if as_json:
+        print_json(view.model_dump())
+        return
+    jobs = ", ".join(f"{count} {status}" for status, count in sorted(view.jobs.items())) or "none"
+    click.echo(f"controller {view.address}  (hansa {view.version}, pid {view.pid}, since {view.since})")
+    click.echo(f"  sites   {view.sites} attending")
+    click.echo(f"  jobs    {jobs}")
+    click.echo(f"  store   {view.store}")
+    click.echo(f"  state   {view.state}")
+    click.echo(f"  memory  {view.peak_memory_mib:.0f} MiB at most so far")

@@ -1,0 +1,1 @@
+"""The community tier: weighted means of models, exact and independent of order."""

@@ -1,0 +1,144 @@
+"""What can happen to a job. Events are what the journal keeps: replaying them rebuilds the job exactly."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.tasks import Evaluation, UpdateFacts, Value
+
+
+class _Event(Value):
+    at: float  # seconds since the epoch, by the controller's clock
+
+
+class SiteJoined(_Event):
+    """A daemon that can work for this job attends."""
+
+    kind: Literal["joined"] = "joined"
+    site: SiteName
+    role: Literal["learner", "evaluator"]
+    examples: int = 0
+
+
+class SiteUnfit(_Event):
+    """A daemon attends that can never work for this job: the app is not allowed or not usable there."""
+
+    kind: Literal["unfit"] = "unfit"
+    site: SiteName
+    role: Literal["learner", "evaluator"]
+    reason: str
+
+
+class SiteLeft(_Event):
+    """A daemon is gone for longer than the grace period, or said goodbye."""
+
+    kind: Literal["left"] = "left"
+    site: SiteName
+    role: Literal["learner", "evaluator"]
+
+
+class ModelGiven(_Event):
+    """The submission brought version 0."""
+
+    kind: Literal["given"] = "given"
+    digest: str
+
+
+class UpdateArrived(_Event):
+    """An update is whole, checked and durable in the store."""
+
+    kind: Literal["update"] = "update"
+    task: TaskId
+    site: SiteName
+    facts: UpdateFacts
+    digest: str
+    tensors: int
+
+
+class UpdateQuarantined(_Event):
+    """An update came that cannot be accepted."""
+
+    kind: Literal["quarantined"] = "quarantined"
+    task: TaskId
+    site: SiteName
+    reason: str
+
+
+class TaskFailed(_Event):
+    """A site says that it could not do a task."""
+
+    kind: Literal["failed"] = "failed"
+    task: TaskId
+    site: SiteName
+    reason: str
+    final: bool
+
+
+class Reported(_Event):
+    """An evaluator's findings arrived."""
+
+    kind: Literal["reported"] = "reported"
+    task: TaskId
+    site: SiteName
+    evaluation: Evaluation
+
+
+class Merged(_Event):
+    """The next community model is durable in the store."""
+
+    kind: Literal["merged"] = "merged"
+    version: int
+    digest: str
+    bytes_up: int
+    bytes_down: int
+
+
+class MergeFailed(_Event):
+    """The next community model could not be computed."""
+
+    kind: Literal["merge-failed"] = "merge-failed"
+    version: int
+    reason: str
+
+
+class AlarmRang(_Event):
+    """A moment that the engine asked to be told of has come."""
+
+    kind: Literal["alarm"] = "alarm"
+    alarm: str
+
+
+class CancelAsked(_Event):
+    """An operator ends the job."""
+
+    kind: Literal["cancel"] = "cancel"
+    operator: str = ""
+
+
+class EngineFailed(_Event):
+    """A plugin or the engine itself raised; the job ends with its last community model."""
+
+    kind: Literal["engine-failed"] = "engine-failed"
+    reason: str
+
+
+Event = Annotated[
+    SiteJoined
+    | SiteUnfit
+    | SiteLeft
+    | ModelGiven
+    | UpdateArrived
+    | UpdateQuarantined
+    | TaskFailed
+    | Reported
+    | Merged
+    | MergeFailed
+    | AlarmRang
+    | CancelAsked
+    | EngineFailed,
+    Field(discriminator="kind"),
+]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+Metrics = Mapping[str, float]

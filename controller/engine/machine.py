@@ -1,0 +1,474 @@
+"""The state machine of one job.
+
+    gathering ──► initialising ──► training ⟲ rounds ──► closing ──► ended
+        ▲                             │
+        └──── too few sites left ◄────┘        (cancel and failure lead from anywhere to ended)
+"""
+
+from collections.abc import Iterable
+from typing import Any, assert_never
+
+import numpy as np
+
+from hansa.common.errors import Stale
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, task_id, update_key
+from hansa.common.job import JobSpec
+from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import (
+    DropModels,
+    Effect,
+    JobEnded,
+    MergePart,
+    MergePlan,
+    SendTask,
+    SetAlarm,
+    StartMerge,
+    WithdrawTask,
+)
+from hansa.controller.engine.parts import (
+    Action,
+    Ask,
+    Composition,
+    Contribution,
+    MergeNow,
+    Stop,
+    View,
+    Wake,
+    Withdraw,
+)
+from hansa.controller.engine.state import Commit, JobState, Status, VersionRecord
+
+GATHER, TIME, FINAL_EVALUATION = "gather", "time", "evaluation"
+EVALUATIONS_UNDER_WAY = 2  # per evaluator; a slow one skips versions instead of falling behind for ever
+
+
+class Machine:
+    """Applies events to a job's state and says what must be done. Stale events raise Stale and change nothing."""
+
+    def __init__(self, job: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
+        self.job = job
+        self.spec = spec
+        self.rule = rule
+        self.state = JobState(submitted=submitted)
+        self.pacing = rule.pace.begin()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can happen any more."""
+        return self.state.phase == "ended"
+
+    def start(self) -> list[Effect]:
+        """Return what to do first; `resume` is its counterpart after a replay."""
+        alarms = {GATHER: self.state.submitted + self.spec.sites.wait}
+        if self.spec.stop.seconds:
+            alarms[TIME] = self.state.submitted + self.spec.stop.seconds
+        self.state.alarms = alarms
+        return self.resume()
+
+    def resume(self) -> list[Effect]:
+        """Return what is under way: effects that may or may not have been carried out. Doing them twice is harmless."""
+        if self.ended:
+            return []
+        effects: list[Effect] = [SetAlarm(alarm, at) for alarm, at in sorted(self.state.alarms.items())]
+        effects += [SendTask(task) for task in self.state.tasks.values()]
+        if self.state.plan:
+            effects.append(StartMerge(self.state.plan))
+        return effects
+
+    def handle(self, event: ev.Event) -> list[Effect]:
+        """Apply one event and return what must now be done."""
+        if self.ended:
+            raise Stale(f"job {self.job} has ended")
+        effects = self._dispatch(event)
+        self.state.sequence += 1
+        return effects
+
+    def _dispatch(self, event: ev.Event) -> list[Effect]:
+        match event:
+            case ev.SiteJoined():
+                return self._joined(event)
+            case ev.SiteLeft():
+                return self._left(event)
+            case ev.SiteUnfit():
+                return self._end("failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+            case ev.ModelGiven():
+                self._first_version(community_key(self.job, 0), event.digest, event.at)
+                return self._gathered(event.at)
+            case ev.UpdateArrived():
+                return self._update(event)
+            case ev.UpdateQuarantined():
+                return self._lost(self._open(event.task), f"update quarantined: {event.reason}", event.at)
+            case ev.TaskFailed():
+                task = self._open(event.task)
+                if event.final:
+                    return self._end("failed", f"site {event.site}: {event.reason}", event.at)
+                return self._lost(task, event.reason, event.at)
+            case ev.Reported():
+                return self._reported(event)
+            case ev.Merged():
+                return self._merged(event)
+            case ev.MergeFailed():
+                return self._end("failed", f"merging version {event.version}: {event.reason}", event.at)
+            case ev.AlarmRang():
+                return self._alarm(event)
+            case ev.CancelAsked():
+                return self._end("cancelled", f"cancelled by {event.operator or 'the operator'}", event.at)
+            case ev.EngineFailed():
+                return self._end("failed", event.reason, event.at)
+        assert_never(event)
+
+    # Sites come and go.
+
+    def _joined(self, event: ev.SiteJoined) -> list[Effect]:
+        if event.role == "evaluator":
+            if event.site in self.state.evaluators:
+                raise Stale(f"evaluator {event.site} is known")
+            self.state.evaluators.add(event.site)
+            return []
+        if self.state.learners.get(event.site) == event.examples:
+            raise Stale(f"learner {event.site} is known")
+        self.state.learners[event.site] = event.examples
+        if self.state.phase in ("initialising", "training") and not self._stalled():
+            self.state.alarms.pop(GATHER, None)
+        if self.state.phase == "initialising" and not self._working():
+            return self._send_init(event.at)
+        return self._gathered(event.at)
+
+    def _left(self, event: ev.SiteLeft) -> list[Effect]:
+        if event.role == "evaluator":
+            if event.site not in self.state.evaluators:
+                raise Stale(f"evaluator {event.site} is not here")
+            self.state.evaluators.discard(event.site)
+            gone = [task for task in self.state.tasks.values() if _is_evaluation(task) and task.site == event.site]
+            for task in gone:
+                del self.state.tasks[task.id]
+            return self._after_evaluation(event.at)
+        if self.state.learners.pop(event.site, None) is None:
+            raise Stale(f"learner {event.site} is not here")
+        effects: list[Effect] = []
+        if self.state.phase == "initialising":
+            effects = self._initialise_elsewhere(event.site, event.at)
+        elif self.state.phase == "training" and not self.state.plan:
+            effects = self._act(self.rule.pace.on_left(self.pacing, event.site, self._view(event.at)), event.at)
+        if self._stalled() and GATHER not in self.state.alarms:
+            effects.append(self._wait_for_sites(event.at))
+        return effects
+
+    def _working(self) -> list[Task]:
+        """Return the tasks that lead to a model."""
+        return [task for task in self.state.tasks.values() if not _is_evaluation(task)]
+
+    def _stalled(self) -> bool:
+        """Whether everybody we wait for is away."""
+        if self.state.phase not in ("initialising", "training") or self.state.plan:
+            return False
+        return not any(task.site in self.state.learners for task in self._working())
+
+    def _wait_for_sites(self, now: float) -> SetAlarm:
+        self.state.alarms[GATHER] = now + self.spec.sites.wait
+        return SetAlarm(GATHER, self.state.alarms[GATHER])
+
+    def _gathered(self, now: float) -> list[Effect]:
+        """Go on from gathering once enough sites are here."""
+        if self.state.phase != "gathering" or len(self._eligible()) < self.spec.sites.min:
+            return []
+        self.state.status = "running"
+        self.state.reason = ""
+        self.state.alarms.pop(GATHER, None)
+        if self.state.version < 0:
+            self.state.phase = "initialising"
+            return self._send_init(now)
+        return self._next_round(now)
+
+    def _eligible(self) -> list[SiteName]:
+        return sorted(site for site, examples in self.state.learners.items() if examples > 0)
+
+    # Version 0.
+
+    def _send_init(self, now: float) -> list[Effect]:
+        candidates = [site for site in self._eligible() if site not in self.state.init_tried]
+        if not candidates:
+            if self.state.learners:
+                return self._end("failed", "no site could build the first model", now)
+            return []  # all are away; the next to join is asked
+        return [self._issue(candidates[0], 0, Init())]
+
+    def _initialise_elsewhere(self, gone: SiteName, now: float) -> list[Effect]:
+        under_way = [task for task in self.state.tasks.values() if isinstance(task.work, Init) and task.site == gone]
+        if not under_way:
+            return []
+        del self.state.tasks[under_way[0].id]
+        return self._send_init(now)
+
+    def _first_version(self, key: ModelKey, digest: str, at: float) -> None:
+        self.state.version = 0
+        self.state.current = key
+        self.state.models.add(key)
+        self.state.history.append(VersionRecord(version=0, round=0, at=at, digest=digest))
+
+    # Rounds.
+
+    def _next_round(self, now: float) -> list[Effect]:
+        if len(self._eligible()) < self.spec.sites.min:
+            self.state.phase = "gathering"
+            self.state.reason = f"waiting for {self.spec.sites.min} sites"
+            return [self._wait_for_sites(now)]
+        self.state.phase = "training"
+        self.state.round += 1
+        return self._act(self.rule.pace.on_start(self.pacing, self.rule.sample, self._view(now)), now)
+
+    def _update(self, event: ev.UpdateArrived) -> list[Effect]:
+        task = self._open(event.task)
+        key = update_key(task.id)
+        effects: list[Effect] = []
+        if isinstance(task.work, Init):
+            self._first_version(key, event.digest, event.at)
+            self.state.phase = "gathering"
+            del self.state.tasks[task.id]
+            effects = self._gathered(event.at) or self._next_round(event.at)
+        else:
+            contribution = Contribution(task=task, model=key, digest=event.digest, facts=event.facts)
+            actions = self.rule.pace.on_result(self.pacing, contribution, self._view(event.at))
+            del self.state.tasks[task.id]
+            self.state.models.add(key)
+            self.state.fresh.add(key)
+            self.state.steps += event.facts.steps
+            effects = self._act(actions, event.at)
+        self.state.commits[task.site] = Commit(task=task.id, digest=event.digest, sequence=self.state.sequence + 1)
+        return effects
+
+    def _lost(self, task: Task, reason: str, now: float) -> list[Effect]:
+        del self.state.tasks[task.id]
+        match task.work:
+            case Init():
+                self.state.init_tried.add(task.site)
+                remaining = set(self._eligible()) - self.state.init_tried
+                if not remaining:
+                    return self._end("failed", f"site {task.site} could not build the first model: {reason}", now)
+                return self._send_init(now)
+            case Evaluate():
+                return self._after_evaluation(now)
+            case Train():
+                return self._act(self.rule.pace.on_lost(self.pacing, task, reason, self._view(now)), now)
+
+    def _merge(self, action: MergeNow, now: float) -> list[Effect]:
+        view = self._view(now)
+        parts = action.contributions
+        weights = self.rule.weigh.weigh(parts, view) if parts else np.zeros(0)
+        if weights.shape != (len(parts),) or not np.isfinite(weights).all() or (weights < 0).any():
+            raise ValueError(f"the weigher {self.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+        assert self.state.current is not None
+        self.state.plan = MergePlan(
+            version=self.state.version + 1,
+            current=self.state.current,
+            parts=tuple(
+                MergePart(site=c.site, task=c.task.id, model=c.model, weight=float(weight))
+                for c, weight in zip(parts, weights, strict=True)
+            ),
+        )
+        self.state.plan_lost = dict(action.lost)
+        return [StartMerge(self.state.plan)]
+
+    def _merged(self, event: ev.Merged) -> list[Effect]:
+        plan = self.state.plan
+        if plan is None or plan.version != event.version:
+            raise Stale(f"version {event.version} is not being merged")
+        key = community_key(self.job, event.version)
+        self.state.plan = None
+        self.state.version = event.version
+        self.state.current = key
+        self.state.models.add(key)
+        self.state.merged = {part.model for part in plan.parts}
+        self.state.fresh -= self.state.merged
+        record = VersionRecord(
+            version=event.version,
+            round=self.state.round,
+            at=event.at,
+            digest=event.digest,
+            contributions={part.site: part.weight for part in plan.parts},
+            lost=self.state.plan_lost,
+            bytes_up=event.bytes_up,
+            bytes_down=event.bytes_down,
+        )
+        self.state.history.append(record)
+        actions = self.rule.pace.on_merged(self.pacing, self.rule.sample, self._view(event.at))
+        stopping = any(isinstance(action, Stop) for action in actions)
+        effects = self._evaluate() if event.version % self.spec.evaluate.every == 0 and not stopping else []
+        effects += self._act(actions, event.at)
+        if not stopping and self.state.phase == "training" and not actions:
+            effects += self._next_round(event.at)
+        return effects + self._drop_unneeded()
+
+    # Evaluation never blocks training; only the last one is waited for.
+
+    def _evaluate(self, final: bool = False) -> list[Effect]:
+        assert self.state.current is not None
+        work = Evaluate(model=self.state.current, version=self.state.version)
+        effects: list[Effect] = []
+        for site in sorted(self.state.evaluators):
+            under_way = [t for t in self.state.tasks.values() if _is_evaluation(t) and t.site == site]
+            if final or len(under_way) < EVALUATIONS_UNDER_WAY:
+                effects.append(self._issue(site, self.state.round, work))
+        return effects
+
+    def _reported(self, event: ev.Reported) -> list[Effect]:
+        task = self._open(event.task)
+        if not isinstance(task.work, Evaluate):
+            raise Stale(f"task {task.id} is no evaluation")
+        del self.state.tasks[task.id]
+        version = task.work.version
+        record = next(record for record in self.state.history if record.version == version)
+        record.reports[event.site] = event.evaluation
+        target = self.spec.stop.target
+        if target and self.state.phase in ("training", "gathering") and not self._evaluating(version):
+            value = record.metrics().get(target.metric)
+            if value is not None and (value >= target.value if target.metric == "accuracy" else value <= target.value):
+                reached = f"target reached: {target.metric} {value:.4f} at version {version}"
+                return self._close(reached, event.at) + self._drop_unneeded()
+        return self._after_evaluation(event.at)
+
+    def _evaluating(self, version: int | None = None) -> list[Task]:
+        found = []
+        for task in self.state.tasks.values():
+            if isinstance(task.work, Evaluate) and version in (None, task.work.version):
+                found.append(task)
+        return found
+
+    def _after_evaluation(self, now: float) -> list[Effect]:
+        if self.state.phase == "closing" and not self._evaluating():
+            return self._end("completed", self.state.reason, now)
+        return self._drop_unneeded()
+
+    # Endings.
+
+    def _close(self, reason: str, now: float) -> list[Effect]:
+        """No more training: wait for the last evaluation, then the job is complete."""
+        self.state.phase = "closing"
+        self.state.reason = reason
+        self.state.plan = None
+        unfinished = self._working()
+        effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
+        for task in unfinished:
+            del self.state.tasks[task.id]
+        newest = self.state.history[-1] if self.state.history else None
+        if newest and newest.version > 0 and not newest.reports and not self._evaluating(newest.version):
+            effects += self._evaluate(final=True)
+        if not self._evaluating():
+            return [*effects, *self._end("completed", reason, now)]
+        at = now + self.spec.evaluate.timeout
+        self.state.alarms = {FINAL_EVALUATION: at}
+        return [*effects, SetAlarm(FINAL_EVALUATION, at)]
+
+    def _end(self, status: Status, reason: str, now: float) -> list[Effect]:
+        effects: list[Effect] = [WithdrawTask(task, reason) for task in self.state.tasks.values()]
+        self.state.tasks = {}
+        self.state.alarms = {}
+        self.state.plan = None
+        self.state.status, self.state.reason = status, reason
+        self.state.phase, self.state.ended = "ended", now
+        return [*effects, *self._drop_unneeded(), JobEnded(status, reason)]
+
+    def _alarm(self, event: ev.AlarmRang) -> list[Effect]:
+        if event.alarm not in self.state.alarms:
+            raise Stale(f"alarm {event.alarm} is off")
+        del self.state.alarms[event.alarm]
+        match event.alarm:
+            case "gather":
+                return self._end("failed", self._too_few(), event.at)
+            case "time":
+                return self._close(f"time limit of {self.spec.stop.seconds:g} s reached", event.at)
+            case "evaluation":
+                return self._end("completed", f"{self.state.reason} (not all evaluators answered)", event.at)
+        if self.state.plan:
+            return []
+        actions = self.rule.pace.on_alarm(self.pacing, event.alarm, self.rule.sample, self._view(event.at))
+        return self._act(actions, event.at)
+
+    def _too_few(self) -> str:
+        here = self._eligible()
+        names = f" ({', '.join(here)})" if here else ""
+        empty = sorted(site for site, examples in self.state.learners.items() if not examples)
+        without = f"; without examples: {', '.join(empty)}" if empty else ""
+        least, wait = self.spec.sites.min, self.spec.sites.wait
+        return f"{len(here)} of the {least} sites needed attended after {wait:g} s{names}{without}"
+
+    # From a plugin's actions to effects.
+
+    def _act(self, actions: Iterable[Action], now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for action in actions:
+            match action:
+                case Ask(site):
+                    effects.append(self._ask(site))
+                case Withdraw(task, reason):
+                    withdrawn = self.state.tasks.pop(task, None)
+                    if withdrawn:
+                        effects.append(WithdrawTask(withdrawn, reason))
+                case MergeNow():
+                    effects += self._merge(action, now)
+                case Wake(seconds, alarm):
+                    self.state.alarms[alarm] = now + seconds
+                    effects.append(SetAlarm(alarm, now + seconds))
+                case Stop(reason, failed):
+                    effects += self._end("failed", reason, now) if failed else self._close(reason, now)
+                case _:
+                    assert_never(action)
+        return effects
+
+    def _ask(self, site: SiteName) -> SendTask:
+        assert self.state.current is not None
+        work = Train(
+            model=self.state.current,
+            version=self.state.version,
+            epochs=self.spec.train.epochs,
+            batch_size=self.spec.train.batch_size,
+            optimizer=self.spec.train.optimizer,
+        )
+        sent = self._issue(site, self.state.round, work)
+        self.rule.pace.on_asked(self.pacing, sent.task)
+        return sent
+
+    def _issue(self, site: SiteName, round_: int, work: Init | Train | Evaluate) -> SendTask:
+        self.state.task_count += 1
+        task = Task(
+            id=task_id(self.job, self.state.task_count),
+            job=self.job,
+            site=site,
+            round=round_,
+            app=self.spec.app,
+            seed=self.spec.seed,
+            validation=self.spec.validation,
+            work=work,
+        )
+        self.state.tasks[task.id] = task
+        return SendTask(task)
+
+    def _open(self, task: TaskId) -> Task:
+        if task not in self.state.tasks:
+            raise Stale(f"task {task} is over")
+        return self.state.tasks[task]
+
+    def _view(self, now: float) -> View:
+        return View(
+            sites=tuple(self._eligible()),
+            examples=dict(self.state.learners),
+            version=self.state.version,
+            round=self.state.round,
+            steps=self.state.steps,
+            seed=self.spec.seed,
+            now=now,
+        )
+
+    def _drop_unneeded(self) -> list[Effect]:
+        """Forget models that neither a task, a merge to come, nor the check of the last merge needs."""
+        bases: set[Any] = {getattr(task.work, "model", None) for task in self.state.tasks.values()}
+        fresh = set() if self.ended else self.state.fresh
+        needed = bases | fresh | self.state.merged | {self.state.current}
+        unneeded = tuple(sorted(self.state.models - needed))
+        self.state.models -= set(unneeded)
+        return [DropModels(unneeded)] if unneeded else []
+
+
+def _is_evaluation(task: Task) -> bool:
+    return isinstance(task.work, Evaluate)

@@ -1,0 +1,166 @@
+"""The plugin points of a rule and what plugins see and return (algorithms/README §3).
+
+A plugin is a frozen value; what it must remember is a state object of its own, which the engine keeps.
+"""
+
+import zlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel
+
+from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.plugins import Plugin
+from hansa.common.tasks import Task, UpdateFacts, Value
+
+
+class Contribution(Value):
+    """An update as rules see it: where it is, and what its learner said of it."""
+
+    task: Task
+    model: ModelKey
+    digest: str
+    facts: UpdateFacts
+
+    @property
+    def site(self) -> SiteName:
+        """Whose update it is."""
+        return self.task.site
+
+
+@dataclass(frozen=True)
+class View:
+    """A read-only picture of the job for one call."""
+
+    sites: Sequence[SiteName]  # learners that attend, sorted
+    examples: Mapping[SiteName, int]
+    version: int
+    round: int
+    steps: int  # committed so far
+    seed: int
+    now: float
+
+    def rng(self, name: str, *more: int) -> np.random.Generator:
+        """Return the random stream of a plugin for this round: a function of seed, name and round alone."""
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), self.round, *more])
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Give a site a training task on the current community model."""
+
+    site: SiteName
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """Nobody waits for this task any more."""
+
+    task: TaskId
+    reason: str
+
+
+@dataclass(frozen=True)
+class MergeNow:
+    """Merge these contributions into the next community model. `lost` says whose is missing and why."""
+
+    contributions: tuple[Contribution, ...]
+    lost: Mapping[SiteName, str]
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Call `on_alarm` in so many seconds."""
+
+    seconds: float
+    alarm: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """No further training; the job completes, or fails."""
+
+    reason: str
+    failed: bool = False
+
+
+Action = Ask | Withdraw | MergeNow | Wake | Stop
+
+
+class Sampler(Plugin):
+    """Chooses who takes part in a round."""
+
+    @abstractmethod
+    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Return the sites of the next round."""
+
+
+class Pacer(Plugin):
+    """Decides when to ask, when to merge and when to stop. Its state is `State`, kept by the engine."""
+
+    @abstractmethod
+    def begin(self) -> BaseModel:
+        """Return the state to start from."""
+
+    @abstractmethod
+    def rounds_asked(self) -> int:
+        """Return how many rounds the job is to have; 0 if it does not count rounds."""
+
+    @abstractmethod
+    def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+        """Begin the next round."""
+
+    @abstractmethod
+    def on_asked(self, state: BaseModel, task: Task) -> None:
+        """Hear which task an Ask became."""
+
+    @abstractmethod
+    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+        """Take an update; raise Stale if nobody waits for it."""
+
+    @abstractmethod
+    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+        """Take note that a task will not be answered: it failed or was quarantined."""
+
+    @abstractmethod
+    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Take note that a site is gone; it may come back and answer after all."""
+
+    @abstractmethod
+    def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
+        """The time of a Wake has come."""
+
+    @abstractmethod
+    def on_merged(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+        """The merge is done: go on or stop."""
+
+
+class Weigher(Plugin):
+    """Says what each contribution is worth."""
+
+    @abstractmethod
+    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return one finite weight ≥ 0 per contribution."""
+
+
+class Aggregator(Plugin):
+    """Says how contributions become a proposal. `mean` is the weighted mean of this merge's contributions."""
+
+
+class ServerUpdate(Plugin):
+    """Says how the proposal becomes the next community model. `plain` takes it as it is."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A rule with all its parts filled in."""
+
+    name: str
+    pace: Pacer
+    sample: Sampler
+    weigh: Weigher
+    merge: Aggregator
+    server: ServerUpdate

@@ -1,0 +1,80 @@
+"""What a job remembers. Everything here follows from the job's specification and its events."""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.tasks import Evaluation, Task, Value
+from hansa.controller.engine.effects import MergePlan
+
+Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
+Phase = Literal["gathering", "initialising", "training", "closing", "ended"]
+
+
+class VersionRecord(BaseModel):
+    """One community model in the job's history."""
+
+    version: int
+    round: int
+    at: float
+    digest: str
+    contributions: dict[SiteName, float] = {}
+    lost: dict[SiteName, str] = {}
+    bytes_up: int = 0
+    bytes_down: int = 0
+    reports: dict[SiteName, Evaluation] = {}
+
+    def metrics(self) -> dict[str, float]:
+        """Pool the reports: sums over sites first, ratios last."""
+        reports = [report for report in self.reports.values() if report.n]
+        total = sum(report.n for report in reports)
+        if not total:
+            return {}
+        found = {"loss": sum(report.loss_sum for report in reports) / total}
+        if all(report.confusion for report in reports):
+            pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
+            found["accuracy"] = int(np.trace(pooled)) / total
+        for name in sorted({name for report in reports for name in report.metrics}):
+            holders = [report for report in reports if name in report.metrics]
+            found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
+        return found | {"examples": float(total)}
+
+
+class Commit(Value):
+    """The last update of a site that counted."""
+
+    task: TaskId
+    digest: str
+    sequence: int
+
+
+class JobState(BaseModel):
+    """A job's memory."""
+
+    model_config = ConfigDict(validate_assignment=False)
+
+    status: Status = "waiting"
+    phase: Phase = "gathering"
+    reason: str = ""
+    submitted: float
+    ended: float | None = None
+    sequence: int = 0  # events handled so far: the journal's numbering
+    learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
+    evaluators: set[SiteName] = set()
+    version: int = -1
+    current: ModelKey | None = None
+    round: int = 0
+    steps: int = 0
+    task_count: int = 0
+    tasks: dict[TaskId, Task] = {}  # open
+    commits: dict[SiteName, Commit] = {}
+    alarms: dict[str, float] = {}
+    plan: MergePlan | None = None
+    plan_lost: dict[SiteName, str] = {}
+    models: set[ModelKey] = set()  # in the store
+    fresh: set[ModelKey] = set()  # updates that no merge has taken yet
+    merged: set[ModelKey] = set()  # updates of the last merge: what its result can be checked against
+    init_tried: set[SiteName] = set()
+    history: list[VersionRecord] = []

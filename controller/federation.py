@@ -1,0 +1,187 @@
+"""The controller without its network: fleet, jobs, intake, store and journal, all owned by one event loop."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from hansa.common.clock import Clock
+from hansa.common.errors import NotFound, Refused, StoreFailed, one_line
+from hansa.common.frames import FrameCheck
+from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
+from hansa.common.job import JobSpec
+from hansa.common.model import Manifest, check_manifest
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.machine import Machine
+from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
+from hansa.controller.intake import Intake
+from hansa.controller.journal import JobRecord, Journal
+from hansa.controller.rules.compose import compose
+from hansa.controller.runner import JobRunner
+from hansa.controller.stores import Store
+from hansa.controller.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class Federation:
+    """Everything a controller knows. Use it as an async context manager: entering resumes the journal's jobs."""
+
+    def __init__(
+        self, store: Store, journal: Journal, clock: Clock, heartbeat: float = 5.0, grace: float = 15.0
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.workers = Workers()
+        self.intake = Intake(self)
+        self.fleet = Fleet(clock, self, heartbeat, grace)
+        self._journal = journal
+        self._runners: dict[JobId, JobRunner] = {}
+        self._tasks: asyncio.TaskGroup
+        self._exit: AsyncExitStack
+        self._manifests: dict[ModelKey, Manifest] = {}
+
+    async def __aenter__(self) -> "Federation":
+        self._exit = AsyncExitStack()
+        self._exit.callback(self.workers.close)
+        self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
+        self._reaper = self._tasks.create_task(self._reap())
+        self._runs = [self._reaper]
+        for record in await self.workers.journal(self._journal.jobs):
+            try:
+                await self._resume(record)
+            except Exception as error:  # one damaged job must not keep the others from going on
+                log.exception("job %s cannot be resumed: %s", record.id, one_line(error))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.fleet.close()
+        for run in self._runs:
+            run.cancel()
+        await self._exit.aclose()
+
+    # Jobs.
+
+    async def submit(self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes]) -> JobRunner:
+        """Check a job, store its first model if it brings one, and start it."""
+        rule = compose(spec)
+        job = new_job_id()
+        digest = await self._keep_first(job, manifest, frames) if manifest else None
+        now = self.clock.now()
+        await self.workers.journal(self._journal.create, JobRecord(job, spec.model_dump_json(), now))
+        runner = JobRunner(Machine(job, spec, rule, now), self)
+        self._launch(runner, runner.machine.start())
+        log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
+        if digest:
+            runner.post(ev.ModelGiven(at=now, digest=digest))
+        for session in self.fleet.sessions:
+            runner.attended(session)
+        return runner
+
+    async def _keep_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> str:
+        check_manifest(manifest)
+        check = FrameCheck(manifest)
+        draft = await self.workers.io(self.store.draft, community_key(job, 0), manifest.spec)
+        try:
+            async for frame in frames:
+                index = check.next
+                await self.workers.io(check.feed, frame)
+                await self.workers.io(draft.write, index, frame)
+            if not check.complete:
+                raise Refused(f"the first model ended after {check.next} frames")
+            await self.workers.io(draft.publish, manifest, check.sealer.peaks)
+        finally:
+            draft.discard()
+        return manifest.digest.hex()
+
+    async def _resume(self, record: JobRecord) -> None:
+        spec = JobSpec.model_validate_json(record.spec)
+        machine = Machine(record.id, spec, compose(spec), record.at)
+        machine.start()
+        for text in await self.workers.journal(self._journal.events, record.id):
+            machine.handle(ev.EVENT.validate_json(text))
+        runner = JobRunner(machine, self)
+        self._launch(runner, machine.resume())
+        if not machine.ended:
+            log.info("job %s (%s) resumed in round %d", record.id, spec.name, machine.state.round)
+            for site, role in runner.expected():
+                self.fleet.expect(site, role)
+
+    def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
+        self._runners[runner.id] = runner
+        if not runner.machine.ended:
+            self._runs.append(self._tasks.create_task(runner.run(effects)))
+
+    def runner(self, job: JobId) -> JobRunner:
+        """Return a job by its id."""
+        if job not in self._runners:
+            raise NotFound(f"there is no job {job}")
+        return self._runners[job]
+
+    def find(self, words: str) -> JobRunner:
+        """Return a job by its id, a unique beginning of it, or a name that only one job has."""
+        if JobId(words) in self._runners:
+            return self._runners[JobId(words)]
+        named = [runner for runner in self._runners.values() if runner.machine.spec.name == words]
+        begun = [runner for job, runner in self._runners.items() if words and job.startswith(words)]
+        found = named or begun
+        if not found:
+            raise NotFound(f"there is no job {words!r}; `hansa job list` shows all")
+        if len(found) > 1:
+            raise NotFound(f"{words!r} could be any of the jobs {', '.join(runner.id for runner in found)}")
+        return found[0]
+
+    @property
+    def jobs(self) -> list[JobRunner]:
+        """All jobs, newest first."""
+        return list(reversed(self._runners.values()))
+
+    async def record(self, job: JobId, sequence: int, event: ev.Event) -> None:
+        """Make an event durable. While the journal cannot be written the job waits; nothing is acknowledged."""
+        text = event.model_dump_json()
+        warned = False
+        while True:
+            try:
+                await self.workers.journal(self._journal.append, job, sequence, text)
+            except StoreFailed as error:
+                if not warned:
+                    log.exception("job %s waits: %s", job, error)
+                warned = True
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+    async def manifest(self, key: ModelKey) -> Manifest:
+        """Return a model's manifest; the last few are remembered."""
+        if key not in self._manifests:
+
+            def read() -> Manifest:
+                with self.store.open(key) as model:
+                    return model.manifest
+
+            while len(self._manifests) >= 32:
+                self._manifests.pop(next(iter(self._manifests)))
+            self._manifests[key] = await self.workers.io(read)
+        return self._manifests[key]
+
+    # What the fleet tells.
+
+    def attended(self, session: Session) -> None:
+        """Offer a daemon to every job; tell it to drop what nobody waits for."""
+        for task in list(session.in_hand):
+            if not any(task in runner.machine.state.tasks for runner in self._runners.values()):
+                session.send(CancelTask(task, "the task is over"))
+        for runner in self._runners.values():
+            runner.attended(session)
+
+    def left(self, site: SiteName, role: DaemonRole) -> None:
+        """Tell every job that a daemon is gone."""
+        for runner in self._runners.values():
+            runner.left(site, role)
+
+    async def _reap(self) -> None:
+        while True:
+            await self.clock.sleep_until(self.clock.now() + self.fleet.heartbeat)
+            self.fleet.reap()
+

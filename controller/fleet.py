@@ -1,0 +1,179 @@
+"""The fleet: which daemons attend, since when, and what they are doing."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from hansa.common.clock import Clock, iso
+from hansa.common.errors import Taken
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.tasks import Progress, Task
+from hansa.common.views import DaemonView
+
+log = logging.getLogger(__name__)
+
+DaemonRole = Literal["learner", "evaluator"]
+ROLES: tuple[DaemonRole, ...] = ("learner", "evaluator")
+
+
+@dataclass(frozen=True)
+class AppState:
+    """Whether an app can be used at a site."""
+
+    error: str
+    examples: int
+
+
+@dataclass(frozen=True)
+class CancelTask:
+    """Tell a daemon to drop a task."""
+
+    task: TaskId
+    reason: str
+
+
+@dataclass
+class Session:
+    """One daemon, attending."""
+
+    site: SiteName
+    role: DaemonRole
+    instance: str
+    apps: Mapping[str, AppState]
+    in_hand: set[TaskId]
+    since: float
+    last_seen: float
+    version: str = ""
+    peer: str = ""
+    outbox: asyncio.Queue[Task | CancelTask | None] = field(default_factory=asyncio.Queue)
+    progress: dict[TaskId, Progress] = field(default_factory=dict)
+
+    def send(self, message: Task | CancelTask) -> None:
+        """Put a message into the daemon's stream."""
+        if isinstance(message, Task):
+            self.in_hand.add(message.id)
+        else:
+            self.in_hand.discard(message.task)
+        self.outbox.put_nowait(message)
+
+    def close(self) -> None:
+        """End the daemon's stream."""
+        self.outbox.put_nowait(None)
+
+    @property
+    def name(self) -> str:
+        """How logs call it."""
+        return f"{self.role} {self.site}"
+
+
+class FleetListener(Protocol):
+    """Who wants to know of comings and goings."""
+
+    def attended(self, session: Session) -> None:
+        """A daemon attends, for the first time or again."""
+
+    def left(self, site: SiteName, role: DaemonRole) -> None:
+        """A daemon is gone for good: it said goodbye or was away for longer than the grace period."""
+
+
+class Fleet:
+    """All daemons. A daemon whose stream breaks is away; only after the grace period has it left."""
+
+    def __init__(self, clock: Clock, listener: FleetListener, heartbeat: float, grace: float) -> None:
+        self.heartbeat = heartbeat
+        self._clock = clock
+        self._listener = listener
+        self._grace = grace
+        self._sessions: dict[tuple[SiteName, DaemonRole], Session] = {}
+        self._away: dict[tuple[SiteName, DaemonRole], asyncio.Task[None]] = {}
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The daemons that attend, by site and role."""
+        return [self._sessions[key] for key in sorted(self._sessions)]
+
+    def find(self, site: SiteName, role: DaemonRole) -> Session | None:
+        """Return a daemon's session if it attends."""
+        return self._sessions.get((site, role))
+
+    def attend(self, session: Session) -> None:
+        """Enter a daemon; refuse it if another living process has its name and role."""
+        key = (session.site, session.role)
+        held = self._sessions.get(key)
+        if held and held.instance != session.instance:
+            silent = self._clock.now() - held.last_seen
+            if silent < 2 * self.heartbeat:
+                raise Taken(
+                    f"another {session.role} of site {session.site!r} is attending from {held.peer or 'elsewhere'} since"
+                    f" {iso(held.since)}; stop it first or choose another --site name"
+                )
+        if held:
+            held.close()
+        self._sessions[key] = session
+        waiting = self._away.pop(key, None)
+        if waiting:
+            waiting.cancel()
+        log.info("%s attends from %s", session.name, session.peer)
+        self._listener.attended(session)
+
+    def broken(self, session: Session, goodbye: bool) -> None:
+        """Take note that a daemon's stream has ended."""
+        key = (session.site, session.role)
+        if self._sessions.get(key) is not session:
+            return  # it attends again already
+        del self._sessions[key]
+        if goodbye:
+            log.info("%s said goodbye", session.name)
+            self._listener.left(*key)
+        else:
+            log.warning("%s lost its connection; it has %g s to come back", session.name, self._grace)
+            self.expect(*key)
+
+    def expect(self, site: SiteName, role: DaemonRole) -> None:
+        """Give a daemon the grace period to attend."""
+        key = (site, role)
+        if key not in self._sessions and key not in self._away:
+            self._away[key] = asyncio.create_task(self._depart(key))
+
+    def reap(self) -> None:
+        """Close the streams of daemons that have been silent for too long."""
+        for session in list(self._sessions.values()):
+            if self._clock.now() - session.last_seen > 3 * self.heartbeat:
+                log.warning("%s has been silent for %g s", session.name, 3 * self.heartbeat)
+                session.close()
+                self.broken(session, goodbye=False)
+
+    def close(self) -> None:
+        """End all streams."""
+        for session in self._sessions.values():
+            session.close()
+        for waiting in self._away.values():
+            waiting.cancel()
+
+    def views(self) -> list[DaemonView]:
+        """Return what operators see."""
+        here = [_view(session) for session in self.sessions]
+        away = [DaemonView(site=site, role=role, state="away", since="") for site, role in sorted(self._away)]
+        return here + away
+
+    async def _depart(self, key: tuple[SiteName, DaemonRole]) -> None:
+        await self._clock.sleep_until(self._clock.now() + self._grace)
+        del self._away[key]
+        log.warning("%s %s did not come back", key[1], key[0])
+        self._listener.left(*key)
+
+
+def _view(session: Session) -> DaemonView:
+    apps = {ref: app.error or f"ok, {app.examples} examples" for ref, app in session.apps.items()}
+    return DaemonView(
+        site=session.site,
+        role=session.role,
+        state="attending",
+        since=iso(session.since),
+        doing=tuple(sorted(session.in_hand)),
+        apps=apps,
+        version=session.version,
+        peer=session.peer,
+    )

@@ -1,0 +1,149 @@
+"""The intake of updates: offered, checked frame by frame, made durable, committed; resumable at any frame."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hansa.common.errors import Refused, Rejected, Stale
+from hansa.common.frames import FrameCheck
+from hansa.common.ids import SiteName, TaskId, job_of, update_key
+from hansa.common.model import Manifest, check_manifest, difference
+from hansa.common.tasks import Init, Receipt, Task, Train, UpdateFacts
+from hansa.controller.engine import events as ev
+from hansa.controller.stores import Draft
+
+if TYPE_CHECKING:
+    from hansa.controller.federation import Federation
+    from hansa.controller.runner import JobRunner
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Upload:
+    """An update under way. It outlives the connection that brings it."""
+
+    task: Task
+    manifest: Manifest
+    facts: UpdateFacts
+    draft: Draft
+    check: FrameCheck
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    stream: int = 0  # which connection may write: the newest
+
+
+class Intake:
+    """All uploads under way."""
+
+    def __init__(self, federation: "Federation") -> None:
+        self._federation = federation
+        self._uploads: dict[TaskId, _Upload] = {}
+
+    async def offer(
+        self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
+    ) -> tuple[int, Receipt | None]:
+        """Take note of an update to come; return the first frame wanted, or the receipt if it is here already."""
+        runner = self._federation.runner(job_of(task_id))
+        receipt = runner.receipt(task_id, site)
+        if receipt:
+            return 0, receipt
+        task = runner.open_task(task_id, site)
+        upload = self._uploads.get(task_id)
+        if upload and upload.manifest == manifest:
+            return upload.check.next, None
+        await self._check_offer(runner, task, manifest)
+        draft = await self._federation.workers.io(self._federation.store.draft, update_key(task_id), manifest.spec)
+        self.discard(task_id)
+        self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
+        return 0, None
+
+    async def receive(self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]) -> Receipt:
+        """Take the frames of an offered update and commit it; what has come stays if the connection breaks."""
+        runner = self._federation.runner(job_of(task_id))
+        upload = self._uploads.get(task_id)
+        if upload is None or upload.task.site != site:
+            raise Refused(f"task {task_id}: offer the update before uploading it")
+        upload.stream += 1
+        mine = upload.stream
+        async with upload.turn:  # an older connection may still be writing its last frame
+            if start != upload.check.next:
+                raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
+            try:
+                await self._take(upload, mine, frames, runner)
+            except Rejected as error:
+                self.discard(task_id)
+                await self._quarantine(runner, upload.task, str(error))
+                raise
+            return await self._commit(runner, upload)
+
+    async def _take(self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner") -> None:
+        """Check and store frames, reading the next one while a worker thread is busy with the last."""
+
+        def keep(frame: bytes) -> None:
+            index = upload.check.next
+            upload.check.feed(frame)
+            upload.draft.write(index, frame)
+
+        busy: asyncio.Task[None] | None = None
+        try:
+            async for frame in frames:
+                runner.bytes_up += len(frame)
+                if busy:
+                    await busy
+                if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
+                    raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+                busy = asyncio.create_task(self._federation.workers.io(keep, frame))
+        finally:
+            if busy:
+                await busy
+        if not upload.check.complete:
+            raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
+
+    async def _commit(self, runner: "JobRunner", upload: _Upload) -> Receipt:
+        task = upload.task
+        runner.open_task(task.id, task.site)
+        await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
+        event = ev.UpdateArrived(
+            at=self._federation.clock.now(),
+            task=task.id,
+            site=task.site,
+            facts=upload.facts,
+            digest=upload.manifest.digest.hex(),
+            tensors=len(upload.manifest.digests),
+        )
+        self._uploads.pop(task.id, None)
+        try:
+            sequence = await runner.post(event)
+        except Stale:
+            await self._federation.workers.io(self._federation.store.delete, update_key(task.id))
+            raise
+        return Receipt(job=task.job, task=task.id, site=task.site, digest=event.digest, sequence=sequence)
+
+    async def _check_offer(self, runner: "JobRunner", task: Task, manifest: Manifest) -> None:
+        try:
+            check_manifest(manifest)
+            if isinstance(task.work, Train):
+                wanted = (await self._federation.manifest(task.work.model)).spec
+                if task.work.tensors:
+                    wanted = wanted.subset(task.work.tensors)
+                wrong = difference(wanted, manifest.spec)
+                if wrong:
+                    raise Rejected(wrong)
+            elif not isinstance(task.work, Init):
+                raise Rejected(f"task {task.id} asks for no model")
+        except Rejected as error:
+            await self._quarantine(runner, task, str(error))
+            raise
+
+    async def _quarantine(self, runner: "JobRunner", task: Task, reason: str) -> None:
+        log.warning("job %s: the update of %s is quarantined: %s", task.job, task.site, reason)
+        event = ev.UpdateQuarantined(at=self._federation.clock.now(), task=task.id, site=task.site, reason=reason)
+        await asyncio.wait([runner.post(event)])
+
+    def discard(self, task: TaskId) -> None:
+        """Throw away what has come for a task."""
+        upload = self._uploads.pop(task, None)
+        if upload:
+            upload.draft.discard()

@@ -1,0 +1,1 @@
+"""Pacers: when to ask, when to merge, when to stop."""

@@ -1,0 +1,148 @@
+"""The synchronous pacer: rounds with a barrier, a deadline and a quorum (McMahan et al., 2017; Metis)."""
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from hansa.common.errors import Stale
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.plugins import register
+from hansa.common.tasks import Task
+from hansa.controller.engine.parts import (
+    Action,
+    Ask,
+    Contribution,
+    MergeNow,
+    Pacer,
+    Sampler,
+    Stop,
+    View,
+    Wake,
+    Withdraw,
+)
+
+
+class SyncState(BaseModel):
+    """One round under way."""
+
+    asked: dict[SiteName, TaskId] = {}
+    waiting: set[SiteName] = set()  # asked and neither answered nor failed; some may be away
+    received: dict[SiteName, Contribution] = {}
+    lost: dict[SiteName, str] = {}
+    failed: set[SiteName] = set()  # those of `lost` that said so themselves or sent a bad update
+    reissued: bool = False
+    done: int = 0  # finished rounds
+    phase: Literal["idle", "open", "merging"] = "idle"
+
+
+@register("pace", "sync")
+class Sync(Pacer):
+    """All sites of a round train from the same model; the round is merged when all have answered.
+
+    At the deadline it is merged with those that have, if they are enough for the quorum; otherwise the sites that are late
+    get one more deadline, and then what is there is merged.
+    """
+
+    rounds: int = Field(10, ge=1, description="how many rounds")
+    deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
+    quorum: float = Field(0.5, gt=0, description="updates needed at the deadline: a share (≤ 1) or a number (> 1)")
+
+    def begin(self) -> SyncState:
+        """Return the state to start from."""
+        return SyncState()
+
+    def rounds_asked(self) -> int:
+        """Return the number of rounds."""
+        return self.rounds
+
+    def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+        """Ask the sampled sites."""
+        assert isinstance(state, SyncState)
+        chosen = sampler.choose(view)
+        state.asked, state.received, state.lost = {}, {}, {}
+        state.failed, state.reissued, state.phase = set(), False, "open"
+        state.waiting = set(chosen)
+        return [*(Ask(site) for site in chosen), *self._wake(view)]
+
+    def on_asked(self, state: BaseModel, task: Task) -> None:
+        """Remember the task of each site."""
+        assert isinstance(state, SyncState)
+        state.asked[task.site] = task.id
+
+    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+        """Take an update of this round; merge when it was the last."""
+        assert isinstance(state, SyncState)
+        site = contribution.site
+        if state.phase != "open" or state.asked.get(site) != contribution.task.id or site not in state.waiting:
+            raise Stale(f"round {view.round} no longer waits for {site}")
+        state.waiting.remove(site)
+        state.lost.pop(site, None)
+        state.received[site] = contribution
+        return self._close_if_complete(state, view)
+
+    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+        """Go on without a site that failed."""
+        assert isinstance(state, SyncState)
+        if state.phase != "open" or state.asked.get(task.site) != task.id:
+            return []
+        state.waiting.discard(task.site)
+        state.lost[task.site] = reason
+        state.failed.add(task.site)
+        return self._close_if_complete(state, view)
+
+    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Go on without a site that is gone, if the others make a quorum; it may still come back in time."""
+        assert isinstance(state, SyncState)
+        if state.phase != "open" or site not in state.waiting:
+            return []
+        state.lost[site] = "the site left"
+        return self._close_if_complete(state, view)
+
+    def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
+        """At the deadline: close on quorum, or give the late ones one more deadline."""
+        assert isinstance(state, SyncState)
+        if state.phase != "open" or not alarm.startswith(f"round-{view.round}-"):
+            return []
+        enough = len(state.received) >= self._needed(state)
+        if enough or state.reissued:
+            return self._close(state, f"late: no update by the deadline of {self.deadline:g} s")
+        state.reissued = True
+        return self._wake(view, 2)
+
+    def on_merged(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+        """Begin the next round, or stop after the last."""
+        assert isinstance(state, SyncState)
+        state.done += 1
+        state.phase = "idle"
+        if state.done >= self.rounds:
+            return [Stop(f"all {self.rounds} rounds are done")]
+        return []
+
+    def _wake(self, view: View, attempt: int = 1) -> list[Action]:
+        return [Wake(self.deadline, f"round-{view.round}-{attempt}")] if self.deadline else []
+
+    def _needed(self, state: SyncState) -> int:
+        share = self.quorum if self.quorum > 1 else math.ceil(self.quorum * len(state.asked))
+        return max(1, min(int(share), len(state.asked)))
+
+    def _close_if_complete(self, state: SyncState, view: View) -> list[Action]:
+        present = state.waiting & set(view.sites)
+        if present:
+            return []
+        if not state.received and state.failed == set(state.asked):
+            site = min(state.failed)
+            return [Stop(f"every site failed in round {view.round}; {site}: {state.lost[site]}", failed=True)]
+        if not state.waiting or len(state.received) >= self._needed(state):
+            return self._close(state, "the site left")
+        return []  # below quorum: sites that are away may come back, or the deadline decides
+
+    def _close(self, state: SyncState, reason: str) -> list[Action]:
+        actions: list[Action] = []
+        for site in sorted(state.waiting):
+            state.lost.setdefault(site, reason)
+            actions.append(Withdraw(state.asked[site], f"round closed: {state.lost[site]}"))
+        state.waiting = set()
+        state.phase = "merging"
+        parts = tuple(state.received[site] for site in sorted(state.received))
+        return [*actions, MergeNow(parts, dict(state.lost))]

@@ -1,0 +1,78 @@
+"""Federated averaging (McMahan et al., 2017): sampling, weights by examples, the plain mean."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+from pydantic import Field
+
+from hansa.common.ids import SiteName
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.controller.engine.parts import Aggregator, Contribution, Sampler, ServerUpdate, View, Weigher
+
+
+@register("sample", "all")
+class All(Sampler):
+    """Every site that attends takes part in every round."""
+
+    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Return all sites."""
+        return [site for site in view.sites if site not in exclude]
+
+
+@register("sample", "uniform")
+class Uniform(Sampler):
+    """A random part of the sites takes part, drawn anew each round without replacement."""
+
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the sites; at least one is drawn")
+
+    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Draw max(floor(fraction · sites), 1) sites."""
+        eligible = [site for site in view.sites if site not in exclude]
+        count = min(len(eligible), max(int(self.fraction * len(view.sites)), 1))
+        drawn = view.rng("uniform").permutation(len(eligible))[:count]
+        return [eligible[i] for i in drawn]
+
+
+@register("weigh", "examples")
+class ByExamples(Weigher):
+    """FedAvg: a contribution is worth the number of examples its site trains on."""
+
+    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return n_train of each."""
+        return np.array([c.facts.n_train for c in contributions], dtype=np.float64)
+
+
+@register("weigh", "equal")
+class Equal(Weigher):
+    """Every contribution is worth the same; no sizes are used."""
+
+    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return ones."""
+        return np.ones(len(contributions))
+
+
+@register("merge", "mean")
+class Mean(Aggregator):
+    """The weighted mean of the round's contributions, exact and independent of their order."""
+
+
+@register("server", "plain")
+class Plain(ServerUpdate):
+    """The mean is the next community model."""
+
+
+FEDAVG = add_rule(
+    Rule(
+        name="fedavg",
+        summary="synchronous rounds, mean weighted by the sites' examples",
+        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017",
+        parts={
+            "pace": {"kind": "sync"},
+            "sample": {"kind": "all"},
+            "weigh": {"kind": "examples"},
+            "merge": {"kind": "mean"},
+            "server": {"kind": "plain"},
+        },
+    )
+)

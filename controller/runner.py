@@ -1,0 +1,290 @@
+"""The shell around one job's engine: events go in one at a time, are journaled, and their effects are carried out."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from hansa.common.clock import iso
+from hansa.common.errors import HansaError, Stale, one_line
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
+from hansa.common.tasks import Receipt, Task, Train
+from hansa.common.views import HistoryView, JobView, SiteProgress
+from hansa.controller.community.mean import Weighted, merge
+from hansa.controller.engine import effects as ef
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.machine import Machine
+from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
+
+if TYPE_CHECKING:
+    from hansa.controller.federation import Federation
+
+log = logging.getLogger(__name__)
+
+
+class JobRunner:
+    """Runs one job. All methods belong to the event loop; none but `run` waits."""
+
+    def __init__(self, machine: Machine, federation: "Federation") -> None:
+        self.machine = machine
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self._counted_up = 0  # what the history accounts for already
+        self._counted_down = 0
+        self._federation = federation
+        self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[int]]] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._chores: set[asyncio.Task[None]] = set()
+
+    @property
+    def id(self) -> JobId:
+        """The job's id."""
+        return self.machine.job
+
+    def post(self, event: ev.Event) -> "asyncio.Future[int]":
+        """Queue an event; the future gives its number in the journal once it is durable and has taken effect."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_heed)
+        if self.machine.ended:
+            done.set_exception(Stale(f"job {self.id} has ended"))
+        else:
+            self._inbox.put_nowait((event, done))
+        return done
+
+    async def run(self, effects: list[ef.Effect]) -> None:
+        """Carry out the first effects, then handle events until the job has ended."""
+        try:
+            self._carry_out(effects)
+            while not self.machine.ended:
+                event, done = await self._inbox.get()
+                await self._handle(event, done)
+        finally:
+            for chore in self._chores:
+                chore.cancel()
+            while not self._inbox.empty():
+                self._inbox.get_nowait()[1].set_exception(Stale(f"job {self.id} has ended"))
+
+    async def _handle(self, event: ev.Event, done: "asyncio.Future[int]") -> None:
+        try:
+            effects = self.machine.handle(event)
+        except Stale as error:
+            done.set_exception(error)
+            return
+        except Exception as error:
+            log.exception("job %s: the engine failed on %s", self.id, event.kind)
+            done.set_exception(Stale(f"job {self.id} failed"))
+            event = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {one_line(error)}")
+            effects = self.machine.handle(event)
+        await self._federation.record(self.id, self.machine.state.sequence, event)
+        self._clear_hands(event)
+        self._carry_out(effects)
+        if not done.done():
+            done.set_result(self.machine.state.sequence)
+        self.changed()
+
+    def _carry_out(self, effects: list[ef.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ef.SendTask(task):
+                    session = self._federation.fleet.find(task.site, role_of(task))
+                    if session and task.id not in session.in_hand:
+                        session.send(task)
+                case ef.WithdrawTask(task, reason):
+                    self._federation.intake.discard(task.id)
+                    session = self._federation.fleet.find(task.site, role_of(task))
+                    if session:
+                        session.send(CancelTask(task.id, reason))
+                case ef.StartMerge(plan):
+                    self._start(self._merge(plan))
+                case ef.SetAlarm(alarm, at):
+                    self._start(self._ring(alarm, at))
+                case ef.DropModels(keys):
+                    self._start(self._drop(keys))
+                case ef.JobEnded(status, reason):
+                    log.info("job %s %s: %s", self.id, status, reason)
+
+    def _clear_hands(self, event: ev.Event) -> None:
+        """An answered task is no longer in its daemon's hands."""
+        task, site = getattr(event, "task", None), getattr(event, "site", None)
+        if task and site:
+            for role in ROLES:
+                session = self._federation.fleet.find(site, role)
+                if session:
+                    session.in_hand.discard(task)
+                    session.progress.pop(task, None)
+
+    def _start(self, chore: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _merge(self, plan: ef.MergePlan) -> None:
+        try:
+            digest = await self._federation.workers.io(self._merge_now, plan)
+        except Exception as error:
+            log.exception("job %s: merging version %d failed", self.id, plan.version)
+            reason = str(error) if isinstance(error, HansaError) else one_line(error)
+            self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=reason))
+            return
+        up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
+        self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
+        self.post(ev.Merged(at=self._now(), version=plan.version, digest=digest, bytes_up=up, bytes_down=down))
+
+    def _merge_now(self, plan: ef.MergePlan) -> str:
+        store = self._federation.store
+        with store.open(plan.current) as current:
+            parts = [Weighted(store.open(part.model), part.weight) for part in plan.parts]
+            draft = store.draft(community_key(self.id, plan.version), current.manifest.spec)
+            try:
+                manifest, peaks = merge(parts, current, draft, self._federation.workers.arithmetic)
+                draft.publish(manifest, peaks)
+            finally:
+                draft.discard()
+                for part in parts:
+                    part.model.close()
+        return manifest.digest.hex()
+
+    async def _ring(self, alarm: str, at: float) -> None:
+        await self._federation.clock.sleep_until(at)
+        self.post(ev.AlarmRang(at=self._now(), alarm=alarm))
+
+    async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
+        for key in keys:
+            await self._federation.workers.io(self._federation.store.delete, key)
+
+    def _now(self) -> float:
+        return self._federation.clock.now()
+
+    # What the fleet tells.
+
+    def attended(self, session: Session) -> None:
+        """Offer a daemon to the job and hand it what waits for it."""
+        names = self.machine.spec.sites.names
+        if self.machine.ended or (names is not None and session.site not in names):
+            return
+        app = session.apps.get(self.machine.spec.app)
+        if app is None or app.error:
+            allowed = ", ".join(sorted(session.apps)) or "none"
+            reason = f"app {self.machine.spec.app!r} is not allowed there (allowed: {allowed})"
+            self.post(
+                ev.SiteUnfit(at=self._now(), site=session.site, role=session.role, reason=app.error if app else reason)
+            )
+            return
+        joined = ev.SiteJoined(at=self._now(), site=session.site, role=session.role, examples=app.examples)
+        self.post(joined)
+        for task in self.machine.state.tasks.values():
+            if task.site == session.site and role_of(task) == session.role and task.id not in session.in_hand:
+                session.send(task)
+
+    def left(self, site: SiteName, role: DaemonRole) -> None:
+        """A daemon is gone."""
+        self.post(ev.SiteLeft(at=self._now(), site=site, role=role))
+
+    def expected(self) -> list[tuple[SiteName, DaemonRole]]:
+        """Return the daemons that the job believes to be here."""
+        state = self.machine.state
+        learners: list[tuple[SiteName, DaemonRole]] = [(site, "learner") for site in state.learners]
+        return learners + [(site, "evaluator") for site in state.evaluators]
+
+    # What operators and sites ask.
+
+    def open_task(self, task: TaskId, site: SiteName) -> Task:
+        """Return a task that a site has yet to answer or raise Stale."""
+        held = self.machine.state.tasks.get(task)
+        if held is None or held.site != site:
+            raise Stale(f"task {task} is over")
+        return held
+
+    def receipt(self, task: TaskId, site: SiteName) -> Receipt | None:
+        """Return the receipt of a site's last update, if it answered this task."""
+        commit = self.machine.state.commits.get(site)
+        if commit is None or commit.task != task:
+            return None
+        return Receipt(job=self.id, task=task, site=site, digest=commit.digest, sequence=commit.sequence)
+
+    def changed(self) -> None:
+        """Wake those who watch."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def change(self) -> None:
+        """Return after the next change."""
+        await self._changed.wait()
+
+    def view(self, history: bool = True) -> JobView:
+        """Return what operators see."""
+        state, spec = self.machine.state, self.machine.spec
+        newest = next((record for record in reversed(state.history) if record.reports), None)
+        end = state.ended or self._now()
+        return JobView(
+            job=self.id,
+            name=spec.name,
+            rule=spec.rule,
+            app=spec.app,
+            status=state.status,
+            reason=state.reason,
+            version=max(state.version, 0),
+            rounds=sum(1 for record in state.history if record.version > 0),
+            rounds_asked=self.machine.rule.pace.rounds_asked(),
+            seconds=round(end - state.submitted, 3),
+            submitted=iso(state.submitted),
+            metrics=newest.metrics() if newest else {},
+            bytes_up=self._total("bytes_up", self.bytes_up - self._counted_up),
+            bytes_down=self._total("bytes_down", self.bytes_down - self._counted_down),
+            sites=tuple(self._site_views()),
+            history=tuple(
+                HistoryView(
+                    version=record.version,
+                    round=record.round,
+                    seconds=round(record.at - state.submitted, 3),
+                    metrics=record.metrics(),
+                    contributions=record.contributions,
+                    lost=record.lost,
+                    bytes_up=record.bytes_up,
+                    bytes_down=record.bytes_down,
+                )
+                for record in state.history
+                if history
+            ),
+        )
+
+    def _total(self, what: str, uncounted: int) -> int:
+        return sum(getattr(record, what) for record in self.machine.state.history) + uncounted
+
+    def _site_views(self) -> list[SiteProgress]:
+        state = self.machine.state
+        training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
+        asked = set(training) | set(state.learners) | set(state.history[-1].contributions if state.history else ())
+        found = []
+        for site in sorted(asked):
+            session = self._federation.fleet.find(site, "learner")
+            task = training.get(site)
+            note = session.progress.get(task.id) if session and task else None
+            if self.machine.ended:
+                doing = "done"
+            elif session is None:
+                doing = "away"
+            else:
+                doing = "training" if task else "idle"
+            found.append(
+                SiteProgress(
+                    site=site,
+                    state=doing,
+                    epoch=note.epoch if note else 0,
+                    epochs=self.machine.spec.train.epochs,
+                    loss=note.loss if note else None,
+                    examples=state.learners.get(site, 0),
+                )
+            )
+        return found
+
+
+def role_of(task: Task) -> DaemonRole:
+    """Return which daemon of a site does such tasks."""
+    return "evaluator" if task.work.kind == "evaluate" else "learner"
+
+
+def _heed(done: "asyncio.Future[int]") -> None:
+    """Mark an outcome as seen: whoever does not await it does not care whether the event was stale."""
+    if not done.cancelled():
+        done.exception()

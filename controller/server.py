@@ -1,0 +1,99 @@
+"""Start-up, main loop and shut-down of the controller process."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from hansa import __version__
+from hansa.common.clock import SystemClock, iso
+from hansa.common.errors import InvalidInput, Taken
+from hansa.common.lifetime import stop_signal
+from hansa.common.rpc.channel import SERVER, is_loopback, parse_address
+from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.methods import handler
+from hansa.common.views import StatusView
+from hansa.controller.federation import Federation
+from hansa.controller.journal import SqliteJournal
+from hansa.controller.servicers import FleetServicer, OperatorServicer
+from hansa.controller.stores import open_store
+from hansa.protos import fleet_pb2, operator_pb2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ControllerOptions:
+    """What `hansa controller start` was given."""
+
+    listen: str
+    state: Path
+    store: str
+    insecure: bool = False
+    heartbeat: float = 5.0
+    grace: float = 15.0
+
+
+async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
+    """Run the controller until it is told to stop. The caller holds the state directory's lock."""
+    if not is_loopback(parse_address(options.listen)) and not options.insecure:
+        raise InvalidInput(
+            f"--listen {options.listen} can be reached from other machines and this controller has no certificates:"
+            " listen on 127.0.0.1, or give --insecure if the network is trusted"
+        )
+    clock = SystemClock()
+    store = open_store(options.store)
+    journal = SqliteJournal(options.state / "journal.sqlite")
+    try:
+        async with Federation(store, journal, clock, options.heartbeat, options.grace) as federation:
+            server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
+            address = _bind(server, options.listen)
+            _offer(server, federation, options, address, clock.now())
+            await server.start()
+            log.info("controller %s listens on %s, store %s", __version__, address, store.url)
+            ready(address)
+            await stop_signal()
+            log.info("stopping")
+            federation.fleet.close()
+            await server.stop(grace=1.0)
+    finally:
+        journal.close()
+        store.close()
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> str:
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise Taken(f"cannot listen on {listen}: the port is in use or the address is not this machine's")
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _offer(
+    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, now: float
+) -> None:
+    status = StatusView(
+        controller=address,
+        version=__version__,
+        pid=os.getpid(),
+        address=address,
+        store=federation.store.url,
+        state=str(options.state),
+        since=iso(now),
+        sites=0,
+        jobs={},
+        peak_memory_mib=0,
+    )
+    sites, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
+    server.add_generic_rpc_handlers(
+        (
+            handler(sites["Fleet"], FleetServicer(federation, address)),
+            handler(operators["Operator"], OperatorServicer(federation, status)),
+        )
+    )
+

@@ -1,0 +1,259 @@
+"""The controller's RPCs: they translate and delegate."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from hansa import __version__
+from hansa.common import codec
+from hansa.common.errors import InvalidInput, InvalidJob, NotFound, Refused
+from hansa.common.frames import select
+from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
+from hansa.common.job import parse_job
+from hansa.common.tasks import Evaluation, Task
+from hansa.common.views import StatusView
+from hansa.controller.engine import events as ev
+from hansa.controller.federation import Federation
+from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.protos import fleet_pb2 as fleet
+from hansa.protos import operator_pb2 as operator
+
+ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
+WATCH_PAUSE = 0.1  # seconds between two views of a watched job
+
+
+class FleetServicer:
+    """What sites call."""
+
+    def __init__(self, federation: Federation, name: str) -> None:
+        self._federation = federation
+        self._name = name
+
+    async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:  # noqa: N802
+        """Keep a daemon's session for as long as its stream lives."""
+        session = self._enrol(await anext(aiter(messages), fleet.FromSite()), context)
+        self._federation.fleet.attend(session)
+        goodbye = asyncio.create_task(self._listen(session, messages))
+        try:
+            beat = self._federation.fleet.heartbeat
+            yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
+            while (message := await session.outbox.get()) is not None:
+                yield _to_site(message)
+        finally:
+            said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
+            goodbye.cancel()
+            self._federation.fleet.broken(session, goodbye=said)
+
+    def _enrol(self, first: fleet.FromSite, context: Any) -> Session:
+        if first.WhichOneof("kind") != "enrol":
+            raise InvalidInput("the first message must enrol")
+        enrol = first.enrol
+        if enrol.protocol != PROTOCOL:
+            raise Refused(
+                f"{enrol.site} speaks protocol {enrol.protocol} (Hansa {enrol.version}), this controller speaks"
+                f" protocol {PROTOCOL} (Hansa {__version__}): update the older one"
+            )
+        if enrol.role not in ROLES:
+            raise InvalidInput("a daemon enrols as learner or evaluator")
+        now = self._federation.clock.now()
+        return Session(
+            site=site_name(enrol.site),
+            role=ROLES[enrol.role],
+            instance=enrol.instance,
+            apps={app.ref: AppState(app.error, app.examples) for app in enrol.apps},
+            in_hand={TaskId(task) for task in enrol.tasks},
+            since=now,
+            last_seen=now,
+            version=enrol.version,
+            peer=context.peer(),
+        )
+
+    async def _listen(self, session: Session, messages: AsyncIterator[fleet.FromSite]) -> bool:
+        """Hear a daemon out; return whether it said goodbye."""
+        goodbye = False
+        with contextlib.suppress(asyncio.CancelledError):
+            async for message in messages:
+                session.last_seen = self._federation.clock.now()
+                match message.WhichOneof("kind"):
+                    case "progress":
+                        note = codec.progress_from_wire(message.progress)
+                        session.progress[note.task] = note
+                        with contextlib.suppress(NotFound):
+                            self._federation.runner(job_of(note.task)).changed()
+                    case "goodbye":
+                        goodbye = True
+                        break
+        session.close()
+        return goodbye
+
+    async def Fetch(self, request: fleet.FetchRequest, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
+        """Send a model that one of the site's open tasks starts from."""
+        site, key = SiteName(request.site), ModelKey(request.model)
+        runner = self._federation.runner(JobId(key.partition("/")[0]))
+        tasks = runner.machine.state.tasks.values()
+        if not any(task.site == site and getattr(task.work, "model", None) == key for task in tasks):
+            raise Refused(f"no open task of {site} needs model {key}")
+        async for message in _send(self._federation, key, set(request.held)):
+            runner.bytes_down += len(message)
+            yield message
+
+    async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:  # noqa: N802
+        """Check an update's manifest and say where to start."""
+        manifest = codec.manifest_from_wire(request.manifest)
+        facts = _parsed(codec.facts_from_wire, request.facts)
+        site, task = SiteName(request.site), TaskId(request.task)
+        start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
+        return fleet.OfferReply(start=start, receipt=codec.receipt_to_wire(receipt) if receipt else None)
+
+    async def Upload(self, messages: AsyncIterator[bytes], context: Any) -> fleet.Receipt:  # noqa: N802
+        """Take the frames of an offered update."""
+        stream = aiter(messages)
+        header = _decoded(fleet.UploadHeader, await anext(stream, b""))
+        site, task = SiteName(header.site), TaskId(header.task)
+        receipt = await self._federation.intake.receive(site, task, header.start, stream)
+        return codec.receipt_to_wire(receipt)
+
+    async def Report(self, request: fleet.TaskReport, context: Any) -> fleet.ReportReply:  # noqa: N802
+        """Take an evaluation or a failure."""
+        task, site = TaskId(request.task), SiteName(request.site)
+        runner = self._federation.runner(job_of(task))
+        runner.open_task(task, site)
+        now = self._federation.clock.now()
+        event: ev.Event
+        try:
+            outcome = codec.outcome_from_wire(request)
+        except ValueError as error:
+            event = ev.TaskFailed(at=now, task=task, site=site, reason=f"nonsense reported: {error}", final=False)
+            await runner.post(event)
+            raise InvalidInput(str(error)) from None
+        if isinstance(outcome, Evaluation):
+            event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
+        else:
+            event = ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
+        await runner.post(event)
+        return fleet.ReportReply()
+
+
+class OperatorServicer:
+    """What operators call."""
+
+    def __init__(self, federation: Federation, status: StatusView) -> None:
+        self._federation = federation
+        self._status = status
+
+    async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> operator.JobReply:  # noqa: N802
+        """Validate and start a job."""
+        stream = aiter(messages)
+        header = _decoded(operator.SubmitHeader, await anext(stream, b""))
+        try:
+            spec = parse_job(_json(header.job_json))
+        except ValueError:
+            raise InvalidJob("the job is not a JSON document") from None
+        manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
+        runner = await self._federation.submit(spec, manifest, stream)
+        return operator.JobReply(view_json=runner.view().model_dump_json())
+
+    async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:  # noqa: N802
+        """Show one job."""
+        return operator.JobReply(view_json=self._federation.find(request.job).view().model_dump_json())
+
+    async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:  # noqa: N802
+        """List all jobs."""
+        views = [runner.view(history=False).model_dump_json() for runner in self._federation.jobs]
+        return operator.ListReply(views_json=views)
+
+    async def Watch(self, request: operator.JobRequest, context: Any) -> AsyncIterator[operator.JobReply]:  # noqa: N802
+        """Send a job's view after every change until it has ended."""
+        runner = self._federation.find(request.job)
+        while not runner.machine.ended:
+            yield operator.JobReply(view_json=runner.view().model_dump_json())
+            await runner.change()
+            await asyncio.sleep(WATCH_PAUSE)
+        yield operator.JobReply(view_json=runner.view().model_dump_json())
+
+    async def Cancel(self, request: operator.JobRequest, context: Any) -> operator.JobReply:  # noqa: N802
+        """End a job."""
+        runner = self._federation.find(request.job)
+        if runner.machine.ended:
+            raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
+        await runner.post(ev.CancelAsked(at=self._federation.clock.now()))
+        return operator.JobReply(view_json=runner.view().model_dump_json())
+
+    async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
+        """Send a community model."""
+        runner = self._federation.find(request.job)
+        state = runner.machine.state
+        if state.current is None:
+            raise NotFound(f"job {runner.id} has no model yet")
+        wanted = request.version if request.HasField("version") else state.version
+        key = state.current if wanted == state.version else community_key(runner.id, wanted)
+        if key not in state.models:
+            raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
+        async for message in _send(self._federation, key, set()):
+            yield message
+
+    async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:  # noqa: N802
+        """List the fleet."""
+        return operator.SitesReply(views_json=[view.model_dump_json() for view in self._federation.fleet.views()])
+
+    async def Status(self, request: operator.StatusRequest, context: Any) -> operator.StatusReply:  # noqa: N802
+        """Say how the controller is."""
+        counts: dict[str, int] = {}
+        for runner in self._federation.jobs:
+            status = runner.machine.state.status
+            counts[status] = counts.get(status, 0) + 1
+        sites = len({session.site for session in self._federation.fleet.sessions})
+        view = self._status.model_copy(update={"jobs": counts, "sites": sites, "peak_memory_mib": peak_memory()})
+        return operator.StatusReply(view_json=view.model_dump_json())
+
+
+def peak_memory() -> float:
+    """Return the most memory this process ever had, in MiB."""
+    import resource
+
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+async def _send(federation: Federation, key: ModelKey, held: set[bytes]) -> AsyncIterator[bytes]:
+    """Yield a model's header and the frames of the tensors that are not held."""
+    model = await federation.workers.io(federation.store.open, key)
+    try:
+        sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
+        header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
+        yield header.SerializeToString()
+        frames: Iterator[bytes] = select(model.layout, model.read, sent)
+        async for frame in federation.workers.stream(frames):
+            yield frame
+    finally:
+        await federation.workers.io(model.close)
+
+
+def _to_site(message: Task | CancelTask) -> fleet.ToSite:
+    if isinstance(message, Task):
+        return fleet.ToSite(task=codec.task_to_wire(message))
+    return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
+
+
+def _decoded(kind: Any, message: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        raise InvalidInput(f"the stream does not begin with a {kind.DESCRIPTOR.name}") from None
+
+
+def _parsed(parse: Any, wire: Any) -> Any:
+    try:
+        return parse(wire)
+    except ValidationError as error:
+        raise InvalidInput(f"the update's facts make no sense: {error.errors()[0]['msg']}") from None
+
+
+def _json(text: str) -> object:
+    import json
+
+    return json.loads(text)

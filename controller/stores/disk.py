@@ -1,0 +1,158 @@
+"""Models as files: one file per model, the frames first, then manifest and peaks, then a short footer.
+
+A file under `models/` is always whole: it is written under `drafts/`, synced, and renamed.
+"""
+
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from hansa.common.codec import manifest_from_wire, manifest_to_wire
+from hansa.common.errors import Broken, NotFound, StoreFailed
+from hansa.common.frames import FRAME, Buffer, Layout
+from hansa.common.ids import ModelKey
+from hansa.common.model import Manifest, ModelSpec
+from hansa.controller.stores.base import Draft, Store, StoredModel
+from hansa.protos import model_pb2
+
+FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
+MAGIC = b"hansa.m1"
+
+
+class _Model(StoredModel):
+    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], handle: int) -> None:
+        super().__init__(key, manifest, peaks)
+        self._handle = handle
+
+    def read(self, index: int) -> bytes:
+        frame = os.pread(self._handle, self.layout.frame_size(index), index * FRAME)
+        if len(frame) != self.layout.frame_size(index):
+            raise Broken(f"model {self.key}: its file ends in frame {index}")
+        return frame
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Draft(Draft):
+    def __init__(self, draft: Path, final: Path, spec: ModelSpec) -> None:
+        self._draft, self._final = draft, final
+        self._size = Layout(spec).size
+        self._handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    def write(self, index: int, frame: Buffer) -> None:
+        try:
+            rest, at = memoryview(frame).cast("B"), index * FRAME
+            while rest:
+                written = os.pwrite(self._handle, rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            raise StoreFailed(f"writing {self._draft}: {error.strerror}") from error
+
+    def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
+        head = manifest_to_wire(manifest).SerializeToString()
+        tail = struct.pack(f"<{len(peaks)}d", *peaks)
+        try:
+            os.pwrite(self._handle, head + tail + FOOTER.pack(len(head), len(tail), MAGIC), self._size)
+            os.fdatasync(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+            self._final.parent.mkdir(exist_ok=True)
+            os.replace(self._draft, self._final)  # a reader sees the old model or the new, never half
+            _sync_folder(self._final.parent)
+        except OSError as error:
+            raise StoreFailed(f"writing {self._final}: {error.strerror}") from error
+
+    def discard(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+            self._draft.unlink(missing_ok=True)
+
+
+class DiskStore(Store):
+    """A folder of models. One controller at a time: the state directory's lock sees to that."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = f"disk:{root}"
+        self._models = root / "models"
+        self._drafts = root / "drafts"
+        try:
+            self._models.mkdir(parents=True, exist_ok=True)
+            self._drafts.mkdir(exist_ok=True)
+            for left in self._drafts.iterdir():  # of a controller that was killed
+                left.unlink()
+        except OSError as error:
+            raise StoreFailed(f"store {root}: {error.strerror}") from error
+
+    def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
+        """Begin to write a model."""
+        try:
+            return _Draft(self._drafts / secrets.token_hex(8), self._path(key), spec)
+        except OSError as error:
+            raise StoreFailed(f"writing below {self._drafts}: {error.strerror}") from error
+
+    def open(self, key: ModelKey) -> StoredModel:
+        """Open a model for reading or raise NotFound."""
+        path = self._path(key)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NotFound(f"the store holds no model {key}") from None
+        except OSError as error:
+            raise StoreFailed(f"reading {path}: {error.strerror}") from error
+        try:
+            manifest, peaks = _read_tail(handle)
+            return _Model(key, manifest, peaks, handle)
+        except Exception as error:
+            os.close(handle)
+            raise Broken(f"model {key}: {path} is damaged") from error
+
+    def has(self, key: ModelKey) -> bool:
+        """Whether a model is there."""
+        return self._path(key).exists()
+
+    def delete(self, key: ModelKey) -> None:
+        """Remove a model; harmless if there is none."""
+        self._path(key).unlink(missing_ok=True)
+
+    def keys(self, prefix: str = "") -> list[ModelKey]:
+        """Return the keys that begin with `prefix`, sorted."""
+        found = (str(path.relative_to(self._models)) for path in self._models.glob("*/*"))
+        return sorted(ModelKey(key) for key in found if key.startswith(prefix))
+
+    def close(self) -> None:
+        """Remove unpublished drafts."""
+        for left in self._drafts.iterdir():
+            left.unlink(missing_ok=True)
+
+    def _path(self, key: ModelKey) -> Path:
+        return self._models / key
+
+
+def _read_tail(handle: int) -> tuple[Manifest, list[float]]:
+    size = os.fstat(handle).st_size
+    heads, tails, magic = FOOTER.unpack(os.pread(handle, FOOTER.size, size - FOOTER.size))
+    if magic != MAGIC:
+        raise ValueError("no footer")
+    start = size - FOOTER.size - heads - tails
+    both = os.pread(handle, heads + tails, start)
+    manifest = manifest_from_wire(model_pb2.Manifest.FromString(both[:heads]))
+    if Layout(manifest.spec).size != start:
+        raise ValueError("wrong size")
+    return manifest, [value for (value,) in struct.iter_unpack("<d", both[heads:])]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

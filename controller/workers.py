@@ -1,0 +1,42 @@
+"""Worker threads: what blocks or computes leaves the event loop and comes back as a result."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Workers:
+    """One pool for store I/O, one for arithmetic, one thread for the journal."""
+
+    def __init__(self) -> None:
+        self._io = ThreadPoolExecutor(max(8, 2 * (os.cpu_count() or 1)), thread_name_prefix="io")
+        self._journal = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self.arithmetic = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="arithmetic")
+
+    async def io(self, work: Callable[..., T], *args: object) -> T:
+        """Run something that reads or writes the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._io, work, *args)
+
+    async def journal(self, work: Callable[..., T], *args: object) -> T:
+        """Run something that reads or writes the journal; one at a time, in order."""
+        return await asyncio.get_running_loop().run_in_executor(self._journal, work, *args)
+
+    async def stream(self, frames: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield frames that are read on a worker thread, one ahead of the consumer."""
+        loop = asyncio.get_running_loop()
+        ahead = loop.run_in_executor(self._io, next, frames, None)
+        try:
+            while (frame := await ahead) is not None:
+                ahead = loop.run_in_executor(self._io, next, frames, None)
+                yield frame
+        finally:
+            ahead.cancel()
+
+    def close(self) -> None:
+        """Wait for what is under way and end the threads."""
+        for pool in (self._io, self._journal, self.arithmetic):
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,1 @@
+"""The evaluator: measures models on a site's validation or test data."""

@@ -1,0 +1,14 @@
+"""`hansa evaluator start|stop|status`."""
+
+from typing import Any
+
+from hansa.common.site.cli import site_group
+
+
+def _daemon(*given: Any) -> Any:
+    from hansa.evaluator.session import Evaluator
+
+    return Evaluator(*given)
+
+
+evaluator = site_group("evaluator", _daemon, split="validation")

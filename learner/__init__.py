@@ -1,0 +1,1 @@
+"""The learner: trains on a site's data, which never leave the site."""

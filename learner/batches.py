@@ -1,0 +1,18 @@
+"""Which examples make up which batch."""
+
+from collections.abc import Iterator
+
+import torch
+
+
+def shuffled(rows: int, size: int, generator: torch.Generator, drop_single: bool) -> Iterator[torch.Tensor]:
+    """Yield one epoch's batches of row numbers in random order; the last may be smaller.
+
+    A last batch of one row is dropped if asked: batch normalisation cannot normalise a single value.
+    """
+    order = torch.randperm(rows, generator=generator)
+    for start in range(0, rows, size):
+        batch = order[start : start + size]
+        if drop_single and len(batch) == 1:
+            return
+        yield batch

@@ -1,0 +1,14 @@
+"""`hansa learner start|stop|status`."""
+
+from typing import Any
+
+from hansa.common.site.cli import site_group
+
+
+def _daemon(*given: Any) -> Any:
+    from hansa.learner.session import Learner
+
+    return Learner(*given)
+
+
+learner = site_group("learner", _daemon)

@@ -1,0 +1,150 @@
+"""The learner daemon: builds first models and trains."""
+
+import asyncio
+import time
+import zlib
+from threading import Event
+from typing import Any, assert_never
+
+import numpy as np
+
+from hansa.common import networks
+from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.errors import Stale
+from hansa.common.frames import pack, seal
+from hansa.common.ids import JobId
+from hansa.common.model import Manifest
+from hansa.common.site.daemon import SiteDaemon, SiteOptions
+from hansa.common.site.holdout import split
+from hansa.common.site.shelf import Shelf
+from hansa.common.site.transfer import hand_in
+from hansa.common.tasks import Evaluate, Init, Progress, Task, Train, UpdateFacts
+from hansa.common.torch_data import Tensors, to_tensors
+from hansa.common.torch_model import load
+from hansa.learner.trainer import Cancelled, train
+
+KEPT = 4  # jobs whose model and data stay in memory
+
+
+def task_seed(task: Task) -> int:
+    """Return the seed of a task: a function of the job's seed, the site and the round."""
+    words = [task.seed, zlib.crc32(task.site.encode()), task.round]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+
+
+class Learner(SiteDaemon):
+    """Does init and train tasks."""
+
+    def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
+        super().__init__(options, shelf)
+        self._networks: dict[JobId, Any] = {}
+        self._tensors: dict[JobId, tuple[Examples, Tensors | None]] = {}
+
+    async def perform(self, task: Task, cancelled: Event) -> None:
+        """Do a task; keep the result until the controller's receipt is here."""
+        app = self.shelf.get(task.app).app
+        loop = asyncio.get_running_loop()
+        match task.work:
+            case Init():
+                manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
+            case Train() as work:
+                base, arrays = await self.fetcher.fetch(work.model)
+                try:
+                    manifest, payload, facts = await loop.run_in_executor(
+                        self.thread, self._train, app, task, work, base, arrays, cancelled, loop
+                    )
+                except Cancelled as error:
+                    raise Stale(str(error)) from None
+            case Evaluate():
+                raise Stale("a learner does not evaluate")
+            case _:
+                assert_never(task.work)
+        await hand_in(self.attendance, task.id, manifest, payload, facts)
+
+    def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
+        network = networks.build(app, task.seed, self.options.device)
+        spec = networks.describe(network)
+        payload = networks.payload_of(network, spec)
+        return seal(spec, payload), payload, UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
+
+    def _train(
+        self,
+        app: App,
+        task: Task,
+        work: Train,
+        base: Manifest,
+        arrays: dict[str, np.ndarray],
+        cancelled: Event,
+        loop: asyncio.AbstractEventLoop,
+    ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
+        started = time.monotonic()
+        examples, tensors = self._data(app, task)
+
+        def progress(epoch: int, steps: int, loss: float) -> None:
+            note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
+            loop.call_soon_threadsafe(self.attendance.report_progress, note)
+
+        spec = base.spec.subset(work.tensors) if work.tensors else base.spec
+        if app.train is not None:
+            payload, facts = self._train_own(app, task, work, arrays, examples, progress, cancelled)
+            payload = pack(spec, payload)
+        else:
+            assert tensors is not None
+            network = self._network(app, task)
+            load(network, arrays)
+            done = train(app, network, tensors, work, task_seed(task), progress, cancelled.is_set)
+            payload = networks.payload_of(network, spec)
+            facts = {"n_used": done.n_used, "steps": done.steps, "loss": done.loss}
+        seconds = time.monotonic() - started
+        made = UpdateFacts(n_train=len(examples), epochs=work.epochs, seconds=seconds, **facts)
+        return seal(spec, payload), payload, made
+
+    def _train_own(
+        self,
+        app: App,
+        task: Task,
+        work: Train,
+        arrays: dict[str, np.ndarray],
+        examples: Examples,
+        progress: Any,
+        cancelled: Event,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Let the user's own function train on a copy of the arrays."""
+        assert app.train is not None
+        per_epoch = -(-len(examples) // work.batch_size)
+        run = TrainingRun(
+            examples=examples,
+            epochs=work.epochs,
+            batch_size=work.batch_size,
+            optimizer=work.optimizer,
+            seed=task_seed(task),
+            round=task.round,
+            progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
+            cancelled=cancelled.is_set,
+        )
+        made = app.train({name: array.copy() for name, array in arrays.items()}, run)
+        if cancelled.is_set():
+            raise Cancelled("the task was withdrawn")
+        return made, {"n_used": work.epochs * len(examples), "steps": work.epochs * per_epoch}
+
+    def _network(self, app: App, task: Task) -> Any:
+        if task.job not in self._networks:
+            _make_room(self._networks)
+            self._networks[task.job] = networks.build(app, task.seed, self.options.device)
+        return self._networks[task.job]
+
+    def _data(self, app: App, task: Task) -> tuple[Examples, Tensors | None]:
+        """Return the training part of the site's data, as arrays and (for torch apps) as tensors."""
+        if task.job not in self._tensors:
+            _make_room(self._tensors)
+            held = self.shelf.get(task.app).examples
+            rows, _ = split(held.y, task.validation, task.seed, task.site)
+            part = held.take(rows)
+            tensors = to_tensors(app, part, self.options.device) if app.train is None else None
+            self._tensors[task.job] = (part, tensors)
+        return self._tensors[task.job]
+
+
+def _make_room(kept: dict[JobId, Any]) -> None:
+    while len(kept) >= KEPT:
+        kept.pop(next(iter(kept)))

@@ -1,0 +1,76 @@
+"""The training loop: plain PyTorch on tensors in memory, nothing between the batches that a hand-written loop lacks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hansa.common.app import App
+from hansa.common.errors import HansaError
+from hansa.common.tasks import OptimizerSpec, Train
+from hansa.common.torch_data import Tensors, loss_of
+from hansa.learner.batches import shuffled
+
+
+class Cancelled(HansaError):
+    """The task was withdrawn while it ran."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training did."""
+
+    steps: int
+    n_used: int
+    loss: float  # mean over the last epoch
+
+
+def train(
+    app: App,
+    module: nn.Module,
+    data: Tensors,
+    work: Train,
+    seed: int,
+    progress: Callable[[int, int, float], None],
+    cancelled: Callable[[], bool],
+) -> Trained:
+    """Train in place for the epochs asked; report (epoch, steps, loss) after each, stop within a batch if cancelled."""
+    torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = make_optimizer(work.optimizer, module)
+    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    module.train()
+    steps = used = 0
+    mean = float("nan")
+    for epoch in range(1, work.epochs + 1):
+        total, seen = torch.zeros((), device=data.y.device), 0
+        for rows in shuffled(len(data), work.batch_size, generator, normalises):
+            if cancelled():
+                raise Cancelled("the task was withdrawn")
+            x = data.x[rows]
+            if app.transform is not None:
+                x = app.transform(x)
+            optimizer.zero_grad()
+            loss = loss_of(app, module(x), data.y[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach() * len(rows)
+            seen += len(rows)
+            steps += 1
+        used += seen
+        mean = float(total) / seen if seen else float("nan")
+        progress(epoch, steps, mean)
+    return Trained(steps, used, mean)
+
+
+def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
+    """Return a new optimizer over the trainable parameters; no state survives from task to task."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    match spec.kind:
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)

@@ -1,0 +1,1 @@
+"""The wire: protobuf definitions and the modules generated from them by compile.py."""
