@@ -1,7 +1,7 @@
 """The user's app: the only code a user must write, and how a reference leads to it.
 
-    from hansa import App
-    app = App(model=build_cnn, task="classification", classes=10)
+from hansa import App
+app = App(model=build_cnn, task="classification", classes=10)
 """
 
 import importlib
@@ -125,7 +125,9 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
     for name, array in (("x", x), ("y", y)):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-            raise InvalidData(f"{path}: {name} holds NaN or infinite values in {rows.size} rows, first in row {rows[0]}")
+            raise InvalidData(
+                f"{path}: {name} holds NaN or infinite values in {rows.size} rows, first in row {rows[0]}"
+            )
     return Examples(x, y)
 
 
@@ -155,7 +157,8 @@ def _module_at(path: Path) -> Any:
         raise InvalidApp(f"{path}: no such file (looked from {Path.cwd()})")
     name = f"hansa_app_{path.stem}_{abs(hash(str(path.resolve())))}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that classes of the app can be found by name
     sys.path.insert(0, str(path.resolve().parent))  # an app may have modules beside it

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -35,7 +36,7 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     """Read a safetensors file into a manifest and a payload; tensors keep the file's order."""
     try:
         raw = path.read_bytes()
-        held = safetensors.deserialize(raw)
+        held = safetensors.deserialize(raw)  # type: ignore[no-untyped-call]
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except safetensors.SafetensorError as error:
@@ -57,12 +58,12 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     return seal(spec, payload), payload
 
 
-def _notes(raw: bytes) -> dict[str, object]:
+def _notes(raw: bytes) -> dict[str, Any]:
     size = int.from_bytes(raw[:8], "little")
     about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
-    return json.loads(about["hansa"]) if "hansa" in about else {"layers": [], "tensors": {}}  # type: ignore[no-any-return]
+    return json.loads(about["hansa"]) if "hansa" in about else {"layers": [], "tensors": {}}
 
 
-def _position(name: str, notes: dict[str, object]) -> tuple[int, str]:
-    order = list(notes["tensors"])  # type: ignore[call-overload]
+def _position(name: str, notes: dict[str, Any]) -> tuple[int, str]:
+    order = list(notes["tensors"])
     return (order.index(name), "") if name in order else (len(order), name)

@@ -131,9 +131,7 @@ def progress_to_wire(progress: Progress) -> fleet.Progress:
 
 def progress_from_wire(wire: fleet.Progress) -> Progress:
     """Decode a progress note."""
-    return Progress(
-        task=TaskId(wire.task), epoch=wire.epoch, epochs=wire.epochs, steps=wire.steps, loss=wire.loss
-    )
+    return Progress(task=TaskId(wire.task), epoch=wire.epoch, epochs=wire.epochs, steps=wire.steps, loss=wire.loss)
 
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:

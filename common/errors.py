@@ -1,19 +1,19 @@
 """The errors people can meet, in one tree, each with its gRPC status and its exit code.
 
-    HansaError
-    ├── InvalidInput        a person wrote something wrong             INVALID_ARGUMENT     2
-    │   ├── InvalidJob      a job file, each wrong field named
-    │   ├── InvalidApp      an app reference that cannot be loaded
-    │   └── InvalidData     data a site cannot learn from
-    ├── Rejected            an update that cannot be accepted          DATA_LOSS            1
-    ├── NotFound            no such job, model, site                   NOT_FOUND            1
-    ├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
-    ├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
-    │   └── Stale           the task is over: nobody waits for this    ABORTED              1
-    ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
-    ├── Broken              state on disk or in memory is damaged      INTERNAL             1
-    │   └── StoreFailed     the store cannot be written or read
-    └── Unreachable         nobody answers                             UNAVAILABLE          3
+HansaError
+├── InvalidInput        a person wrote something wrong             INVALID_ARGUMENT     2
+│   ├── InvalidJob      a job file, each wrong field named
+│   ├── InvalidApp      an app reference that cannot be loaded
+│   └── InvalidData     data a site cannot learn from
+├── Rejected            an update that cannot be accepted          DATA_LOSS            1
+├── NotFound            no such job, model, site                   NOT_FOUND            1
+├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
+├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
+│   └── Stale           the task is over: nobody waits for this    ABORTED              1
+├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
+├── Broken              state on disk or in memory is damaged      INTERNAL             1
+│   └── StoreFailed     the store cannot be written or read
+└── Unreachable         nobody answers                             UNAVAILABLE          3
 """
 
 import grpc
@@ -28,7 +28,7 @@ class HansaError(Exception):
     exit_code = 1
 
 
-class InvalidInput(HansaError):  # noqa: N818 - exceptions are states of affairs
+class InvalidInput(HansaError):
     """A person wrote something that cannot be meant."""
 
     code = Code.INVALID_ARGUMENT
@@ -51,25 +51,25 @@ class InvalidData(InvalidInput):
     """Data that a site cannot learn from."""
 
 
-class Rejected(HansaError):  # noqa: N818
+class Rejected(HansaError):
     """An update that does not fit its task or is damaged; it never reaches a rule."""
 
     code = Code.DATA_LOSS
 
 
-class NotFound(HansaError):  # noqa: N818
+class NotFound(HansaError):
     """Nothing of that name."""
 
     code = Code.NOT_FOUND
 
 
-class Taken(HansaError):  # noqa: N818
+class Taken(HansaError):
     """Somebody else holds the name, the port or the folder."""
 
     code = Code.ALREADY_EXISTS
 
 
-class Refused(HansaError):  # noqa: N818
+class Refused(HansaError):
     """Not in this state, or not by this caller."""
 
     code = Code.FAILED_PRECONDITION
@@ -81,13 +81,13 @@ class Stale(Refused):
     code = Code.ABORTED
 
 
-class TooLarge(HansaError):  # noqa: N818
+class TooLarge(HansaError):
     """A limit is exceeded; the message names it."""
 
     code = Code.RESOURCE_EXHAUSTED
 
 
-class Broken(HansaError):  # noqa: N818
+class Broken(HansaError):
     """State that should be sound is not."""
 
 
@@ -95,7 +95,7 @@ class StoreFailed(Broken):
     """The store cannot be written or read just now."""
 
 
-class Unreachable(HansaError):  # noqa: N818
+class Unreachable(HansaError):
     """Nobody answers at that address."""
 
     code = Code.UNAVAILABLE

@@ -1,14 +1,15 @@
 """Frames: how a model's bytes are laid out, cut, checked and put together again.
 
-The payload is each tensor's little-endian bytes padded to 64, in the manifest's order, cut into frames of 1 MiB (the last
-may be shorter). The same frame is the unit on the wire, in the store and in the arithmetic. Offsets are multiples of 64,
-so no number ever lies across two frames.
+The payload is each tensor's little-endian bytes padded to 64, in the manifest's order, cut into frames of 1 MiB (the
+last may be shorter). The same frame is the unit on the wire, in the store and in the arithmetic. Offsets are multiples
+of 64, so no number ever lies across two frames.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -19,7 +20,7 @@ from hansa.common.model import DTYPES, Arrays, Manifest, ModelSpec, TensorInfo
 FRAME = 1 << 20
 ALIGN = 64
 
-Buffer = bytes | bytearray | memoryview | np.ndarray
+Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class Layout:
             tensor += 1
 
 
+def as_bytes(frame: Buffer) -> memoryview:
+    """Look at a buffer as plain bytes."""
+    return (frame.data if isinstance(frame, np.ndarray) else memoryview(frame)).cast("B")
+
+
 def numbers(info: TensorInfo, span: Span, frame: Buffer) -> np.ndarray:
     """Return the numbers of a span as a flat array that shares the frame's memory."""
     kind = DTYPES[info.dtype]
@@ -117,7 +123,7 @@ def pack(spec: ModelSpec, arrays: Arrays) -> np.ndarray:
 
 def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
     """Yield the payload's frames from frame `start` on, without copying."""
-    view = memoryview(payload)
+    view = memoryview(payload.data)
     for at in range(start * FRAME, len(view), FRAME):
         yield view[at : at + FRAME]
 
@@ -141,7 +147,7 @@ class Sealer:
 
     def feed(self, frame: Buffer) -> None:
         """Take the next frame."""
-        whole = memoryview(frame)
+        whole = as_bytes(frame)
         for span in self.layout.spans(self.next):
             info = self.layout.spec.tensors[span.tensor]
             if info.is_float:
@@ -196,7 +202,7 @@ class FrameCheck:
 
     def feed(self, frame: Buffer) -> None:
         """Take the next frame; raise Rejected, naming the tensor, if it cannot be right."""
-        layout, size = self.sealer.layout, memoryview(frame).nbytes
+        layout, size = self.sealer.layout, as_bytes(frame).nbytes
         if self.complete:
             raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
         if size != layout.frame_size(self.next):
@@ -222,7 +228,7 @@ def seal(spec: ModelSpec, payload: np.ndarray) -> Manifest:
 def select(source: Layout, read: Callable[[int], bytes], wanted: Sequence[int]) -> Iterator[bytes]:
     """Yield the frames of a payload that holds only some of a model's tensors.
 
-    `read` returns a stored frame of the whole model. If all tensors are wanted, the stored frames pass through as they are.
+    `read` returns a stored frame of the whole model. If all tensors are wanted, they pass through unchanged.
     """
     if len(wanted) == len(source.spec.tensors):
         yield from (read(i) for i in range(source.frames))

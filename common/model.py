@@ -21,8 +21,8 @@ MAX_BYTES = 1 << 42  # 4 TiB: far above any model, far below overflow
 DTYPES: Mapping[str, np.dtype[np.generic]] = {
     name: np.dtype(name).newbyteorder("<")
     for name in (
-        ("float16", "float32", "float64", "bool")
-        + ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+        *("float16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     )
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
@@ -152,6 +152,13 @@ def difference(wanted: ModelSpec, given: ModelSpec, most: int = 5) -> str | None
     if not said and given.names != wanted.names:
         said = ["the tensors are not in the model's order"]
     return "; ".join(said) or None
+
+
+def require_fit(wanted: ModelSpec, given: ModelSpec) -> None:
+    """Refuse a spec that differs from what was asked for."""
+    wrong = difference(wanted, given)
+    if wrong:
+        raise Rejected(wrong)
 
 
 def _alike(a: TensorInfo, b: TensorInfo) -> bool:

@@ -16,7 +16,7 @@ def build(app: App, seed: int, device: str) -> Any:
     import torch
 
     torch.manual_seed(seed)
-    np.random.seed(seed % (1 << 32))  # noqa: NPY002 - an app may use it
+    np.random.seed(seed % (1 << 32))
     made = app.model()
     if app.train is not None:
         if not isinstance(made, Mapping):

@@ -1,9 +1,9 @@
 """Defaults for options from a TOML file. Flags come first, then HANSA_* variables, then the file.
 
-    [operator]                      # job and site commands
-    controller = "10.0.0.5:7300"
-    [learner]                       # hansa learner start|stop|status
-    site = "st-mary"
+[operator]                      # job and site commands
+controller = "10.0.0.5:7300"
+[learner]                       # hansa learner start|stop|status
+site = "st-mary"
 """
 
 from pathlib import Path

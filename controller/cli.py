@@ -32,11 +32,17 @@ def controller() -> None:
     show_default=True,
     help="The one port that sites and operators dial; port 0 takes a free one.",
 )
-@click.option("--store", envvar="HANSA_STORE", help="Where models live: memory: or disk:PATH (default: disk below --state).")
+@click.option(
+    "--store", envvar="HANSA_STORE", help="Where models live: memory: or disk:PATH (default: disk below --state)."
+)
 @state_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
-@click.option("--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats.")
-@click.option("--grace", type=click.FloatRange(0), default=15.0, show_default=True, help="Seconds a lost site may take to return.")
+@click.option(
+    "--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats."
+)
+@click.option(
+    "--grace", type=click.FloatRange(0), default=15.0, show_default=True, help="Seconds a lost site may take to return."
+)
 @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
 def start(
     listen: str, store: str | None, state: Path | None, insecure: bool, heartbeat: float, grace: float, daemon: bool

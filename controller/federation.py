@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from hansa.common.clock import Clock
-from hansa.common.errors import NotFound, Refused, StoreFailed, one_line
+from hansa.common.errors import NotFound, Refused, StoreFailed
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec
@@ -51,8 +51,8 @@ class Federation:
         for record in await self.workers.journal(self._journal.jobs):
             try:
                 await self._resume(record)
-            except Exception as error:  # one damaged job must not keep the others from going on
-                log.exception("job %s cannot be resumed: %s", record.id, one_line(error))
+            except Exception:  # one damaged job must not keep the others from going on
+                log.exception("job %s cannot be resumed", record.id)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -146,7 +146,7 @@ class Federation:
                 await self.workers.journal(self._journal.append, job, sequence, text)
             except StoreFailed as error:
                 if not warned:
-                    log.exception("job %s waits: %s", job, error)
+                    log.error("job %s waits: %s", job, error)  # noqa: TRY400 - the reason is in the message
                 warned = True
                 await asyncio.sleep(1.0)
             else:
@@ -184,4 +184,3 @@ class Federation:
         while True:
             await self.clock.sleep_until(self.clock.now() + self.fleet.heartbeat)
             self.fleet.reap()
-

@@ -106,8 +106,8 @@ class Fleet:
             silent = self._clock.now() - held.last_seen
             if silent < 2 * self.heartbeat:
                 raise Taken(
-                    f"another {session.role} of site {session.site!r} is attending from {held.peer or 'elsewhere'} since"
-                    f" {iso(held.since)}; stop it first or choose another --site name"
+                    f"another {session.role} of site {session.site!r} is attending from {held.peer or 'elsewhere'}"
+                    f" since {iso(held.since)}; stop it first or choose another --site name"
                 )
         if held:
             held.close()

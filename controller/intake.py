@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hansa.common.errors import Refused, Rejected, Stale
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
-from hansa.common.model import Manifest, check_manifest, difference
+from hansa.common.model import Manifest, check_manifest, require_fit
 from hansa.common.tasks import Init, Receipt, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.stores import Draft
@@ -128,11 +128,9 @@ class Intake:
                 wanted = (await self._federation.manifest(task.work.model)).spec
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
-                wrong = difference(wanted, manifest.spec)
-                if wrong:
-                    raise Rejected(wrong)
+                require_fit(wanted, manifest.spec)
             elif not isinstance(task.work, Init):
-                raise Rejected(f"task {task.id} asks for no model")
+                raise Refused(f"task {task.id} asks for no model")
         except Rejected as error:
             await self._quarantine(runner, task, str(error))
             raise

@@ -229,8 +229,8 @@ class JobRunner:
             seconds=round(end - state.submitted, 3),
             submitted=iso(state.submitted),
             metrics=newest.metrics() if newest else {},
-            bytes_up=self._total("bytes_up", self.bytes_up - self._counted_up),
-            bytes_down=self._total("bytes_down", self.bytes_down - self._counted_down),
+            bytes_up=sum(record.bytes_up for record in state.history) + self.bytes_up - self._counted_up,
+            bytes_down=sum(record.bytes_down for record in state.history) + self.bytes_down - self._counted_down,
             sites=tuple(self._site_views()),
             history=tuple(
                 HistoryView(
@@ -247,9 +247,6 @@ class JobRunner:
                 if history
             ),
         )
-
-    def _total(self, what: str, uncounted: int) -> int:
-        return sum(getattr(record, what) for record in self.machine.state.history) + uncounted
 
     def _site_views(self) -> list[SiteProgress]:
         state = self.machine.state

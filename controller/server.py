@@ -96,4 +96,3 @@ def _offer(
             handler(operators["Operator"], OperatorServicer(federation, status)),
         )
     )
-

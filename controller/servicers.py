@@ -32,7 +32,7 @@ class FleetServicer:
         self._federation = federation
         self._name = name
 
-    async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:  # noqa: N802
+    async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:
         """Keep a daemon's session for as long as its stream lives."""
         session = self._enrol(await anext(aiter(messages), fleet.FromSite()), context)
         self._federation.fleet.attend(session)
@@ -89,7 +89,7 @@ class FleetServicer:
         session.close()
         return goodbye
 
-    async def Fetch(self, request: fleet.FetchRequest, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
+    async def Fetch(self, request: fleet.FetchRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a model that one of the site's open tasks starts from."""
         site, key = SiteName(request.site), ModelKey(request.model)
         runner = self._federation.runner(JobId(key.partition("/")[0]))
@@ -100,7 +100,7 @@ class FleetServicer:
             runner.bytes_down += len(message)
             yield message
 
-    async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:  # noqa: N802
+    async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
         manifest = codec.manifest_from_wire(request.manifest)
         facts = _parsed(codec.facts_from_wire, request.facts)
@@ -108,7 +108,7 @@ class FleetServicer:
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
         return fleet.OfferReply(start=start, receipt=codec.receipt_to_wire(receipt) if receipt else None)
 
-    async def Upload(self, messages: AsyncIterator[bytes], context: Any) -> fleet.Receipt:  # noqa: N802
+    async def Upload(self, messages: AsyncIterator[bytes], context: Any) -> fleet.Receipt:
         """Take the frames of an offered update."""
         stream = aiter(messages)
         header = _decoded(fleet.UploadHeader, await anext(stream, b""))
@@ -116,7 +116,7 @@ class FleetServicer:
         receipt = await self._federation.intake.receive(site, task, header.start, stream)
         return codec.receipt_to_wire(receipt)
 
-    async def Report(self, request: fleet.TaskReport, context: Any) -> fleet.ReportReply:  # noqa: N802
+    async def Report(self, request: fleet.TaskReport, context: Any) -> fleet.ReportReply:
         """Take an evaluation or a failure."""
         task, site = TaskId(request.task), SiteName(request.site)
         runner = self._federation.runner(job_of(task))
@@ -144,7 +144,7 @@ class OperatorServicer:
         self._federation = federation
         self._status = status
 
-    async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> operator.JobReply:  # noqa: N802
+    async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> operator.JobReply:
         """Validate and start a job."""
         stream = aiter(messages)
         header = _decoded(operator.SubmitHeader, await anext(stream, b""))
@@ -156,16 +156,16 @@ class OperatorServicer:
         runner = await self._federation.submit(spec, manifest, stream)
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
-    async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:  # noqa: N802
+    async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """Show one job."""
         return operator.JobReply(view_json=self._federation.find(request.job).view().model_dump_json())
 
-    async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:  # noqa: N802
+    async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:
         """List all jobs."""
         views = [runner.view(history=False).model_dump_json() for runner in self._federation.jobs]
         return operator.ListReply(views_json=views)
 
-    async def Watch(self, request: operator.JobRequest, context: Any) -> AsyncIterator[operator.JobReply]:  # noqa: N802
+    async def Watch(self, request: operator.JobRequest, context: Any) -> AsyncIterator[operator.JobReply]:
         """Send a job's view after every change until it has ended."""
         runner = self._federation.find(request.job)
         while not runner.machine.ended:
@@ -174,7 +174,7 @@ class OperatorServicer:
             await asyncio.sleep(WATCH_PAUSE)
         yield operator.JobReply(view_json=runner.view().model_dump_json())
 
-    async def Cancel(self, request: operator.JobRequest, context: Any) -> operator.JobReply:  # noqa: N802
+    async def Cancel(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """End a job."""
         runner = self._federation.find(request.job)
         if runner.machine.ended:
@@ -182,7 +182,7 @@ class OperatorServicer:
         await runner.post(ev.CancelAsked(at=self._federation.clock.now()))
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
-    async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
+    async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
         runner = self._federation.find(request.job)
         state = runner.machine.state
@@ -195,11 +195,11 @@ class OperatorServicer:
         async for message in _send(self._federation, key, set()):
             yield message
 
-    async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:  # noqa: N802
+    async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:
         """List the fleet."""
         return operator.SitesReply(views_json=[view.model_dump_json() for view in self._federation.fleet.views()])
 
-    async def Status(self, request: operator.StatusRequest, context: Any) -> operator.StatusReply:  # noqa: N802
+    async def Status(self, request: operator.StatusRequest, context: Any) -> operator.StatusReply:
         """Say how the controller is."""
         counts: dict[str, int] = {}
         for runner in self._federation.jobs:

@@ -35,7 +35,7 @@ def generate(target: Path, tools: Path) -> list[Path]:
         linked = Path(scratch) / "hansa" / "protos"  # the import path the .proto files name
         linked.parent.mkdir()
         linked.symlink_to(HERE)
-        command = [python, "-m", "grpc_tools.protoc", f"--proto_path={scratch}"]
+        command: list[str | Path] = [python, "-m", "grpc_tools.protoc", f"--proto_path={scratch}"]
         command += [f"--plugin=protoc-gen-mypy={python.parent / 'protoc-gen-mypy'}"]
         command += [f"--python_out={target}", f"--mypy_out=quiet:{target}"]
         subprocess.run([*command, *(f"hansa/protos/{name}" for name in SOURCES)], check=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from hansa.common.errors import InvalidInput, InvalidJob
 from hansa.common.job import problems
@@ -26,7 +26,7 @@ class NonIidL(Value):
 
 
 Partition = Annotated[Iid | NonIidL, Field(discriminator="kind")]
-KINDS = {"iid": Iid, "non-iid-l": NonIidL}
+KINDS: dict[str, type[Iid | NonIidL]] = {"iid": Iid, "non-iid-l": NonIidL}
 
 
 def parse_partition(given: Mapping[str, Any]) -> Partition:
@@ -35,9 +35,8 @@ def parse_partition(given: Mapping[str, Any]) -> Partition:
     if words["kind"] not in KINDS:
         hint = suggestion(str(words["kind"]), list(KINDS))
         raise InvalidJob(f"data.partition.kind: there is no {words['kind']!r}{hint}")
-    adapter: TypeAdapter[Partition] = TypeAdapter(KINDS[words["kind"]])
     try:
-        return adapter.validate_python(words)
+        return KINDS[words["kind"]].model_validate(words)
     except ValidationError as error:
         raise InvalidJob(problems(error, KINDS[words["kind"]], {}, within="data.partition")) from None
 
@@ -45,7 +44,7 @@ def parse_partition(given: Mapping[str, Any]) -> Partition:
 def sizes(shares: np.ndarray, total: int) -> np.ndarray:
     """Round shares of a total to integers that add up: floors first, then one more for the largest remainders."""
     exact = shares / shares.sum() * total
-    found = np.floor(exact).astype(np.int64)
+    found: np.ndarray = np.floor(exact).astype(np.int64)
     order = np.argsort(-(exact - found), kind="stable")
     found[order[: total - int(found.sum())]] += 1
     return found

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.data.partition import Iid, part, parse_partition
+from hansa.common.data.partition import Iid, parse_partition, part
 from hansa.common.data.sources import load_source
 from hansa.common.job import DataSpec
 

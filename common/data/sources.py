@@ -35,7 +35,9 @@ def load_source(name: str, seed: int) -> DataSet:
         train, test = load_npz(path, "train"), load_npz(path, "test")
         with np.load(path, allow_pickle=False) as arrays:
             return DataSet(train, test) if "x_test" in arrays else _with_test(train, seed)
-    raise InvalidInput(f"data.source: there is no data set {name!r}{suggestion(name, ['digits'])}, or give an .npz file")
+    raise InvalidInput(
+        f"data.source: there is no data set {name!r}{suggestion(name, ['digits'])}, or give an .npz file"
+    )
 
 
 def _with_test(held: Examples, seed: int) -> DataSet:

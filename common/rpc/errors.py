@@ -22,7 +22,7 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     raise AssertionError  # abort always raises
 
 
-class ErrorStatuses(grpc.aio.ServerInterceptor):
+class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
 
     async def intercept_service(
@@ -58,12 +58,11 @@ class ErrorStatuses(grpc.aio.ServerInterceptor):
                 await _abort(context, error, method)
 
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrapped = make(
+        return make(
             stream if fields["response_streaming"] else answer,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
-        return wrapped
 
 
 @contextmanager

@@ -21,9 +21,28 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
 
     @group.command(help=f"Start the {role} of a site: it dials the controller and works until it is stopped.")
     @controller_option
-    @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name, the same for its learner and evaluator.")
-    @click.option("--data", type=click.Path(path_type=Path), envvar="HANSA_DATA_PATH", required=True, help="The site's data, read by the app's loader (default: .npz with x, y).")
-    @click.option("--app", "apps", multiple=True, required=True, metavar="REF", help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.")
+    @click.option(
+        "--site",
+        type=Site(),
+        envvar="HANSA_SITE",
+        required=True,
+        help="The site's name, the same for its learner and evaluator.",
+    )
+    @click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        envvar="HANSA_DATA_PATH",
+        required=True,
+        help="The site's data, read by the app's loader (default: .npz with x, y).",
+    )
+    @click.option(
+        "--app",
+        "apps",
+        multiple=True,
+        required=True,
+        metavar="REF",
+        help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.",
+    )
     @state_option
     @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
     @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
@@ -42,7 +61,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         from hansa.common import logs
         from hansa.common.state import announce, detach, locked
 
-        folder = _folder(state, site, role)
+        folder = _folder(state, site)
         if not data.exists():
             raise InvalidData(f"--data {data}: no such file or folder")
         if daemon:
@@ -68,7 +87,9 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 from hansa.common.site.shelf import Shelf
 
                 shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
-                await start_daemon(options, shelf).run(lambda text: announce(f"ready {text}; state and log in {folder}"))
+                await start_daemon(options, shelf).run(
+                    lambda text: announce(f"ready {text}; state and log in {folder}")
+                )
 
             run_async(serve())
 
@@ -87,7 +108,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     def stop(site: str, state: Path | None) -> None:
         from hansa.common.state import stop as stop_holder
 
-        folder = _folder(state, site, role)
+        folder = _folder(state, site)
         stopped = stop_holder(folder, role)
         click.echo(f"{role} of {site} stopped" if stopped else f"no {role} is running on {folder}")
 
@@ -98,7 +119,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     def status(site: str, state: Path | None, as_json: bool) -> None:
         from hansa.common.state import holder
 
-        folder = _folder(state, site, role)
+        folder = _folder(state, site)
         pid = holder(folder, role)
         if as_json:
             print_json({"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)})
@@ -110,7 +131,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     return group
 
 
-def _folder(state: Path | None, site: str, role: str) -> Path:
+def _folder(state: Path | None, site: str) -> Path:
     return (state or Path("~/.hansa/sites") / site).expanduser().absolute()
 
 

@@ -11,11 +11,11 @@ from threading import Event
 
 from hansa.common.errors import HansaError, InvalidApp, InvalidData, Stale, one_line
 from hansa.common.ids import TaskId
+from hansa.common.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
 from hansa.common.tasks import Task
-from hansa.common.lifetime import stop_signal
 
 log = logging.getLogger(__name__)
 

@@ -87,7 +87,7 @@ class Client:
             async for frame in stream:
                 at = check.next * FRAME
                 check.feed(frame)
-                memoryview(payload)[at : at + len(frame)] = frame
+                memoryview(payload.data)[at : at + len(frame)] = frame
         return manifest, payload
 
     async def sites(self) -> list[DaemonView]:
@@ -120,6 +120,6 @@ class _Reaching:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, Unreachable):
             raise Unreachable(
-                f"no controller answers at {self._address} ({error}); is it running? `hansa controller start` starts one,"
-                " --controller or HANSA_CONTROLLER says where it is"
+                f"no controller answers at {self._address} ({error}); is it running? `hansa controller start` starts"
+                " one, --controller or HANSA_CONTROLLER says where it is"
             ) from None

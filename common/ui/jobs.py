@@ -73,7 +73,15 @@ def list_jobs(controller: str, as_json: bool) -> None:
         print_json([summary(view) for view in views])
         return
     rows = [
-        (v.job, v.name, v.status, f"{v.rounds}/{v.rounds_asked or '-'}", metrics_text(v), f"{v.seconds:.1f} s", v.reason)
+        (
+            v.job,
+            v.name,
+            v.status,
+            f"{v.rounds}/{v.rounds_asked or '-'}",
+            metrics_text(v),
+            f"{v.seconds:.1f} s",
+            v.reason,
+        )
         for v in views
     ]
     print_table(("job", "name", "status", "round", "metrics", "time", "reason"), rows, "no job was ever submitted here")
@@ -136,7 +144,13 @@ def cancel(job_id: str, controller: str, as_json: bool) -> None:
 @job.command()
 @click.argument("job_id", metavar="JOB")
 @controller_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The safetensors file to write.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The safetensors file to write.",
+)
 @click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
 @json_option
 def model(job_id: str, controller: str, output: Path, version: int | None, as_json: bool) -> None:

@@ -21,11 +21,8 @@ async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobVi
 
 
 async def _last(views: AsyncIterator[JobView]) -> JobView:
-    view = None
-    async for view in views:
-        pass
-    assert view is not None
-    return view
+    seen = [view async for view in views]
+    return seen[-1]
 
 
 async def _plain(views: AsyncIterator[JobView]) -> JobView:
@@ -76,7 +73,12 @@ def _render(view: JobView) -> Any:
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
     metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None and n != "examples")
-    rounds.add_row("rounds", ProgressBar(total=asked, completed=view.rounds, width=30), f"{view.rounds}/{view.rounds_asked}", metrics)
+    rounds.add_row(
+        "rounds",
+        ProgressBar(total=asked, completed=view.rounds, width=30),
+        f"{view.rounds}/{view.rounds_asked}",
+        metrics,
+    )
     sites = Table.grid(padding=(0, 2))
     for site in view.sites:
         total = max(site.epochs, 1)
@@ -84,7 +86,7 @@ def _render(view: JobView) -> Any:
         loss = f"loss {site.loss:.4f}" if site.loss is not None else ""
         bar = ProgressBar(total=total, completed=done, width=20)
         sites.add_row(site.site, bar, site.state, f"{site.examples} examples", loss)
-    parts = [head, rounds, Text(), sites]
+    parts: list[Any] = [head, rounds, Text(), sites]
     if view.reason and not view.ended:
         parts.append(Text(view.reason, style="yellow"))
     if view.status in ("failed", "cancelled"):

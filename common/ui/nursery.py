@@ -1,6 +1,7 @@
 """Processes for a federation on one machine: heavy imports are paid once, then each daemon is forked.
 
-A fork server imports PyTorch and the daemons' modules; every daemon is a real process of its own, made from it in milliseconds.
+A fork server imports PyTorch and the daemons' modules; every daemon is a real process of its own, forked from it in
+milliseconds.
 """
 
 import multiprocessing

@@ -16,7 +16,7 @@ DEFAULT_CONTROLLER = "127.0.0.1:7300"
 T = TypeVar("T")
 
 
-class Address(click.ParamType):
+class Address(click.ParamType[str]):
     """HOST:PORT."""
 
     name = "HOST:PORT"
@@ -26,7 +26,7 @@ class Address(click.ParamType):
         return _checked(parse_address, value, self, param, ctx)
 
 
-class Site(click.ParamType):
+class Site(click.ParamType[str]):
     """A site's name."""
 
     name = "NAME"
@@ -36,7 +36,7 @@ class Site(click.ParamType):
         return _checked(site_name, value, self, param, ctx)
 
 
-def _checked(check: Callable[[str], str], value: Any, kind: click.ParamType, param: Any, ctx: Any) -> str:
+def _checked(check: Callable[[str], str], value: Any, kind: click.ParamType[str], param: Any, ctx: Any) -> str:
     try:
         return check(str(value))
     except HansaError as error:

@@ -26,7 +26,11 @@ from hansa.common.views import JobView
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--sites", type=click.IntRange(1, 1000), help="How many sites (default: the job file's data.sites).")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where results and logs go (default: a new folder below .hansa/runs).")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results and logs go (default: a new folder below .hansa/runs).",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object instead of the live view and summary.")
 def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Run a whole federation on this machine: controller, learners and evaluators as real processes.
@@ -35,7 +39,9 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     """
     spec = load_job(file, changes)
     if spec.data is None:
-        raise InvalidJob(f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}")
+        raise InvalidJob(
+            f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}"
+        )
     folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
     federation = LocalFederation(spec, sites or spec.data.sites, folder)
     try:
@@ -50,7 +56,7 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     raise SystemExit(exit_code(view))
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(Exception):
     """Ctrl-C, or a polite kill."""
 
 
@@ -127,7 +133,9 @@ class LocalFederation:
             answer = (await loop.run_in_executor(None, answers.readline)).strip()
         read.close()
         if not answer.startswith("ready "):
-            raise HansaError(answer.removeprefix("failed ") or f"the controller did not start; see {self._log('controller')}")
+            raise HansaError(
+                answer.removeprefix("failed ") or f"the controller did not start; see {self._log('controller')}"
+            )
         return str(json.loads((state / "controller.lock").read_text())["address"])
 
     def _start_site(self, role: str, name: str, address: str, *more: str) -> None:
@@ -187,7 +195,9 @@ def _conclude(view: JobView, folder: Path) -> None:
     accuracy = view.metrics.get("accuracy")
     quality = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {view.metrics.get('loss') or 0:.4f}"
     examples = int(view.metrics.get("examples") or 0)
-    click.echo(f"Done: {len(last.contributions)} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s.")
+    click.echo(
+        f"Done: {len(last.contributions)} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s."
+    )
     click.echo(f"  result   {quality} on {examples} test examples that no site trained on")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
@@ -195,6 +205,10 @@ def _conclude(view: JobView, folder: Path) -> None:
     click.echo()
     click.echo("Next:")
     python = os.path.relpath(sys.executable)
-    click.echo(f"  {python} examples/digits/predict.py {where}/model.safetensors" if view.name == "digits" else f"  load {where}/model.safetensors with safetensors.torch.load_file")
+    click.echo(
+        f"  {python} examples/digits/predict.py {where}/model.safetensors"
+        if view.name == "digits"
+        else f"  load {where}/model.safetensors with safetensors.torch.load_file"
+    )
     click.echo("  hansa run … --sites 8 --set train.epochs=1     change the federation")
-    click.echo("  README.md, \"Five minutes on two terminals\"       run controller and learners as daemons")
+    click.echo('  README.md, "Five minutes on two terminals"       run controller and learners as daemons')

@@ -1,8 +1,8 @@
 """Exact sums: terms are rounded to a fixed grid before they are added, so that all additions are exact.
 
 Each term p·w is rounded to a multiple of 2^-bits (by adding and subtracting 1.5·2^(52-bits)). Sums of such terms stay
-multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of contributions, never on
-their order, and taking one away restores the sum bit for bit. The grid itself is a function of the set, too.
+multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of contributions, never
+on their order, and taking one away restores the sum bit for bit. The grid itself is a function of the set, too.
 """
 
 import math

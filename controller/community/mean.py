@@ -36,7 +36,9 @@ class _Source:
     total: float = 1.0
 
 
-def merge(parts: Sequence[Weighted], current: StoredModel, draft: Draft, pool: Executor) -> tuple[Manifest, list[float]]:
+def merge(
+    parts: Sequence[Weighted], current: StoredModel, draft: Draft, pool: Executor
+) -> tuple[Manifest, list[float]]:
     """Write the weighted mean into a draft and return its manifest and peaks; the caller publishes."""
     live = [part for part in parts if part.weight > 0]
     sources = [_source(live, current, i) for i in range(len(current.manifest.spec.tensors))]
@@ -69,7 +71,9 @@ def _frame(sources: Sequence[_Source], current: StoredModel, index: int) -> np.n
     spans = list(current.layout.spans(index))
     infos = [current.manifest.spec.tensors[span.tensor] for span in spans]
     rooms = [numbers(info, span, made) for info, span in zip(infos, spans, strict=True)]
-    totals = [np.zeros(room.size) if sources[span.tensor].grid else room for room, span in zip(rooms, spans, strict=True)]
+    totals = [
+        np.zeros(room.size) if sources[span.tensor].grid else room for room, span in zip(rooms, spans, strict=True)
+    ]
     models = {part.model.key: part for span in spans for part in sources[span.tensor].parts}
     for part in models.values():
         cache: dict[int, bytes] = {}  # one model's frame at a time, however many models there are
@@ -84,14 +88,11 @@ def _frame(sources: Sequence[_Source], current: StoredModel, index: int) -> np.n
                 source.grid.add(total, values, part.weight)
     for span, room, total in zip(spans, rooms, totals, strict=True):
         if sources[span.tensor].grid:
-            total /= sources[span.tensor].total
-            room[...] = total.astype(room.dtype)
+            room[...] = (total / sources[span.tensor].total).astype(room.dtype)
     return made
 
 
-def _read(
-    model: StoredModel, name: str, span: Span, kind: np.dtype[np.generic], cache: dict[int, bytes]
-) -> np.ndarray:
+def _read(model: StoredModel, name: str, span: Span, kind: np.dtype[np.generic], cache: dict[int, bytes]) -> np.ndarray:
     """Return a span of a tensor from a model whose payload may be laid out differently (a partial update)."""
     begin = model.layout.offsets[model.manifest.spec.index[name]] + span.start
     pieces, end = [], begin + span.size

@@ -1,8 +1,8 @@
 """The state machine of one job.
 
-    gathering ──► initialising ──► training ⟲ rounds ──► closing ──► ended
-        ▲                             │
-        └──── too few sites left ◄────┘        (cancel and failure lead from anywhere to ended)
+gathering ──► initialising ──► training ⟲ rounds ──► closing ──► ended
+    ▲                             │
+    └──── too few sites left ◄────┘        (cancel and failure lead from anywhere to ended)
 """
 
 from collections.abc import Iterable
@@ -329,11 +329,8 @@ class Machine:
         return self._after_evaluation(event.at)
 
     def _evaluating(self, version: int | None = None) -> list[Task]:
-        found = []
-        for task in self.state.tasks.values():
-            if isinstance(task.work, Evaluate) and version in (None, task.work.version):
-                found.append(task)
-        return found
+        found = [task for task in self.state.tasks.values() if isinstance(task.work, Evaluate)]
+        return [task for task in found if version in (None, getattr(task.work, "version", None))]
 
     def _after_evaluation(self, now: float) -> list[Effect]:
         if self.state.phase == "closing" and not self._evaluating():

@@ -40,8 +40,8 @@ class SyncState(BaseModel):
 class Sync(Pacer):
     """All sites of a round train from the same model; the round is merged when all have answered.
 
-    At the deadline it is merged with those that have, if they are enough for the quorum; otherwise the sites that are late
-    get one more deadline, and then what is there is merged.
+    At the deadline it is merged with those that have, if they are enough for the quorum; otherwise the sites that are
+    late get one more deadline, and then what is there is merged.
     """
 
     rounds: int = Field(10, ge=1, description="how many rounds")

@@ -1,6 +1,7 @@
 """`hansa rules list|show`."""
 
 import inspect
+from typing import Any
 
 import click
 
@@ -49,7 +50,7 @@ def show(name: str, as_json: bool) -> None:
             click.echo(f"    (or: {', '.join(sorted(others))})")
 
 
-def _describe(point: str, kind: str) -> dict[str, object]:
+def _describe(point: str, kind: str) -> dict[str, Any]:
     cls = plugins.kinds(point)[kind]
     parameters = [
         {"name": name, "default": field.default, "meaning": field.description or ""}

@@ -1,7 +1,8 @@
 """The contract of a store. Methods block and may be called from any worker thread.
 
-A model is immutable: it is written frame by frame into a draft, and appears under its key at once and whole when the draft is
-published. Publishing returns when the model is durable. Readers that opened a model may go on after it is deleted.
+A model is immutable: it is written frame by frame into a draft, and appears under its key at once and whole when the
+draft is published. Publishing returns when the model is durable. Readers that opened a model may go on after it is
+deleted.
 """
 
 from abc import ABC, abstractmethod

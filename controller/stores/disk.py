@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hansa.common.codec import manifest_from_wire, manifest_to_wire
 from hansa.common.errors import Broken, NotFound, StoreFailed
-from hansa.common.frames import FRAME, Buffer, Layout
+from hansa.common.frames import FRAME, Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
@@ -49,7 +49,7 @@ class _Draft(Draft):
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
-            rest, at = memoryview(frame).cast("B"), index * FRAME
+            rest, at = as_bytes(frame), index * FRAME
             while rest:
                 written = os.pwrite(self._handle, rest, at)
                 rest, at = rest[written:], at + written
@@ -65,7 +65,7 @@ class _Draft(Draft):
             os.close(self._handle)
             self._handle = -1
             self._final.parent.mkdir(exist_ok=True)
-            os.replace(self._draft, self._final)  # a reader sees the old model or the new, never half
+            self._draft.replace(self._final)  # a reader sees the old model or the new, never half
             _sync_folder(self._final.parent)
         except OSError as error:
             raise StoreFailed(f"writing {self._final}: {error.strerror}") from error
