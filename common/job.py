@@ -1,22 +1,27 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, weigh, merge, server) stay plain here: which kinds there are is the controller's
-business, and `hansa.controller.rules.compose` checks them when a job is submitted.
+The parts of a rule (pace, sample, weigh, merge, server) stay plain: they are checked against the registered plugins,
+and `hansa.controller.rules.compose` makes plugins of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
+from hansa.common import plugins
 from hansa.common.errors import InvalidJob
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS, suggestion
 from hansa.common.tasks import OptimizerSpec, ValidationSpec, Value
 
 Part = Mapping[str, Any]
+FieldPath = tuple[Any, ...]
+Problem = tuple[FieldPath, str]  # where, and what is wrong there
+Lines = Mapping[FieldPath, int]  # on which line each field stands
 
 
 class TrainSpec(Value):
@@ -104,28 +109,62 @@ class JobSpec(Value):
         return getattr(self, point) if point in POINTS else None
 
 
-def parse_job(data: object, lines: Mapping[tuple[Any, ...], int] | None = None, source: str = "") -> JobSpec:
-    """Turn a document into a JobSpec or raise InvalidJob naming every wrong field."""
+def parse_job(data: object, lines: Lines | None = None, source: str = "", final: bool = True) -> JobSpec:
+    """Turn a document into a JobSpec or raise InvalidJob naming every wrong field.
+
+    Rules and kinds of plugins that are not known here are faults only if `final`: a controller may know more of them.
+    """
     if not isinstance(data, Mapping):
         raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
+    faults = part_faults(data, final)
     try:
-        return JobSpec.model_validate(data)
+        spec = JobSpec.model_validate(data)
     except ValidationError as error:
-        raise InvalidJob(problems(error, JobSpec, lines or {}, source)) from None
+        faults = problems(error, JobSpec) + faults
+    if faults:
+        raise InvalidJob([located(fault, lines or {}, source) for fault in sorted(faults, key=_line_in(lines or {}))])
+    return spec
 
 
-def problems(
-    error: ValidationError, model: type[Value], lines: Mapping[tuple[Any, ...], int], source: str = "", within: str = ""
-) -> list[str]:
-    """Describe every fault that pydantic found, with the field's path and, if known, its line."""
-    found = []
-    for fault in error.errors(include_url=False):
-        path = tuple(fault["loc"])
-        text = describe(fault, model, path)
-        where = f"{source}:{lines[path]}: " if path in lines else (f"{source}: " if source else "")
-        field = ".".join(str(step) for step in ((within, *path) if within else path))
-        found.append(f"{where}{field}: {text}" if field else f"{where}{text}")
-    return found
+def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
+    """Check the rule and its parts against the plugins that are registered here."""
+    known = plugins.rules()
+    name = data.get("rule", JobSpec.model_fields["rule"].default)
+    if name not in known:
+        return [(("rule",), f"there is no rule {name!r}" + suggestion(str(name), list(known)))] if final else []
+    faults: list[Problem] = []
+    for point in POINTS:
+        given = data.get(point)
+        if given is not None and not isinstance(given, Mapping):
+            continue  # JobSpec says so
+        kind, kinds = (given or {}).get("kind"), plugins.kinds(point)
+        if kind is not None and kind not in kinds:
+            if final:
+                faults.append(((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds))))
+            continue
+        try:
+            plugins.fill(point, known[name], given)
+        except ValidationError as error:
+            cls = kinds[str(kind or known[name].parts[point]["kind"])]
+            faults += problems(error, cls, (point,))
+    return faults
+
+
+def problems(error: ValidationError, model: type[Value], within: FieldPath = ()) -> list[Problem]:
+    """Describe every fault that pydantic found, with the field's path."""
+    return [((*within, *f["loc"]), describe(f, model, f["loc"])) for f in error.errors(include_url=False)]
+
+
+def located(problem: Problem, lines: Lines, source: str = "") -> str:
+    """Write a problem with its field and, if known, its line."""
+    path, text = problem
+    where = f"{source}:{lines[path]}: " if path in lines else (f"{source}: " if source else "")
+    field = ".".join(str(step) for step in path)
+    return f"{where}{field}: {text}" if field else f"{where}{text}"
+
+
+def _line_in(lines: Lines) -> Callable[[Problem], int]:
+    return lambda problem: lines.get(problem[0], 1 << 30)
 
 
 def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
@@ -163,7 +202,8 @@ def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
     if isinstance(data, dict):
         for change in changes:
             apply_change(data, change)
-    spec = parse_job(data, lines, str(path))
+    importlib.import_module("hansa.controller.rules")  # registers what is known on this machine
+    spec = parse_job(data, lines, str(path), final=False)
     if spec.init:
         spec = spec.model_copy(update={"init": str((path.parent / spec.init).resolve())})
     return spec

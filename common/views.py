@@ -23,6 +23,7 @@ class HistoryView(Value):
     round: int
     seconds: float  # since the job was submitted
     metrics: Mapping[str, Number] = {}
+    examples: int = 0  # that the metrics are over
     contributions: Mapping[str, float] = {}
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     bytes_up: int = 0
@@ -55,6 +56,7 @@ class JobView(Value):
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}
+    examples: int = 0  # that the metrics are over
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()

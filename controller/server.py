@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +66,15 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:
-    try:
-        port = server.add_insecure_port(listen)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise Taken(f"cannot listen on {listen}: the port is in use or the address is not this machine's")
-    return f"{listen.rpartition(':')[0]}:{port}"
+    host, _, port = listen.rpartition(":")
+    try:  # gRPC would only write the reason to standard error
+        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+    except OSError as error:
+        raise Taken(f"cannot listen on {listen}: {error.strerror}") from None
+    return f"{host}:{server.add_insecure_port(listen)}"
 
 
 def _offer(

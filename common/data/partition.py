@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from hansa.common.errors import InvalidInput, InvalidJob
-from hansa.common.job import problems
+from hansa.common.job import located, problems
 from hansa.common.plugins import suggestion
 from hansa.common.tasks import Value
 
@@ -38,7 +38,8 @@ def parse_partition(given: Mapping[str, Any]) -> Partition:
     try:
         return KINDS[words["kind"]].model_validate(words)
     except ValidationError as error:
-        raise InvalidJob(problems(error, KINDS[words["kind"]], {}, within="data.partition")) from None
+        faults = problems(error, KINDS[words["kind"]], ("data", "partition"))
+        raise InvalidJob([located(fault, {}) for fault in faults]) from None
 
 
 def sizes(shares: np.ndarray, total: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The commands that learner and evaluator share."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,8 @@ def _folder(state: Path | None, site: str) -> Path:
 
 
 def _set_up_torch(device: str, threads: int | None) -> None:
+    # Several learners often share a machine: threads that wait must not spin away the others' cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
     if threads:

@@ -10,7 +10,7 @@ from hansa.common import codec
 from hansa.common.errors import Unreachable
 from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
 from hansa.common.ids import ModelKey, TaskId
-from hansa.common.model import Manifest, ModelSpec, check_manifest
+from hansa.common.model import DTYPES, Manifest, ModelSpec, check_manifest
 from hansa.common.rpc.errors import translated
 from hansa.common.site.attendance import Attendance
 from hansa.common.tasks import Receipt, UpdateFacts
@@ -40,10 +40,13 @@ class Fetcher:
             arrived = await self._receive(_part(manifest, list(header.sent)), stream)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
-            array = arrived[info.name] if info.name in arrived else self._held[digest].reshape(info.shape)
+            array = arrived.get(info.name)
+            if array is None:  # a digest stands for bytes: the tensor that had them may have had another type
+                array = self._held[digest].view(DTYPES[info.dtype]).reshape(info.shape)
             array.flags.writeable = False
             arrays[info.name] = array
-        self._held = {digest: arrays[name] for name, digest in zip(manifest.spec.names, manifest.digests, strict=True)}
+        held = zip(manifest.spec.names, manifest.digests, strict=True)
+        self._held = {digest: arrays[name].reshape(-1).view(np.uint8) for name, digest in held}
         return manifest, arrays
 
     async def _receive(self, part: Manifest, frames: AsyncIterator[bytes]) -> dict[str, np.ndarray]:

@@ -182,5 +182,5 @@ def metrics_text(view: JobView) -> str:
 
 
 def _numbers(metrics: object) -> str:
-    shown = [f"{n} {v:.4f}" for n, v in dict(metrics).items() if v is not None and n != "examples"]  # type: ignore[call-overload]
+    shown = [f"{n} {v:.4f}" for n, v in dict(metrics).items() if v is not None]  # type: ignore[call-overload]
     return ", ".join(shown) or "-"

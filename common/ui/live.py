@@ -32,10 +32,10 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
         if view.status != status and not view.ended:
             status = view.status
             click.echo(f"job {view.job} ({view.name}): {status}")
-        versions = [entry for entry in view.history if entry.version > told]
-        for entry in versions:
-            newest = entry is versions[-1]
-            if entry.metrics or not newest or view.ended:
+        evaluated = max((entry.version for entry in view.history if entry.metrics), default=0)
+        due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
+        for entry in view.history:
+            if told < entry.version <= due:
                 click.echo(_line(entry, view))
                 told = entry.version
     assert view is not None
@@ -44,7 +44,7 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
 
 
 def _line(entry: HistoryView, view: JobView) -> str:
-    values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None and n != "examples")
+    values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     return f"round {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
@@ -72,7 +72,7 @@ def _render(view: JobView) -> Any:
     head.append(f"   {view.rule}   {view.seconds:.0f} s")
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
-    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None and n != "examples")
+    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None)
     rounds.add_row(
         "rounds",
         ProgressBar(total=asked, completed=view.rounds, width=30),

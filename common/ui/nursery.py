@@ -22,8 +22,13 @@ PRELOADED = [
 ]
 
 
-def _become(arguments: Sequence[str], log: Path, answer: Connection | None) -> None:
+def _become(
+    arguments: Sequence[str], log: Path, answer: Connection | None, folder: Path, environment: dict[str, str]
+) -> None:
     """Run a hansa command in a new process, its output in a log file."""
+    os.chdir(folder)  # the fork server keeps those of its own start
+    os.environ.clear()
+    os.environ.update(environment)
     from hansa.common.cli import hansa
     from hansa.common.state import READY
 
@@ -46,9 +51,18 @@ class Nursery:
         self._context.set_forkserver_preload(PRELOADED)
         self.processes: dict[str, ForkServerProcess] = {}
 
-    def start(self, name: str, arguments: Sequence[str], log: Path, answer: Connection | None = None) -> None:
-        """Start a command under a name."""
-        process = self._context.Process(target=_become, args=(arguments, log, answer), name=name)
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        answer: Connection | None = None,
+        folder: Path | None = None,
+        **environment: str,
+    ) -> None:
+        """Start a command under a name, in this or another folder, with our environment and some more."""
+        place = (folder or Path.cwd(), os.environ | environment)
+        process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
         process.start()
         self.processes[name] = process
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,17 +89,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     if not rows:
         click.echo(empty)
         return
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+        for row in (columns, *rows):
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=not console.is_terminal)
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    console.print(table, soft_wrap=not console.is_terminal)
+    Console().print(table)
 
 
 def amount(count: float) -> str:

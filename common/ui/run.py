@@ -194,11 +194,9 @@ def _conclude(view: JobView, folder: Path) -> None:
     last = view.history[-1]
     accuracy = view.metrics.get("accuracy")
     quality = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {view.metrics.get('loss') or 0:.4f}"
-    examples = int(view.metrics.get("examples") or 0)
-    click.echo(
-        f"Done: {len(last.contributions)} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s."
-    )
-    click.echo(f"  result   {quality} on {examples} test examples that no site trained on")
+    sites = len(last.contributions)
+    click.echo(f"Done: {sites} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s.")
+    click.echo(f"  result   {quality} on {view.examples} test examples that no site trained on")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
     click.echo(f"  report   {where}/report.json, logs in {where}/logs")

@@ -26,6 +26,10 @@ class VersionRecord(BaseModel):
     bytes_down: int = 0
     reports: dict[SiteName, Evaluation] = {}
 
+    def examples(self) -> int:
+        """Return how many examples the metrics are over."""
+        return sum(report.n for report in self.reports.values())
+
     def metrics(self) -> dict[str, float]:
         """Pool the reports: sums over sites first, ratios last."""
         reports = [report for report in self.reports.values() if report.n]
@@ -39,7 +43,7 @@ class VersionRecord(BaseModel):
         for name in sorted({name for report in reports for name in report.metrics}):
             holders = [report for report in reports if name in report.metrics]
             found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
-        return found | {"examples": float(total)}
+        return found
 
 
 class Commit(Value):

@@ -1,0 +1,52 @@
+"""What the benchmarks share: tables on the screen, results as JSON, a description of the machine."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine that figures come from."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    return {
+        "cores": os.cpu_count(),
+        "cpu": names[0] if names else platform.processor(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("grpcio", "numpy", "torch")},
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def save(name: str, document: dict[str, Any]) -> None:
+    """Write a benchmark's results where the last ones are kept, and say where."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    stamped = {"benchmark": name, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **document}
+    path.write_text(json.dumps(stamped, indent=2) + "\n")
+    print(f"written to {path}")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns."""
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    for row in (columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def verdict(value: float, promise: float) -> str:
+    """Say whether a figure keeps its promise."""
+    return f"promised ≤ {promise:g}: {'kept' if value <= promise else 'NOT KEPT'}"

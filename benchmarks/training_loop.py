@@ -1,0 +1,177 @@
+"""Shows how much slower the learner's training loop is than a hand-written PyTorch loop on the same batches."""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+from harness import machine, print_table, save, verdict
+from torch import nn
+
+from hansa import App
+from hansa.common.app import Examples
+from hansa.common.ids import ModelKey
+from hansa.common.tasks import OptimizerSpec, Train
+from hansa.common.torch_data import Tensors, to_tensors
+from hansa.learner.trainer import train
+
+PROMISE = 1.05
+SEED = 1990
+OPTIMIZER = OptimizerSpec(kind="sgd", lr=0.05, momentum=0.9)
+
+
+def digits_mlp() -> nn.Module:
+    """Return a small perceptron for 8×8 images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def small_cnn() -> nn.Module:
+    """Return a small convolutional network for 28×28 images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 7 * 7, 10),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    rows: int
+    batch_size: int
+    epochs: int
+
+
+CASES = [
+    *(Case("MLP 8×8", digits_mlp, (64,), 1500, size, epochs) for size, epochs in ((8, 1), (16, 2), (64, 4), (256, 10))),
+    *(Case("CNN 28×28", small_cnn, (1, 28, 28), 384, size, 1) for size in (8, 32, 128)),
+]
+
+
+def by_hand(module: nn.Module, data: Tensors, case: Case) -> float:
+    """Train as a competent user would write it for tensors in memory; return the last epoch's mean loss."""
+    torch.manual_seed(SEED)
+    generator = torch.Generator().manual_seed(SEED)
+    optimizer = torch.optim.SGD(module.parameters(), lr=OPTIMIZER.lr, momentum=OPTIMIZER.momentum)
+    criterion = nn.CrossEntropyLoss()
+    x, y, n = data.x, data.y, len(data.y)
+    module.train()
+    mean = 0.0
+    for _ in range(case.epochs):
+        order = torch.randperm(n, generator=generator)
+        running = 0.0
+        for start in range(0, n, case.batch_size):
+            rows = order[start : start + case.batch_size]
+            optimizer.zero_grad()
+            loss = criterion(module(x[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            running += loss.item() * len(rows)
+        mean = running / n
+    return mean
+
+
+def by_hansa(app: App, module: nn.Module, data: Tensors, case: Case) -> float:
+    """Train as the learner does."""
+    work = Train(
+        model=ModelKey("none"),
+        version=0,
+        epochs=case.epochs,
+        batch_size=case.batch_size,
+        optimizer=OPTIMIZER,
+    )
+    return train(app, module, data, work, SEED, lambda _epoch, _steps, _loss: None, Event().is_set).loss
+
+
+def compare(case: Case, repetitions: int) -> dict[str, Any]:
+    """Run both loops in turn from the same weights; they must end with the same weights, bit for bit."""
+    app = App(model=case.model, task="classification", classes=10)
+    rng = np.random.default_rng(SEED)
+    x = rng.random((case.rows, *case.shape), dtype=np.float32)
+    data = to_tensors(app, Examples(x, rng.integers(0, 10, case.rows)), "cpu")
+    torch.manual_seed(SEED)
+    ours, hand = case.model(), case.model()
+    first = {name: value.clone() for name, value in ours.state_dict().items()}
+    runs: dict[str, tuple[nn.Module, Callable[[], float]]] = {
+        "ours": (ours, lambda: by_hansa(app, ours, data, case)),
+        "hand": (hand, lambda: by_hand(hand, data, case)),
+    }
+    seconds: dict[str, list[float]] = {"ours": [], "hand": []}
+    cpu: dict[str, list[float]] = {"ours": [], "hand": []}
+    for repetition in range(-1, repetitions):  # the first one only warms up
+        for name in ("ours", "hand") if repetition % 2 else ("hand", "ours"):
+            module, run = runs[name]
+            module.load_state_dict(first)
+            started, used = time.perf_counter(), time.process_time()
+            run()
+            if repetition >= 0:
+                seconds[name].append(time.perf_counter() - started)
+                cpu[name].append(time.process_time() - used)
+        assert all(map(torch.equal, ours.state_dict().values(), hand.state_dict().values())), "the loops differ"
+    pairs = _pairs(seconds)
+    return {
+        "case": case.name,
+        "batch_size": case.batch_size,
+        "rows": case.rows,
+        "epochs": case.epochs,
+        "hansa_seconds": statistics.median(seconds["ours"]),
+        "hand_written_seconds": statistics.median(seconds["hand"]),
+        "ratio": round(statistics.median(pairs), 4),
+        "ratio_quartiles": [round(q, 4) for q in statistics.quantiles(pairs)[::2]],
+        "cpu_ratio": round(statistics.median(_pairs(cpu)), 4),
+    }
+
+
+def _pairs(seconds: dict[str, list[float]]) -> list[float]:
+    """Return the ratio of each repetition: what disturbs one loop mostly disturbs its neighbour, too."""
+    return [mine / yours for mine, yours in zip(seconds["ours"], seconds["hand"], strict=True)]
+
+
+def main() -> None:
+    """Compare every case and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=101, help="timed runs of each loop per case")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="PyTorch's threads; `hansa run` gives each site its share"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    described = machine()
+    found = [compare(case, options.repetitions) for case in CASES]
+    print_table(
+        ("model", "batch", "hand-written ms", "hansa ms", "ratio", "quartiles", "CPU ratio"),
+        [
+            (
+                str(case["case"]),
+                str(case["batch_size"]),
+                f"{1000 * case['hand_written_seconds']:.1f}",
+                f"{1000 * case['hansa_seconds']:.1f}",
+                f"{case['ratio']:.3f}",
+                "{:.3f} – {:.3f}".format(*case["ratio_quartiles"]),
+                f"{case['cpu_ratio']:.3f}",
+            )
+            for case in found
+        ],
+    )
+    worst = max(case["ratio"] for case in found)
+    print(f"worst ratio {worst:.3f}, {verdict(worst, PROMISE)}")
+    settings = {"repetitions": options.repetitions, "threads": options.threads}
+    save("training_loop", {"machine": described, **settings, "promise": PROMISE, "worst_ratio": worst, "cases": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Real processes for end-to-end tests: started through the command line, always ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.common.ui.nursery import Nursery
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = "app.py:app"
+APP_TEXT = '''
+"""Two classes in the plane; HANSA_TEST_PAUSE slows training down."""
+import os, time
+from torch import nn
+from hansa import App
+
+def pause(x):
+    time.sleep(float(os.environ.get("HANSA_TEST_PAUSE", "0")))
+    return x
+
+app = App(model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), classes=2, transform=pause)
+'''
+JOB_TEXT = """
+name: plane
+seed: 7
+app: app.py:app
+rule: fedavg
+pace: {kind: sync, rounds: 3}
+train: {epochs: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}
+validation: {fraction: 0.2}
+sites: {min: 2, wait: 30}
+"""
+
+
+def hansa(*arguments: str, cwd: Path, timeout: float = 90, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a hansa command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "hansa", *arguments],
+        cwd=cwd,
+        env=os.environ | {"HANSA_CONFIG": ""} | env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def write_data(path: Path, seed: int, rows: int = 60, **changed: Any) -> None:
+    """Write an .npz with two separable classes."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, rows)
+    x = (rng.normal(size=(rows, 2)) + 3 * y[:, None]).astype(np.float32)
+    np.savez(path, **({"x": x, "y": y} | changed))
+
+
+class Site:
+    """The folder of one scene: app, job, data, and every process that was started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nursery = Nursery()
+        self.address = ""
+        (folder / "app.py").write_text(APP_TEXT)
+        (folder / "job.yaml").write_text(JOB_TEXT)
+        for number, name in enumerate("abc"):
+            write_data(folder / f"{name}.npz", number)
+
+    def cli(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command against this scene's controller."""
+        return hansa(*arguments, cwd=self.folder, HANSA_CONTROLLER=self.address, **env)
+
+    def json(self, *arguments: str) -> Any:
+        """Run a command with --json and parse what it prints."""
+        done = self.cli(*arguments, "--json")
+        assert done.returncode in (0, 1), done.stderr
+        return json.loads(done.stdout)
+
+    def controller(self, name: str = "controller", listen: str = "127.0.0.1:0", store: str = "") -> str:
+        """Start a controller and return its address."""
+        read, write = self.nursery.pipe()
+        state = self.folder / "state" / "controller"
+        arguments = ["controller", "start", "--listen", listen, "--state", str(state), "--grace", "2"]
+        self.nursery.start(name, [*arguments, *(["--store", store] if store else [])], self.log(name), write)
+        write.close()
+        with os.fdopen(os.dup(read.fileno())) as answers:
+            assert answers.readline().startswith("ready "), self.log(name).read_text()
+        read.close()
+        self.address = json.loads((state / "controller.lock").read_text())["address"]
+        return self.address
+
+    def daemon(self, role: str, site: str, *more: str, name: str = "", pause: float = 0, data: str = "") -> str:
+        """Start a learner or evaluator; return the name of its process."""
+        name = name or f"{role}-{site}"
+        arguments = [role, "start", "--controller", self.address, "--site", site, "--app", APP, "--threads", "1"]
+        arguments += [
+            "--data",
+            str(self.folder / (data or f"{site}.npz")),
+            "--state",
+            str(self.folder / "state" / name),
+        ]
+        words = [*arguments, *more]
+        self.log(name).touch()
+        self.nursery.start(name, words, self.log(name), folder=self.folder, HANSA_TEST_PAUSE=str(pause))
+        return name
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """End a process without warning."""
+        process = self.nursery.processes[name]
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+    def until(self, what: Any, seconds: float = 30) -> Any:
+        """Ask until the answer is true; end-to-end tests have no other way to see inside."""
+        end = time.monotonic() + seconds
+        while not (answer := what()):
+            assert time.monotonic() < end, "it did not happen in time"
+            time.sleep(0.05)
+        return answer
+
+    def close(self) -> None:
+        names: Sequence[str] = list(self.nursery.processes)
+        self.nursery.stop(names, patience=10)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,147 @@
+"""`hansa run` and the messages of the command line, as a newcomer meets them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT, hansa
+
+DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Return the command lines of processes whose files lie in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                open_files = [os.readlink(fd) for fd in (entry / "fd").iterdir()]
+            except OSError:
+                continue
+            if any(name.startswith(str(folder)) for name in open_files):
+                found.append((entry / "cmdline").read_text())
+    return found
+
+
+def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = hansa("run", DIGITS, "--out", str(out), "--json", cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    keys = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+    assert set(result) == keys
+    assert (result["status"], result["rounds"], result["version"]) == ("completed", 20, 20)
+    assert result["metrics"]["accuracy"] >= 0.90
+    assert (out / "model.safetensors").exists()
+    report = json.loads((out / "report.json").read_text())
+    assert len(report["history"]) == 21
+    assert all(len(entry["contributions"]) == 5 for entry in report["history"][1:])
+    assert processes_below(out) == []
+
+
+def test_the_plain_view_and_the_summary_tell_a_newcomer_what_happened(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = hansa("run", DIGITS, "--out", str(out), "--sites", "10", "--set", "pace.rounds=2", cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "round 2/2" in done.stdout
+    assert "Done: 10 sites trained one model together in 2 rounds" in done.stdout
+    assert "no data left a site" in done.stdout
+    assert "Next:" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, "-m", "hansa", "run", DIGITS, "--out", str(out), "--set", "pace.rounds=100000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if line.startswith("round 2/"):
+            break
+    os.killpg(run.pid, number) if number is signal.SIGINT else run.send_signal(number)
+    run.stdout.close()
+    assert run.wait(timeout=30) == (-9 if number is signal.SIGKILL else 130)
+    if number is not signal.SIGKILL:
+        assert run.stderr is not None
+        assert f"the state is kept in {out}" in run.stderr.read()
+    end = time.monotonic() + 20
+    while processes_below(out) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_below(out) == []
+    assert (out / "controller" / "journal.sqlite").exists()
+    run.stderr and run.stderr.close()
+
+
+def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("app: app.py:app\n")
+    done = hansa("run", "job.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "data: is required by `hansa run`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        ("{kind: non-iid-l, labels: 3}", "5 sites × 3 labels is no multiple of 10 classes"),
+        ("{kind: iidd}", "data.partition.kind: there is no 'iidd' (did you mean 'iid'"),
+        ("{kind: non-iid-l, label: 4}", "data.partition.label: unknown key (did you mean 'labels'?)"),
+    ],
+)
+def test_a_bad_partition_is_named(tmp_path: Path, partition: str, message: str) -> None:
+    done = hansa("run", DIGITS, "--set", f"data.partition={partition}", "--out", str(tmp_path / "o"), cwd=ROOT)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_usage_errors_exit_2_and_an_unreachable_controller_exits_3(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("app: app.py:app\ntrain: {epoch: 2}\npace: {round: 1}\nsede: 4\n")
+    bad = hansa("job", "submit", "bad.yaml", cwd=tmp_path)
+    assert bad.returncode == 2
+    assert bad.stderr.splitlines() == [
+        "hansa: bad.yaml:2: train.epoch: unknown key (did you mean 'epochs'?)",
+        "hansa: bad.yaml:3: pace.round: unknown key (did you mean 'rounds'?)",
+        "hansa: bad.yaml:4: sede: unknown key (did you mean 'seed' or 'server'?)",
+    ]
+    (tmp_path / "good.yaml").write_text("app: app.py:app\n")
+    away = hansa("job", "submit", "good.yaml", "--controller", "127.0.0.1:9", cwd=tmp_path)
+    assert away.returncode == 3
+    assert "no controller answers at 127.0.0.1:9" in away.stderr
+    for words in (("jbo",), ("job", "show"), ("site", "list", "--controller", "nowhere"), ("learner", "start")):
+        assert hansa(*words, cwd=tmp_path).returncode == 2
+    missing = hansa("learner", "start", "--site", "a", "--data", "no.npz", "--app", "app.py:app", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "no such file" in missing.stderr
+
+
+def test_rules_are_listed_and_shown(tmp_path: Path) -> None:
+    listed = hansa("rules", "list", cwd=tmp_path)
+    assert "fedavg" in listed.stdout
+    shown = hansa("rules", "show", "fedavg", cwd=tmp_path)
+    assert "rounds = 10  how many rounds" in shown.stdout
+    unknown = hansa("rules", "show", "fedavgg", cwd=tmp_path)
+    assert unknown.returncode == 1
+    assert "did you mean 'fedavg'" in unknown.stderr
+
+
+def test_options_come_from_flags_then_variables_then_the_toml_file(tmp_path: Path) -> None:
+    (tmp_path / "hansa.toml").write_text('[operator]\ncontroller = "127.0.0.1:11"\n')
+    by_file = hansa("job", "list", cwd=tmp_path)
+    by_variable = hansa("job", "list", cwd=tmp_path, HANSA_CONTROLLER="127.0.0.1:12")
+    by_flag = hansa("job", "list", "--controller", "127.0.0.1:13", cwd=tmp_path, HANSA_CONTROLLER="127.0.0.1:12")
+    assert "127.0.0.1:11" in by_file.stderr
+    assert "127.0.0.1:12" in by_variable.stderr
+    assert "127.0.0.1:13" in by_flag.stderr
+    (tmp_path / "hansa.toml").write_text("[operatr]\n")
+    assert "unknown section [operatr]" in hansa("job", "list", cwd=tmp_path).stderr

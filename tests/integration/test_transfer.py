@@ -1,0 +1,270 @@
+"""Uploads and downloads over real gRPC: resumed, refused, repeated, partial."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from hansa.common import codec
+from hansa.common.errors import HansaError, Rejected
+from hansa.common.frames import cut
+from hansa.common.ids import ModelKey
+from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.site.transfer import Fetcher
+from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.protos import fleet_pb2 as fleet
+from tests.support import LightSite, ended, filled, fleet_stub, job, model_of, sealed, serving, small_spec
+
+BIG = ModelSpec(
+    (
+        TensorInfo("a", "float32", (600_000,), Role.PARAM),
+        TensorInfo("b", "float64", (200_000,), Role.PARAM),
+        TensorInfo("n", "int64", (), Role.COUNT),
+    )
+)
+FACTS = codec.facts_to_wire(UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0))
+
+
+async def stop_at_train(site: LightSite, task: Task) -> None:
+    """Answer init; leave train tasks to the test."""
+    if isinstance(task.work, Train):
+        site.held = task  # type: ignore[attr-defined]
+        site.ready.set()
+        await asyncio.Event().wait()
+    await site.do(task)
+
+
+class Scene:
+    """A job whose only site waits with its train task in hand."""
+
+    def __init__(self, served: Any, site: LightSite, runner: Any) -> None:
+        self.served, self.site, self.runner = served, site, runner
+        self.task: Task = site.held  # type: ignore[attr-defined]
+        self.stub = site.attendance.stub
+
+    def offer(self, manifest: Manifest) -> Any:
+        wire = codec.manifest_to_wire(manifest)
+        return self.stub.Offer(fleet.OfferRequest(site="a", task=self.task.id, manifest=wire, facts=FACTS))
+
+    def upload(self, frames: list[bytes], start: int = 0, site: str = "a", stuck: bool = False) -> Any:
+        async def messages() -> AsyncIterator[bytes]:
+            yield fleet.UploadHeader(site=site, task=self.task.id, start=start).SerializeToString()
+            for frame in frames:
+                yield frame
+            if stuck:
+                await asyncio.Event().wait()
+
+        return self.stub.Upload(messages())
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with serving(tmp_path) as served:
+        site = LightSite(served.address, "a", spec=BIG, answer=stop_at_train)
+        async with site.attending():
+            site.ready.clear()
+            runner = await served.federation.submit(job(pace={"rounds": 1}), None, _none())
+            await asyncio.wait_for(site.ready.wait(), 10)
+            yield Scene(served, site, runner)
+
+
+async def _none() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+def update() -> tuple[Manifest, list[bytes]]:
+    rng = np.random.default_rng(1)
+    arrays = {"a": rng.normal(size=600_000).astype(np.float32), "b": rng.normal(size=200_000), "n": np.int64(3)}
+    manifest, payload = sealed(BIG, arrays)  # type: ignore[arg-type]
+    return manifest, [frame.tobytes() for frame in cut(payload)]
+
+
+async def test_a_broken_upload_goes_on_at_the_frame_that_was_missing(scene: Scene) -> None:
+    manifest, frames = update()
+    assert len(frames) == 4
+    assert (await scene.offer(manifest)).start == 0
+    broken = scene.upload(frames[:3], stuck=True)
+    for _ in range(200):
+        if (await scene.offer(manifest)).start == 3:
+            break
+        await asyncio.sleep(0.02)
+    broken.cancel()
+    assert (await scene.offer(manifest)).start == 3
+    receipt = await scene.upload(frames[3:], start=3)
+    assert receipt.digest == manifest.digest
+    await ended(scene.runner)
+    np.testing.assert_array_equal(
+        model_of(scene.served, scene.runner)["a"], np.frombuffer(b"".join(frames), np.float32, 600_000)
+    )
+
+
+async def test_an_update_that_is_committed_already_gets_its_receipt_again(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    receipt = await scene.upload(frames)
+    again = await scene.offer(manifest)
+    assert again.receipt == receipt
+    assert scene.runner.machine.state.version <= 1
+
+
+async def refused(call: Any, match: str, code: grpc.StatusCode) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert match in caught.value.details()
+    assert caught.value.code() is code
+
+
+async def test_an_upload_without_offer_or_by_a_stranger_is_refused(scene: Scene) -> None:
+    manifest, frames = update()
+    await refused(scene.upload(frames), "offer the update before", grpc.StatusCode.FAILED_PRECONDITION)
+    await scene.offer(manifest)
+    await refused(scene.upload(frames, site="b"), "offer the update before", grpc.StatusCode.FAILED_PRECONDITION)
+    await refused(scene.upload(frames, start=2), "frame 0 is expected", grpc.StatusCode.FAILED_PRECONDITION)
+    stranger = scene.stub.Offer(fleet.OfferRequest(site="b", task=scene.task.id))
+    await refused(stranger, "is over", grpc.StatusCode.ABORTED)
+    assert not scene.runner.machine.ended
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda m: Manifest(BIG.subset(["a", "b"]), m.digests[:2]), "missing n"),
+        (
+            lambda m: Manifest(ModelSpec((*BIG.tensors, small_spec().tensors[0])), (*m.digests, m.digests[0])),
+            "unexpected",
+        ),
+        (
+            lambda m: Manifest(ModelSpec((TensorInfo("a", "float32", (3,), Role.PARAM), *BIG.tensors[1:])), m.digests),
+            "[3]",
+        ),
+        (
+            lambda m: Manifest(
+                ModelSpec((TensorInfo("a", "float16", (600_000,), Role.PARAM), *BIG.tensors[1:])), m.digests
+            ),
+            "float16",
+        ),
+        (lambda m: Manifest(ModelSpec(tuple(reversed(BIG.tensors))), tuple(reversed(m.digests))), "order"),
+        (lambda m: Manifest(BIG, (b"short", *m.digests[1:])), "digest has 5 bytes"),
+    ],
+)
+async def test_an_offer_that_does_not_fit_the_task_is_quarantined(scene: Scene, damage: Any, reason: str) -> None:
+    manifest, _ = update()
+    await refused(scene.offer(damage(manifest)), reason, grpc.StatusCode.DATA_LOSS)
+    await ended(scene.runner)
+    assert "update quarantined" in scene.runner.view().reason
+    assert scene.runner.view().version == 0
+
+
+async def test_frames_that_are_damaged_too_long_or_too_many_are_quarantined(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    flipped = bytearray(frames[3])
+    flipped[100] ^= 1
+    await refused(scene.upload([*frames[:3], bytes(flipped)]), "does not match its digest", grpc.StatusCode.DATA_LOSS)
+    await ended(scene.runner)
+    assert "site" in scene.runner.view().reason
+    assert scene.served.federation.store.keys(f"{scene.runner.id}/u2") == []
+
+
+async def test_a_stream_that_ends_early_keeps_what_came(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    await refused(scene.upload(frames[:2]), "ended after 2 frames", grpc.StatusCode.FAILED_PRECONDITION)
+    assert (await scene.offer(manifest)).start == 2
+
+
+async def test_garbage_instead_of_a_header_is_invalid(scene: Scene) -> None:
+    async def garbage() -> AsyncIterator[bytes]:
+        yield b"\xff\xff\xff\xff"
+
+    await refused(scene.stub.Upload(garbage()), "does not begin with", grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_a_model_is_sent_only_to_a_site_with_a_task_on_it(scene: Scene) -> None:
+    key = scene.runner.machine.state.current
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in scene.stub.Fetch(fleet.FetchRequest(site="spy", model=key)):
+            pass
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in scene.stub.Fetch(fleet.FetchRequest(site="a", model="../../etc/passwd")):
+            pass
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_tensors_that_a_site_holds_do_not_travel_again(scene: Scene) -> None:
+    key = ModelKey(scene.runner.machine.state.current)
+    with ThreadPoolExecutor(1) as pool:
+        fetcher = Fetcher(scene.site.attendance, pool)
+        before = scene.runner.bytes_down
+        manifest, first = await fetcher.fetch(key)
+        whole = scene.runner.bytes_down - before
+        _, second = await fetcher.fetch(key)
+        nothing = scene.runner.bytes_down - before - whole
+        fetcher._held.pop(manifest.digests[0])
+        _, third = await fetcher.fetch(key)
+        part = scene.runner.bytes_down - before - whole - nothing
+    assert whole > BIG.nbytes
+    assert nothing < 1000
+    assert 2_400_000 < part < 2_401_000
+    for arrays in (second, third):
+        for name in first:
+            np.testing.assert_array_equal(arrays[name], first[name])
+
+
+async def test_another_protocol_version_is_refused_with_both_named(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        channel, stub = fleet_stub(served.address)
+
+        async def old() -> AsyncIterator[fleet.FromSite]:
+            yield fleet.FromSite(enrol=fleet.Enrol(protocol=99, version="9.9", site="a", role=fleet.LEARNER))
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in stub.Attend(old()):
+                pass
+        assert "protocol 99 (Hansa 9.9)" in caught.value.details()
+        assert "protocol 1" in caught.value.details()
+        await channel.close()
+
+
+async def test_a_stream_that_does_not_enrol_or_has_a_bad_name_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        channel, stub = fleet_stub(served.address)
+        enrol = fleet.Enrol(protocol=1, site="../x", role=fleet.LEARNER)
+        for first in (fleet.FromSite(heartbeat=fleet.Heartbeat()), fleet.FromSite(enrol=enrol)):
+
+            async def once(message: fleet.FromSite = first) -> AsyncIterator[fleet.FromSite]:
+                yield message
+
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for _ in stub.Attend(once()):
+                    pass
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await channel.close()
+
+
+async def test_nonsense_from_an_evaluator_counts_for_nothing(tmp_path: Path) -> None:
+    async def nonsense(site: LightSite, task: Task) -> None:
+        report = fleet.TaskReport(site=site.name, task=task.id)
+        report.evaluation.MergeFrom(fleet.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[9, 9, 9, 9]))
+        with pytest.raises(HansaError, match="does not count 4 examples"):
+            await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        evaluator = LightSite(served.address, "a", role="evaluator", answer=nonsense)
+        async with evaluator.attending():
+            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, _none()))
+            assert runner.view().status == "completed"
+            assert runner.view().metrics == {}
+
+
+async def test_an_empty_manifest_is_rejected(scene: Scene) -> None:
+    with pytest.raises(Rejected, match="names no tensors"):
+        await scene.site.attendance.insist(lambda: scene.offer(Manifest(ModelSpec(()), ())))
+    assert filled(small_spec(), 0)

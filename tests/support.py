@@ -1,0 +1,215 @@
+"""What tests share: a controller in this process, light sites that speak the real wire, models, clean-up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from hansa.common.clock import SystemClock
+from hansa.common.frames import Layout, pack, seal, views
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.job import JobSpec
+from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.rpc.channel import CLIENT, SERVER
+from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.methods import Stub, handler
+from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.transfer import Fetcher, hand_in
+from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train, UpdateFacts
+from hansa.common.views import StatusView
+from hansa.controller.federation import Federation
+from hansa.controller.journal import SqliteJournal
+from hansa.controller.runner import JobRunner
+from hansa.controller.servicers import FleetServicer, OperatorServicer
+from hansa.controller.stores import open_store
+from hansa.protos import fleet_pb2, operator_pb2
+
+APP = "tests/app.py:app"
+STATUS = StatusView(
+    controller="test", version="0", pid=0, address="", store="", state="", since="", sites=0, jobs={}, peak_memory_mib=0
+)
+
+
+def small_spec(rows: int = 3) -> ModelSpec:
+    """Return the spec of a model with a matrix, a statistic and a counter."""
+    return ModelSpec(
+        (
+            TensorInfo("layer.weight", "float32", (rows, 4), Role.PARAM, 0),
+            TensorInfo("norm.mean", "float32", (4,), Role.STAT, 0),
+            TensorInfo("norm.count", "int64", (), Role.COUNT, 0),
+        ),
+        ("layer",),
+    )
+
+
+def filled(spec: ModelSpec, value: float) -> dict[str, np.ndarray]:
+    """Return arrays of a spec that all hold one value."""
+    from hansa.common.model import DTYPES
+
+    return {info.name: np.full(info.shape, value, dtype=DTYPES[info.dtype]) for info in spec.tensors}
+
+
+def sealed(spec: ModelSpec, arrays: dict[str, np.ndarray]) -> tuple[Manifest, np.ndarray]:
+    """Return manifest and payload of arrays."""
+    payload = pack(spec, arrays)
+    return seal(spec, payload), payload
+
+
+def job(**changes: Any) -> JobSpec:
+    """Return a job for light sites; keyword arguments override its fields."""
+    base: dict[str, Any] = {"name": "test", "app": APP, "pace": {"kind": "sync", "rounds": 2}, "sites": {"min": 1}}
+    return JobSpec.model_validate(base | changes)
+
+
+@dataclass
+class Served:
+    """A controller in this process, listening on loopback."""
+
+    address: str
+    federation: Federation
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, store: str = "", heartbeat: float = 5.0, grace: float = 15.0, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[Served]:
+    """Run a controller with real gRPC over a state directory."""
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+    held = open_store(store or f"disk:{folder / 'store'}")
+    journal = SqliteJournal(folder / "journal.sqlite")
+    try:
+        async with Federation(held, journal, SystemClock(), heartbeat, grace) as federation:
+            server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
+            fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
+            server.add_generic_rpc_handlers(
+                (
+                    handler(fleet["Fleet"], FleetServicer(federation, "test")),
+                    handler(operators["Operator"], OperatorServicer(federation, STATUS)),
+                )
+            )
+            port = server.add_insecure_port(listen)
+            await server.start()
+            try:
+                yield Served(f"127.0.0.1:{port}", federation)
+            finally:
+                await server.stop(grace=None)
+    finally:
+        journal.close()
+        held.close()
+
+
+Answer = Callable[["LightSite", Task], Awaitable[None]]
+
+
+@dataclass
+class LightSite:
+    """A site without PyTorch: real wire, hand-made updates. `answer` decides what it does with a task."""
+
+    address: str
+    name: str
+    role: str = "learner"
+    app: str = APP
+    error: str = ""
+    examples: int = 10
+    value: float = 1.0
+    spec: ModelSpec = field(default_factory=small_spec)
+    answer: Answer | None = None
+    tasks: "asyncio.Queue[Task]" = field(default_factory=asyncio.Queue)
+    cancelled: list[TaskId] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    hand: list[TaskId] = field(default_factory=list)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    attendance: Attendance = field(init=False)
+
+    def states(self) -> list[fleet_pb2.AppState]:
+        return [fleet_pb2.AppState(ref=self.app, error=self.error, examples=self.examples)]
+
+    def in_hand(self) -> list[TaskId]:
+        return self.hand
+
+    def take(self, task: Task) -> None:
+        self.hand.append(task.id)
+        self.tasks.put_nowait(task)
+
+    def cancel(self, task: TaskId, reason: str) -> None:
+        self.cancelled.append(task)
+
+    @asynccontextmanager
+    async def attending(self) -> AsyncIterator["LightSite"]:
+        """Attend and answer tasks until the block ends."""
+        identity = Identity(self.address, SiteName(self.name), self.role)
+        self.attendance = Attendance(identity, self.states)
+        self.ready.clear()
+        attend = asyncio.create_task(self.attendance.attend(self, lambda _: self.ready.set()))
+        work = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait((attend, asyncio.create_task(self.ready.wait())), return_when="FIRST_COMPLETED")
+            if attend.done():
+                attend.result()
+            yield self
+        finally:
+            for running in (work, attend):
+                running.cancel()
+            await asyncio.gather(work, attend, return_exceptions=True)
+            await self.attendance.channel.close()
+
+    async def _work(self) -> None:
+        while True:
+            task = await self.tasks.get()
+            await (self.answer or LightSite.do)(self, task)
+            self.hand.remove(task.id)
+
+    async def do(self, task: Task) -> None:
+        """Answer a task honestly: version 0 is zeros, an update adds `value` to every number."""
+        match task.work:
+            case Init():
+                await self.send(task, filled(self.spec, 0))
+            case Train() as work:
+                await self.send(
+                    task, {n: a + np.asarray(self.value, a.dtype) for n, a in (await self.fetch(work.model)).items()}
+                )
+            case Evaluate():
+                report = fleet_pb2.TaskReport(site=self.name, task=task.id)
+                report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
+                await self.attendance.stub.Report(report)
+
+    async def fetch(self, key: Any) -> dict[str, np.ndarray]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as pool:
+            _, arrays = await Fetcher(self.attendance, pool).fetch(key)
+        return arrays
+
+    async def send(self, task: Task, arrays: dict[str, np.ndarray], **facts: Any) -> Receipt:
+        """Hand in an update."""
+        manifest, payload = sealed(self.spec, arrays)
+        said = UpdateFacts(**{"n_train": self.examples, "n_used": 10, "steps": 1, "epochs": 1, "seconds": 0} | facts)
+        receipt = await hand_in(self.attendance, task.id, manifest, payload, said)
+        self.receipts.append(receipt)
+        return receipt
+
+
+async def ended(runner: JobRunner) -> JobRunner:
+    """Wait until a job has ended."""
+    while not runner.machine.ended:
+        await runner.change()
+    return runner
+
+
+def model_of(served: Served, runner: JobRunner) -> dict[str, np.ndarray]:
+    """Return the arrays of a job's newest community model."""
+    assert runner.machine.state.current is not None
+    with served.federation.store.open(runner.machine.state.current) as model:
+        payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
+        return views(Layout(model.manifest.spec), payload)
+
+
+def fleet_stub(address: str) -> tuple[grpc.aio.Channel, Stub]:
+    """Return a bare connection to the Fleet service."""
+    channel = grpc.aio.insecure_channel(address, options=CLIENT)
+    return channel, Stub(channel, fleet_pb2.DESCRIPTOR.services_by_name["Fleet"])

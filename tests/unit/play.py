@@ -1,0 +1,141 @@
+"""Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
+
+from typing import Any, Literal
+
+from hansa.common.ids import JobId, SiteName, TaskId
+from hansa.common.job import JobSpec
+from hansa.common.tasks import Evaluate, Evaluation, Init, Task, Train, UpdateFacts
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
+from hansa.controller.engine.machine import Machine
+from hansa.controller.rules.compose import compose
+
+JOB = JobId("j1")
+Role = Literal["learner", "evaluator"]
+
+
+def job_spec(**fields: Any) -> JobSpec:
+    """Return a small job; two sites by default."""
+    return JobSpec.model_validate({"app": "app.py:app", "sites": {"min": 2}, **fields})
+
+
+def machine_of(spec: JobSpec) -> Machine:
+    """Return a machine that was submitted at time 0."""
+    return Machine(JOB, spec, compose(spec), 0.0)
+
+
+class Play:
+    """One job under way."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.spec = job_spec(**fields)
+        self.machine = machine_of(self.spec)
+        self.first = self.machine.start()
+        self.now = 0.0
+        self.accepted: list[ev.Event] = []
+        self.effects: list[Effect] = []
+
+    def do(self, event: ev.Event) -> list[Effect]:
+        """Let something happen."""
+        effects = self.machine.handle(event)
+        self.accepted.append(event)
+        self.effects += effects
+        return effects
+
+    def picture(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return everything that the machine remembers."""
+        return self.machine.state.model_dump(), self.machine.pacing.model_dump()
+
+    # What can happen.
+
+    def join(self, *sites: str, role: Role = "learner", examples: int = 10) -> list[Effect]:
+        """Let sites join; return the last one's effects."""
+        effects: list[Effect] = []
+        for site in sites:
+            effects = self.do(ev.SiteJoined(at=self.now, site=SiteName(site), role=role, examples=examples))
+        return effects
+
+    def leave(self, site: str, role: Role = "learner") -> list[Effect]:
+        """Let a daemon leave."""
+        return self.do(ev.SiteLeft(at=self.now, site=SiteName(site), role=role))
+
+    def update(self, task: Task, n_train: int = 10, site: str | None = None, loss: float = 0.5) -> list[Effect]:
+        """Let an update arrive."""
+        facts = UpdateFacts(n_train=n_train, n_used=n_train, steps=3, epochs=1, seconds=0.1, loss=loss)
+        who = SiteName(site or task.site)
+        return self.do(
+            ev.UpdateArrived(at=self.now, task=task.id, site=who, facts=facts, digest=f"d-{task.id}", tensors=2)
+        )
+
+    def quarantine(self, task: Task, reason: str = "NaN") -> list[Effect]:
+        """Let a bad update arrive."""
+        return self.do(ev.UpdateQuarantined(at=self.now, task=task.id, site=task.site, reason=reason))
+
+    def fail(self, task: Task, reason: str = "out of memory", final: bool = False) -> list[Effect]:
+        """Let a site say that it cannot."""
+        return self.do(ev.TaskFailed(at=self.now, task=task.id, site=task.site, reason=reason, final=final))
+
+    def report(self, task: Task, right: int = 5, n: int = 10, loss: float = 1.0) -> list[Effect]:
+        """Let an evaluation arrive: `right` of `n` examples."""
+        found = Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
+        return self.do(ev.Reported(at=self.now, task=task.id, site=task.site, evaluation=found))
+
+    def merged(self, version: int | None = None) -> list[Effect]:
+        """Let the merge under way (or another) be done."""
+        plan = self.machine.state.plan
+        version = version if version is not None else plan.version if plan else 1
+        return self.do(ev.Merged(at=self.now, version=version, digest=f"v{version}", bytes_up=5, bytes_down=7))
+
+    def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
+        """Let an alarm ring at its time, or at another."""
+        due = self.machine.state.alarms.get(alarm, self.now)
+        self.now = max(self.now, due) if at is None else at
+        return self.do(ev.AlarmRang(at=self.now, alarm=alarm))
+
+    def cancel(self) -> list[Effect]:
+        """Let the operator end the job."""
+        return self.do(ev.CancelAsked(at=self.now))
+
+    # What is under way.
+
+    def tasks(self, kind: type[Init] | type[Train] | type[Evaluate]) -> dict[str, Task]:
+        """Return the open tasks of a kind by site (the newest, if a site has several)."""
+        return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
+
+    def training(self, *sites: str) -> dict[str, Task]:
+        """Bring the job to its first round with these sites and return their tasks."""
+        self.join(*sites)
+        (init,) = self.tasks(Init).values()
+        self.update(init)
+        return self.tasks(Train)
+
+    def round(self) -> None:
+        """Let every open training task be answered and the result be merged."""
+        for task in self.tasks(Train).values():
+            self.update(task)
+        self.merged()
+
+
+def sent(effects: list[Effect]) -> list[Task]:
+    """Return the tasks that were sent."""
+    return [effect.task for effect in effects if isinstance(effect, SendTask)]
+
+
+def withdrawn(effects: list[Effect]) -> list[TaskId]:
+    """Return the tasks that were withdrawn."""
+    return [effect.task.id for effect in effects if isinstance(effect, WithdrawTask)]
+
+
+def plans(effects: list[Effect]) -> list[MergePlan]:
+    """Return the merges that were started."""
+    return [effect.plan for effect in effects if isinstance(effect, StartMerge)]
+
+
+def dropped(effects: list[Effect]) -> set[str]:
+    """Return the models that were dropped."""
+    return {key for effect in effects if isinstance(effect, DropModels) for key in effect.keys}
+
+
+def endings(effects: list[Effect]) -> list[tuple[str, str]]:
+    """Return how the job ended."""
+    return [(effect.status, effect.reason) for effect in effects if isinstance(effect, JobEnded)]

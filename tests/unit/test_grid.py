@@ -1,0 +1,108 @@
+"""The grid: sums that do not depend on order and can be undone."""
+
+import math
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.controller.community.grid import FINEST, Grid
+
+Term = tuple[float, np.ndarray]
+
+WEIGHTS = st.floats(1e-3, 1e6)
+SCALES = st.integers(-1070, 1020)
+
+
+@st.composite
+def terms(draw: st.DrawFn, most: int = 7) -> list[Term]:
+    """Draw weights and small arrays, each array of its own magnitude."""
+    found: list[Term] = []
+    for _ in range(draw(st.integers(1, most))):
+        scale, seed = draw(SCALES), draw(st.integers(0, 1000))
+        found.append((draw(WEIGHTS), np.ldexp(np.random.default_rng(seed).uniform(-1, 1, 9), scale)))
+    return found
+
+
+def _grid(given_: list[Term]) -> Grid:
+    return Grid.of([p for p, _ in given_], [float(np.abs(w).max()) for _, w in given_])
+
+
+def _total(grid: Grid, given_: list[Term]) -> np.ndarray:
+    total = np.zeros(9)
+    for weight, numbers in given_:
+        grid.add(total, numbers, weight)
+    return total
+
+
+@settings(max_examples=200, deadline=None)
+@given(terms(), st.randoms(use_true_random=False))
+def test_the_sum_does_not_depend_on_the_order(given_: list[Term], random: Random) -> None:
+    shuffled = list(given_)
+    random.shuffle(shuffled)
+    assert _grid(shuffled) == _grid(given_)
+    assert _total(_grid(shuffled), shuffled).tobytes() == _total(_grid(given_), given_).tobytes()
+    assert _grid(given_).sum([p for p, _ in given_]) == _grid(given_).sum([p for p, _ in shuffled])
+
+
+@settings(max_examples=200, deadline=None)
+@given(terms(), st.integers(0, 6))
+def test_taking_a_term_away_restores_the_sum_bit_for_bit(given_: list[Term], which: int) -> None:
+    grid = _grid(given_)
+    gone = which % len(given_)
+    total = _total(grid, given_)
+    grid.add(total, -given_[gone][1], given_[gone][0])
+    assert np.array_equal(total, _total(grid, [term for i, term in enumerate(given_) if i != gone]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(terms())
+def test_every_term_is_off_by_at_most_half_a_step(given_: list[Term]) -> None:
+    grid = _grid(given_)
+    step = Fraction(2) ** -grid.bits
+    for weight, numbers in given_:
+        total = np.zeros(9)
+        grid.add(total, numbers, weight)
+        for rounded, number in zip(total.tolist(), numbers.tolist(), strict=True):
+            exact = Fraction(weight) * Fraction(number) / Fraction(2) ** grid.shift
+            # The product is rounded to float64 first; it is below 2^(51-bits)-ish, so that costs far less than a step.
+            assert abs(Fraction(rounded) - exact) <= step * Fraction(513, 1024)
+            assert (Fraction(rounded) / step).denominator == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(terms(), st.integers(-40, 40))
+def test_scaling_the_weights_by_a_power_of_two_changes_only_the_shift(given_: list[Term], j: int) -> None:
+    grid = _grid(given_)
+    scaled = _grid([(math.ldexp(p, j), w) for p, w in given_])
+    assert scaled == Grid(grid.shift + j, grid.bits)
+
+
+def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:
+    for count in (4096, 5000, 40_000):
+        grid = Grid.of([1.0] * count, [1.0] * count)
+        total = np.zeros(3)
+        numbers = np.array([1.0, -1.0, 1 / 3])
+        one = np.zeros(3)
+        grid.add(one, numbers, 1.0)
+        for _ in range(count):
+            grid.add(total, numbers, 1.0)
+        assert [Fraction(v) for v in total.tolist()] == [count * Fraction(v) for v in one.tolist()]
+        assert grid.sum([1.0] * count) == math.ldexp(count, -grid.shift)
+
+
+def test_the_grid_keeps_39_bits_below_the_tallest_term() -> None:
+    for scale in (-200, -3, 0, 5, 200):
+        grid = Grid.of([3.0, 2.0], [math.ldexp(0.75, scale)] * 2)
+        tallest = math.ldexp(0.75, scale) * grid.scaled(3.0)
+        assert math.ldexp(1.0, -grid.bits) <= tallest * 2**-37
+
+
+def test_zeros_and_tiny_numbers_get_the_finest_grid() -> None:
+    assert Grid.of([1.0, 2.0], [0.0, 0.0]).bits == FINEST
+    assert Grid.of([1.0, 2.0], [5e-324, 0.0]).bits == FINEST
+    total = np.zeros(9)
+    Grid.of([1.0, 2.0], [0.0, 0.0]).add(total, np.zeros(9), 2.0)
+    assert not total.any()
