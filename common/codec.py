@@ -60,7 +60,9 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.model = work.model
             wire.train.version = work.version
             wire.train.tensors.extend(work.tensors)
+            wire.train.committed = work.committed
             wire.train.epochs = work.epochs
+            wire.train.steps = work.steps
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             for plugin in work.plugins:
@@ -82,7 +84,9 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 model=ModelKey(wire.train.model),
                 version=wire.train.version,
                 tensors=tuple(wire.train.tensors),
+                committed=wire.train.committed,
                 epochs=wire.train.epochs,
+                steps=wire.train.steps,
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),

@@ -56,8 +56,10 @@ class Train(Value):
     kind: Literal["train"] = "train"
     model: ModelKey
     version: int
+    committed: int = 0  # optimizer steps in the model when the task was given
     tensors: tuple[str, ...] = ()
     epochs: int
+    steps: int = 0  # if not 0: so many optimizer steps instead of epochs
     batch_size: int
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()

@@ -10,9 +10,10 @@ from hansa.common.errors import HansaError, Stale, one_line
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
 from hansa.common.tasks import Receipt, Task, Train
 from hansa.common.views import HistoryView, JobView, SiteProgress
-from hansa.controller.community.mean import Weighted, merge
+from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 
@@ -34,6 +35,7 @@ class JobRunner:
         self._federation = federation
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[int]]] = asyncio.Queue()
         self._changed = asyncio.Event()
+        self._sums: tuple[int, Accumulator] | None = None  # kept by rules that remember, as of a version
         self._chores: set[asyncio.Task[None]] = set()
 
     @property
@@ -133,15 +135,22 @@ class JobRunner:
     def _merge_now(self, plan: ef.MergePlan) -> str:
         store = self._federation.store
         with store.open(plan.current) as current:
-            parts = [Weighted(store.open(part.model), part.weight) for part in plan.parts]
             draft = store.draft(community_key(self.id, plan.version), current.manifest.spec)
+            sums, self._sums = self._sums, None  # void until the merge has succeeded
+            if sums is None or sums[0] != plan.version - 1 or not plan.kept:
+                accumulator = Accumulator(current.manifest.spec, plan.kept)
+                change = Change(plan.change.members, (), plan.change.members)
+            else:
+                accumulator, change = sums[1], plan.change
             try:
-                manifest, peaks = merge(parts, current, draft, self._federation.workers.arithmetic)
+                manifest, peaks = accumulator.commit(
+                    change, store.open, current, draft, self._federation.workers.arithmetic
+                )
                 draft.publish(manifest, peaks)
             finally:
                 draft.discard()
-                for part in parts:
-                    part.model.close()
+        if plan.kept:
+            self._sums = (plan.version, accumulator)
         return manifest.digest.hex()
 
     async def _ring(self, alarm: str, at: float) -> None:
@@ -241,6 +250,7 @@ class JobRunner:
                     metrics=record.metrics(),
                     examples=record.examples(),
                     contributions=record.contributions,
+                    staleness=record.staleness,
                     lost=record.lost,
                     bytes_up=record.bytes_up,
                     bytes_down=record.bytes_down,

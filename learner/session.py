@@ -77,7 +77,6 @@ class Learner(SiteDaemon):
         cancelled: Event,
         loop: asyncio.AbstractEventLoop,
     ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
-        started = time.monotonic()
         examples, tensors = self._data(app, task)
 
         def progress(epoch: int, steps: int, loss: float) -> None:
@@ -92,12 +91,12 @@ class Learner(SiteDaemon):
             assert tensors is not None
             network = self._network(app, task)
             load(network, arrays)
+            started = time.monotonic()
             done = train(app, network, tensors, work, task_seed(task), progress, cancelled.is_set)
+            facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
+            facts["seconds"] = time.monotonic() - started
             payload = networks.payload_of(network, spec)
-            facts = {"n_used": done.n_used, "steps": done.steps, "loss": done.loss}
-        seconds = time.monotonic() - started
-        made = UpdateFacts(n_train=len(examples), epochs=work.epochs, seconds=seconds, **facts)
-        return seal(spec, payload), payload, made
+        return seal(spec, payload), payload, UpdateFacts(n_train=len(examples), **facts)
 
     def _train_own(
         self,
@@ -122,10 +121,13 @@ class Learner(SiteDaemon):
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
             cancelled=cancelled.is_set,
         )
+        started = time.monotonic()
         made = app.train({name: array.copy() for name, array in arrays.items()}, run)
         if cancelled.is_set():
             raise Cancelled("the task was withdrawn")
-        return made, {"n_used": work.epochs * len(examples), "steps": work.epochs * per_epoch}
+        seconds = time.monotonic() - started
+        used, steps = work.epochs * len(examples), work.epochs * per_epoch
+        return made, {"n_used": used, "steps": steps, "epochs": work.epochs, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:

@@ -23,6 +23,7 @@ class Trained:
 
     steps: int
     n_used: int
+    epochs: float
     loss: float  # mean over the last epoch
 
 
@@ -35,7 +36,10 @@ def train(
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
 ) -> Trained:
-    """Train in place for the epochs asked; report (epoch, steps, loss) after each, stop within a batch if cancelled."""
+    """Train in place for the epochs or steps asked.
+
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled.
+    """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = make_optimizer(work.optimizer, module)
@@ -43,7 +47,9 @@ def train(
     module.train()
     steps = used = 0
     mean = float("nan")
-    for epoch in range(1, work.epochs + 1):
+    epoch = 0
+    while steps < work.steps if work.steps else epoch < work.epochs:
+        epoch += 1
         total, seen = torch.zeros((), device=data.y.device), 0
         for rows in shuffled(len(data), work.batch_size, generator, normalises):
             if cancelled():
@@ -58,10 +64,14 @@ def train(
             total += loss.detach() * len(rows)
             seen += len(rows)
             steps += 1
+            if steps == work.steps:
+                break
         used += seen
         mean = float(total) / seen if seen else float("nan")
         progress(epoch, steps, mean)
-    return Trained(steps, used, mean)
+        if not seen:
+            break  # nothing to train on
+    return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
 
 
 def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:

@@ -348,10 +348,16 @@ class TrainWork(google.protobuf.message.Message):
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     OPTIMIZER_FIELD_NUMBER: builtins.int
     PLUGINS_FIELD_NUMBER: builtins.int
+    COMMITTED_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
     batch_size: builtins.int
+    committed: builtins.int
+    """optimizer steps in the model when the task was given"""
+    steps: builtins.int
+    """if not 0: so many optimizer steps instead of epochs"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -370,9 +376,11 @@ class TrainWork(google.protobuf.message.Message):
         batch_size: builtins.int = ...,
         optimizer: global___Optimizer | None = ...,
         plugins: collections.abc.Iterable[global___LocalPlugin] | None = ...,
+        committed: builtins.int = ...,
+        steps: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "tensors", b"tensors", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.tasks import Task, Value
+from hansa.common.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,34 @@ class WithdrawTask:
     reason: str
 
 
-class MergePart(Value):
-    """One contribution to a merge."""
+@dataclass(frozen=True)
+class Member:
+    """A contribution that counts: its model with its weight, for all tensors it carries or only for some."""
 
     site: SiteName
     task: TaskId
     model: ModelKey
     weight: float
+    tensors: frozenset[str] | None = None  # None: all that the model carries
 
 
-class MergePlan(Value):
-    """Compute community model `version` from these contributions and the current model."""
+@dataclass(frozen=True)
+class Change:
+    """What a merge does to the sums. `members` is everything that is in them afterwards."""
+
+    added: tuple[Member, ...]
+    removed: tuple[Member, ...]
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """Compute community model `version` from the current one by a change of what counts."""
 
     version: int
     current: ModelKey
-    parts: tuple[MergePart, ...]
+    change: Change
+    kept: bool  # the sums go on from the version before
 
 
 @dataclass(frozen=True)

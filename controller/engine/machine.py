@@ -6,6 +6,7 @@ gathering ──► initialising ──► training ⟲ rounds ──► closing
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -16,10 +17,11 @@ from hansa.common.job import JobSpec
 from hansa.common.tasks import Evaluate, Init, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import (
+    Change,
     DropModels,
     Effect,
     JobEnded,
-    MergePart,
+    Member,
     MergePlan,
     SendTask,
     SetAlarm,
@@ -32,12 +34,13 @@ from hansa.controller.engine.parts import (
     Composition,
     Contribution,
     MergeNow,
+    NextRound,
     Stop,
     View,
     Wake,
     Withdraw,
 )
-from hansa.controller.engine.state import Commit, JobState, Status, VersionRecord
+from hansa.controller.engine.state import Commit, JobState, PendingMerge, Status, VersionRecord
 
 GATHER, TIME, FINAL_EVALUATION = "gather", "time", "evaluation"
 EVALUATIONS_UNDER_WAY = 2  # per evaluator; a slow one skips versions instead of falling behind for ever
@@ -133,6 +136,8 @@ class Machine:
             self.state.alarms.pop(GATHER, None)
         if self.state.phase == "initialising" and not self._working():
             return self._send_init(event.at)
+        if self.state.phase == "training":
+            return self._act(self.rule.pace.on_joined(self.pacing, event.site, self._view(event.at)), event.at)
         return self._gathered(event.at)
 
     def _left(self, event: ev.SiteLeft) -> list[Effect]:
@@ -149,8 +154,10 @@ class Machine:
         effects: list[Effect] = []
         if self.state.phase == "initialising":
             effects = self._initialise_elsewhere(event.site, event.at)
-        elif self.state.phase == "training" and not self.state.plan:
+        elif self.state.phase == "training":
             effects = self._act(self.rule.pace.on_left(self.pacing, event.site, self._view(event.at)), event.at)
+            if getattr(self.rule.merge, "drop_on_leave", False) and event.site in self.state.members:
+                effects += self._queue_merge(PendingMerge(forgotten=event.site), event.at)
         if self._stalled() and GATHER not in self.state.alarms:
             effects.append(self._wait_for_sites(event.at))
         return effects
@@ -161,7 +168,7 @@ class Machine:
 
     def _stalled(self) -> bool:
         """Whether everybody we wait for is away."""
-        if self.state.phase not in ("initialising", "training") or self.state.plan:
+        if self.state.phase not in ("initialising", "training") or self.state.plan is not None:
             return False
         return not any(task.site in self.state.learners for task in self._working())
 
@@ -233,7 +240,6 @@ class Machine:
             del self.state.tasks[task.id]
             self.state.models.add(key)
             self.state.fresh.add(key)
-            self.state.steps += event.facts.steps
             effects = self._act(actions, event.at)
         self.state.commits[task.site] = Commit(task=task.id, digest=event.digest, sequence=self.state.sequence + 1)
         return effects
@@ -252,53 +258,86 @@ class Machine:
             case Train():
                 return self._act(self.rule.pace.on_lost(self.pacing, task, reason, self._view(now)), now)
 
-    def _merge(self, action: MergeNow, now: float) -> list[Effect]:
-        view = self._view(now)
-        parts = action.contributions
-        weights = self.rule.weigh.weigh(parts, view) if parts else np.zeros(0)
-        if weights.shape != (len(parts),) or not np.isfinite(weights).all() or (weights < 0).any():
-            raise ValueError(f"the weigher {self.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+    # Merges: one at a time, in the order in which they were decided on.
+
+    def _queue_merge(self, pending: PendingMerge, now: float) -> list[Effect]:
+        self.state.queue.append(pending)
+        return self._start_merge(now) if self.state.plan is None else []
+
+    def _start_merge(self, now: float) -> list[Effect]:
         assert self.state.current is not None
         self.state.plan = MergePlan(
             version=self.state.version + 1,
             current=self.state.current,
-            parts=tuple(
-                MergePart(site=c.site, task=c.task.id, model=c.model, weight=float(weight))
-                for c, weight in zip(parts, weights, strict=True)
-            ),
+            change=self._change(self.state.queue[0], now),
+            kept=self.rule.merge.kept,
         )
-        self.state.plan_lost = dict(action.lost)
         return [StartMerge(self.state.plan)]
+
+    def _change(self, pending: PendingMerge, now: float) -> Change:
+        """Weigh the contributions and say what they put in the place of what."""
+        contributions = pending.contributions
+        weights = self.rule.weigh.weigh(contributions, self._view(now)) if contributions else np.zeros(0)
+        if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
+            raise ValueError(f"the weigher {self.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+        added = tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+        if not self.rule.merge.remembers:
+            return Change(added, (), added)
+        members, removed = dict(self.state.members), []
+        if pending.forgotten is not None:
+            removed += members.pop(pending.forgotten, [])
+        for member in added:
+            kept, replaced = _overlay(members.get(member.site, []), member)
+            members[member.site] = [*kept, member]
+            removed += replaced
+        return Change(added, tuple(removed), tuple(m for site in sorted(members) for m in members[site]))
 
     def _merged(self, event: ev.Merged) -> list[Effect]:
         plan = self.state.plan
         if plan is None or plan.version != event.version:
             raise Stale(f"version {event.version} is not being merged")
-        key = community_key(self.job, event.version)
-        self.state.plan = None
-        self.state.version = event.version
-        self.state.current = key
-        self.state.models.add(key)
-        self.state.merged = {part.model for part in plan.parts}
-        self.state.fresh -= self.state.merged
+        pending = self.state.queue.pop(0)
+        self._enter_version(plan, pending, event)
+        actions: list[Action] = []
+        if pending.forgotten is None:
+            sites = [c.site for c in pending.contributions]
+            actions = self.rule.pace.on_merged(self.pacing, sites, self._view(event.at))
+        stopping = any(isinstance(action, Stop) for action in actions)
+        effects = self._evaluate() if event.version % self.spec.evaluate.every == 0 and not stopping else []
+        effects += self._act(actions, event.at)
+        if self.state.queue and self.state.phase == "training":
+            effects += self._start_merge(event.at)
+        return effects + self._drop_unneeded()
+
+    def _enter_version(self, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
+        members: dict[SiteName, list[Member]] = {}
+        for member in plan.change.members:
+            members.setdefault(member.site, []).append(member)
         record = VersionRecord(
             version=event.version,
             round=self.state.round,
             at=event.at,
             digest=event.digest,
-            contributions={part.site: part.weight for part in plan.parts},
-            lost=self.state.plan_lost,
+            contributions={member.site: member.weight for member in plan.change.added},
+            staleness={c.site: self._staleness(c) for c in pending.contributions},
+            lost=pending.lost,
             bytes_up=event.bytes_up,
             bytes_down=event.bytes_down,
         )
         self.state.history.append(record)
-        actions = self.rule.pace.on_merged(self.pacing, self.rule.sample, self._view(event.at))
-        stopping = any(isinstance(action, Stop) for action in actions)
-        effects = self._evaluate() if event.version % self.spec.evaluate.every == 0 and not stopping else []
-        effects += self._act(actions, event.at)
-        if not stopping and self.state.phase == "training" and not actions:
-            effects += self._next_round(event.at)
-        return effects + self._drop_unneeded()
+        self.state.plan = None
+        self.state.version = event.version
+        self.state.current = community_key(self.job, event.version)
+        self.state.models.add(self.state.current)
+        self.state.members = members if self.rule.merge.remembers else {}
+        self.state.merged = {member.model for member in plan.change.members}
+        self.state.fresh -= {c.model for c in pending.contributions}
+        self.state.steps += sum(c.facts.steps for c in pending.contributions)
+
+    def _staleness(self, c: Contribution) -> tuple[int, int]:
+        """Return how far the community went on while the site trained: versions, and steps with its own."""
+        assert isinstance(c.task.work, Train)
+        return self.state.version - c.task.work.version, self.state.steps - c.task.work.committed + c.facts.steps
 
     # Evaluation never blocks training; only the last one is waited for.
 
@@ -344,6 +383,7 @@ class Machine:
         self.state.phase = "closing"
         self.state.reason = reason
         self.state.plan = None
+        self.state.queue = []
         unfinished = self._working()
         effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
         for task in unfinished:
@@ -362,6 +402,7 @@ class Machine:
         self.state.tasks = {}
         self.state.alarms = {}
         self.state.plan = None
+        self.state.queue = []
         self.state.status, self.state.reason = status, reason
         self.state.phase, self.state.ended = "ended", now
         return [*effects, *self._drop_unneeded(), JobEnded(status, reason)]
@@ -377,8 +418,6 @@ class Machine:
                 return self._close(f"time limit of {self.spec.stop.seconds:g} s reached", event.at)
             case "evaluation":
                 return self._end("completed", f"{self.state.reason} (not all evaluators answered)", event.at)
-        if self.state.plan:
-            return []
         actions = self.rule.pace.on_alarm(self.pacing, event.alarm, self.rule.sample, self._view(event.at))
         return self._act(actions, event.at)
 
@@ -396,14 +435,16 @@ class Machine:
         effects: list[Effect] = []
         for action in actions:
             match action:
-                case Ask(site):
-                    effects.append(self._ask(site))
+                case Ask():
+                    effects.append(self._ask(action))
+                case NextRound():
+                    effects += self._next_round(now)
                 case Withdraw(task, reason):
                     withdrawn = self.state.tasks.pop(task, None)
                     if withdrawn:
                         effects.append(WithdrawTask(withdrawn, reason))
-                case MergeNow():
-                    effects += self._merge(action, now)
+                case MergeNow(contributions, lost):
+                    effects += self._queue_merge(PendingMerge(contributions=contributions, lost=dict(lost)), now)
                 case Wake(seconds, alarm):
                     self.state.alarms[alarm] = now + seconds
                     effects.append(SetAlarm(alarm, now + seconds))
@@ -413,16 +454,18 @@ class Machine:
                     assert_never(action)
         return effects
 
-    def _ask(self, site: SiteName) -> SendTask:
+    def _ask(self, ask: Ask) -> SendTask:
         assert self.state.current is not None
         work = Train(
             model=self.state.current,
             version=self.state.version,
+            committed=self.state.steps,
             epochs=self.spec.train.epochs,
+            steps=ask.steps,
             batch_size=self.spec.train.batch_size,
             optimizer=self.spec.train.optimizer,
         )
-        sent = self._issue(site, self.state.round, work)
+        sent = self._issue(ask.site, self.state.round if ask.cycle is None else ask.cycle, work)
         self.rule.pace.on_asked(self.pacing, sent.task)
         return sent
 
@@ -449,6 +492,7 @@ class Machine:
     def _view(self, now: float) -> View:
         return View(
             sites=tuple(self._eligible()),
+            busy=frozenset(task.site for task in self._working()),
             examples=dict(self.state.learners),
             version=self.state.version,
             round=self.state.round,
@@ -465,6 +509,26 @@ class Machine:
         unneeded = tuple(sorted(self.state.models - needed))
         self.state.models -= set(unneeded)
         return [DropModels(unneeded)] if unneeded else []
+
+
+def _member(c: Contribution, weight: float) -> Member:
+    tensors = frozenset(c.task.work.tensors) if isinstance(c.task.work, Train) and c.task.work.tensors else None
+    return Member(site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors)
+
+
+def _overlay(held: list[Member], new: Member) -> tuple[list[Member], list[Member]]:
+    """Return what stays of a site's members and what is replaced, tensor by tensor, when a new one comes."""
+    if new.tensors is None:
+        return [], held
+    kept, replaced = [], []
+    for member in held:
+        assert member.tensors is not None, "a site's updates are all whole or all partial"
+        stays, goes = member.tensors - new.tensors, member.tensors & new.tensors
+        if stays:
+            kept.append(replace(member, tensors=stays))
+        if goes:
+            replaced.append(replace(member, tensors=goes))
+    return kept, replaced
 
 
 def _is_evaluation(task: Task) -> bool:

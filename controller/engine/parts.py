@@ -8,9 +8,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.plugins import Plugin
@@ -36,6 +37,7 @@ class View:
     """A read-only picture of the job for one call."""
 
     sites: Sequence[SiteName]  # learners that attend, sorted
+    busy: AbstractSet[SiteName]  # those with an open task
     examples: Mapping[SiteName, int]
     version: int
     round: int
@@ -53,6 +55,13 @@ class Ask:
     """Give a site a training task on the current community model."""
 
     site: SiteName
+    cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
+    steps: int = 0  # optimizer steps to make; 0: the job's epochs
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """Begin the next round, if enough sites are here."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Stop:
     failed: bool = False
 
 
-Action = Ask | Withdraw | MergeNow | Wake | Stop
+Action = Ask | NextRound | Withdraw | MergeNow | Wake | Stop
 
 
 class Sampler(Plugin):
@@ -129,13 +138,17 @@ class Pacer(Plugin):
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
         """Take note that a site is gone; it may come back and answer after all."""
 
+    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Take note that a site is here; its open task, if any, is in its hands again."""
+        return []
+
     @abstractmethod
     def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
         """The time of a Wake has come."""
 
     @abstractmethod
-    def on_merged(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
-        """The merge is done: go on or stop."""
+    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+        """The merge of these sites' contributions is done: go on or stop."""
 
 
 class Weigher(Plugin):
@@ -147,7 +160,17 @@ class Weigher(Plugin):
 
 
 class Aggregator(Plugin):
-    """Says how contributions become a proposal. `mean` is the weighted mean of this merge's contributions."""
+    """Says which contributions make up the proposal, which is always their weighted mean."""
+
+    remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
+    kept: ClassVar[bool] = False  # the sums are kept, so that a merge costs the same however many sites there are
+
+
+class Remembering(Aggregator):
+    """An aggregator over every site's last contribution."""
+
+    remembers: ClassVar[bool] = True
+    drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
 
 
 class ServerUpdate(Plugin):

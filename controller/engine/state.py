@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Task, Value
-from hansa.controller.engine.effects import MergePlan
+from hansa.controller.engine.effects import Member, MergePlan
+from hansa.controller.engine.parts import Contribution
 
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "initialising", "training", "closing", "ended"]
@@ -21,6 +22,7 @@ class VersionRecord(BaseModel):
     at: float
     digest: str
     contributions: dict[SiteName, float] = {}
+    staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     lost: dict[SiteName, str] = {}
     bytes_up: int = 0
     bytes_down: int = 0
@@ -44,6 +46,14 @@ class VersionRecord(BaseModel):
             holders = [report for report in reports if name in report.metrics]
             found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
         return found
+
+
+class PendingMerge(Value):
+    """A merge that was decided on: new contributions, or a site to be forgotten."""
+
+    contributions: tuple[Contribution, ...] = ()
+    lost: dict[SiteName, str] = {}
+    forgotten: SiteName | None = None
 
 
 class Commit(Value):
@@ -75,8 +85,9 @@ class JobState(BaseModel):
     tasks: dict[TaskId, Task] = {}  # open
     commits: dict[SiteName, Commit] = {}
     alarms: dict[str, float] = {}
+    queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
-    plan_lost: dict[SiteName, str] = {}
+    members: dict[SiteName, list[Member]] = {}  # what counts of every site, where the rule remembers
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
     merged: set[ModelKey] = set()  # updates of the last merge: what its result can be checked against

@@ -1,6 +1,7 @@
 """The synchronous pacer: rounds with a barrier, a deadline and a quorum (McMahan et al., 2017; Metis)."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -14,6 +15,7 @@ from hansa.controller.engine.parts import (
     Ask,
     Contribution,
     MergeNow,
+    NextRound,
     Pacer,
     Sampler,
     Stop,
@@ -63,7 +65,11 @@ class Sync(Pacer):
         state.asked, state.received, state.lost = {}, {}, {}
         state.failed, state.reissued, state.phase = set(), False, "open"
         state.waiting = set(chosen)
-        return [*(Ask(site) for site in chosen), *self._wake(view)]
+        return [*(self.ask(state, site, view) for site in chosen), *self._wake(view)]
+
+    def ask(self, state: SyncState, site: SiteName, view: View) -> Ask:
+        """Return what a site is asked for: the job's epochs."""
+        return Ask(site)
 
     def on_asked(self, state: BaseModel, task: Task) -> None:
         """Remember the task of each site."""
@@ -110,14 +116,14 @@ class Sync(Pacer):
         state.reissued = True
         return self._wake(view, 2)
 
-    def on_merged(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
         assert isinstance(state, SyncState)
         state.done += 1
         state.phase = "idle"
         if state.done >= self.rounds:
             return [Stop(f"all {self.rounds} rounds are done")]
-        return []
+        return [NextRound()]
 
     def _wake(self, view: View, attempt: int = 1) -> list[Action]:
         return [Wake(self.deadline, f"round-{view.round}-{attempt}")] if self.deadline else []

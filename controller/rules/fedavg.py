@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.parts import Aggregator, Contribution, Sampler, ServerUpdate, View, Weigher
+from hansa.controller.engine.parts import Aggregator, Contribution, Remembering, Sampler, ServerUpdate, View, Weigher
 
 
 @register("sample", "all")
@@ -57,6 +58,18 @@ class Mean(Aggregator):
     """The weighted mean of the round's contributions, exact and independent of their order."""
 
 
+@register("merge", "incremental")
+class Incremental(Remembering):
+    """The mean of every site's last contribution, from sums that are kept: O(model) per merge (Metis)."""
+
+    kept: ClassVar[bool] = True
+
+
+@register("merge", "latest")
+class Latest(Remembering):
+    """The mean of every site's last contribution, computed anew for each merge: O(model × sites)."""
+
+
 @register("server", "plain")
 class Plain(ServerUpdate):
     """The mean is the next community model."""
@@ -74,5 +87,23 @@ FEDAVG = add_rule(
             "merge": {"kind": "mean"},
             "server": {"kind": "plain"},
         },
+    )
+)
+
+ASYNC_FEDAVG = add_rule(
+    Rule(
+        name="async-fedavg",
+        summary="every update is merged as it comes, mean of all sites' last updates weighted by examples",
+        paper="Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020",
+        parts=FEDAVG.parts | {"pace": {"kind": "async"}, "merge": {"kind": "incremental"}},
+    )
+)
+
+SEMISYNC_FEDAVG = add_rule(
+    Rule(
+        name="semisync-fedavg",
+        summary="rounds of equal length: fast sites make more steps; mean weighted by examples",
+        paper="Stripelis and Ambite, Semi-Synchronous Federated Learning, 2021",
+        parts=FEDAVG.parts | {"pace": {"kind": "semisync"}},
     )
 )

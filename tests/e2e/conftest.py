@@ -41,7 +41,7 @@ sites: {min: 2, wait: 30}
 """
 
 
-def hansa(*arguments: str, cwd: Path, timeout: float = 90, **env: str) -> "subprocess.CompletedProcess[str]":
+def hansa(*arguments: str, cwd: Path, timeout: float = 90, **env: Any) -> "subprocess.CompletedProcess[str]":
     """Run a hansa command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "hansa", *arguments],
@@ -54,12 +54,13 @@ def hansa(*arguments: str, cwd: Path, timeout: float = 90, **env: str) -> "subpr
     )
 
 
-def write_data(path: Path, seed: int, rows: int = 60, **changed: Any) -> None:
+def write_data(path: Path, seed: int, rows: int = 60, changed: dict[str, Any] | None = None) -> None:
     """Write an .npz with two separable classes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, rows)
     x = (rng.normal(size=(rows, 2)) + 3 * y[:, None]).astype(np.float32)
-    np.savez(path, **({"x": x, "y": y} | changed))
+    arrays: dict[str, Any] = {"x": x, "y": y} | (changed or {})
+    np.savez(path, **arrays)
 
 
 class Site:
@@ -74,7 +75,7 @@ class Site:
         for number, name in enumerate("abc"):
             write_data(folder / f"{name}.npz", number)
 
-    def cli(self, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    def cli(self, *arguments: str, **env: Any) -> "subprocess.CompletedProcess[str]":
         """Run a command against this scene's controller."""
         return hansa(*arguments, cwd=self.folder, HANSA_CONTROLLER=self.address, **env)
 

@@ -115,7 +115,7 @@ def test_cancellation_reaches_a_training_learner_within_a_batch(scene: Site) -> 
 def test_unusable_data_fails_the_job_and_names_the_site(
     scene: Site, changed: dict[str, np.ndarray], reason: str
 ) -> None:
-    write_data(scene.folder / "bad.npz", 0, **changed)
+    write_data(scene.folder / "bad.npz", 0, changed=changed)
     scene.controller()
     scene.daemon("learner", "clinic", data="bad.npz")
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1")
@@ -200,7 +200,8 @@ def test_any_framework_can_train_through_numpy_functions(scene: Site) -> None:
         "    return arrays\n"
         "def evaluate(arrays, examples):\n"
         "    return Evaluation(n=len(examples), loss_sum=float(((examples.x - arrays['mean']) ** 2).sum()))\n"
-        "app = App(model=lambda: {'mean': np.zeros(2, np.float32)}, task='regression', train=train, evaluate=evaluate)\n"
+        "app = App(model=lambda: {'mean': np.zeros(2, np.float32)}, task='regression',"
+        " train=train, evaluate=evaluate)\n"
     )
     scene.controller(store="memory:")
     scene.daemon("learner", "a")
@@ -215,8 +216,10 @@ def test_any_framework_can_train_through_numpy_functions(scene: Site) -> None:
 def test_a_foreground_learner_stops_at_ctrl_c(scene: Site) -> None:
     scene.controller()
     process = subprocess.Popen(
-        [sys.executable, "-m", "hansa", "learner", "start", "--controller", scene.address, "--site", "z"]
-        + ["--data", "a.npz", "--app", "app.py:app", "--state", "state/z"],
+        [
+            *(sys.executable, "-m", "hansa", "learner", "start", "--controller", scene.address, "--site", "z"),
+            *("--data", "a.npz", "--app", "app.py:app", "--state", "state/z"),
+        ],
         cwd=scene.folder,
         stderr=subprocess.PIPE,
         text=True,

@@ -21,7 +21,7 @@ def processes_below(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                open_files = [os.readlink(fd) for fd in (entry / "fd").iterdir()]
+                open_files = [str(fd.readlink()) for fd in (entry / "fd").iterdir()]
             except OSError:
                 continue
             if any(name.startswith(str(folder)) for name in open_files):

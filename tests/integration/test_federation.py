@@ -293,3 +293,96 @@ async def test_target_and_time_end_a_job_early(tmp_path: Path) -> None:
         await ended(timed)
         assert timed.view().status == "completed"
         assert timed.view().reason == "time limit of 0.3 s reached"
+
+
+async def test_an_asynchronous_job_merges_every_update_as_it_comes(tmp_path: Path) -> None:
+    """With one site the community model is that site's last model; staleness is zero versions and its own steps."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a", value=2.0).attending():
+        runner = await ended(await submit(served, job(rule="async-fedavg", pace={"updates": 5})))
+        assert runner.view().status == "completed"
+        assert runner.view().reason == "all 5 updates are merged"
+        np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 10.0))
+        assert [dict(entry.staleness) for entry in runner.view().history[1:]] == [{"a": (0, 1)}] * 5
+
+
+async def test_asynchronous_sites_get_the_newest_model_at_once_and_staleness_is_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        for name, examples in (("a", 1), ("b", 3), ("c", 5)):
+            await sites.enter_async_context(LightSite(served.address, name, examples=examples).attending())
+        spec = job(rule="async-fedavg", pace={"updates": 40}, sites={"min": 3})
+        runner = await ended(await submit(served, spec))
+        history = runner.view().history[1:]
+        assert [entry.version for entry in history] == list(range(1, 41))
+        assert all(len(entry.contributions) == 1 for entry in history)
+        assert {site for entry in history for site in entry.contributions} == {"a", "b", "c"}
+        assert runner.machine.state.steps == 40
+        since = {}
+        for entry in history:  # S_k = steps committed since its model was given + its own
+            (site, (versions, steps)), *_ = entry.staleness.items()
+            assert steps == versions + 1
+            since[site] = entry.version
+
+
+@pytest.mark.parametrize("rule", [{"rule": "async-fedavg"}, {"rule": "async-fedavg", "merge": {"kind": "latest"}}])
+async def test_after_each_site_has_committed_once_async_equals_the_weighted_mean(
+    tmp_path: Path, rule: dict[str, str]
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+
+        async def once(site: LightSite, task: Task) -> None:
+            if isinstance(task.work, Train) and task.round > 1:
+                await asyncio.Event().wait()
+            elif isinstance(task.work, Train):
+                await site.send(task, filled(site.spec, site.value))
+            else:
+                await site.do(task)
+
+        for name, value, examples in (("a", 1.0, 1), ("b", 5.0, 3), ("c", 2.0, 4)):
+            site = LightSite(served.address, name, value=value, examples=examples, answer=once)
+            await sites.enter_async_context(site.attending())
+        runner = await ended(await submit(served, job(**rule, pace={"updates": 3}, sites={"min": 3})))
+        np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
+
+
+async def test_a_site_that_leaves_takes_its_contribution_with_it_if_asked(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    async def staged(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round > 1:
+            await gate.wait()
+        await (site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task))
+
+    async with serving(tmp_path, grace=0.1) as served, AsyncExitStack() as sites:
+        await sites.enter_async_context(LightSite(served.address, "stays", value=1.0, answer=staged).attending())
+        merge = {"kind": "incremental", "drop_on_leave": True}
+        spec = job(rule="async-fedavg", merge=merge, pace={"updates": 3}, sites={"min": 2})
+        async with LightSite(served.address, "leaves", value=9.0, answer=staged).attending():
+            runner = await submit(served, spec)
+            while runner.machine.state.version < 2:
+                await runner.change()
+            np.testing.assert_array_equal(model_of(served, runner)["norm.mean"], np.full(4, 5.0))
+        while runner.machine.state.version < 3:
+            await runner.change()
+        np.testing.assert_array_equal(model_of(served, runner)["norm.mean"], np.full(4, 1.0))
+        gate.set()
+        await ended(runner)
+        assert runner.view().status == "completed"
+
+
+async def test_semi_synchronous_rounds_give_fast_sites_more_steps(tmp_path: Path) -> None:
+    asked: dict[str, list[int]] = {"fast": [], "slow": []}
+
+    async def timed(site: LightSite, task: Task) -> None:
+        if not isinstance(task.work, Train):
+            return await site.do(task)
+        asked[site.name].append(task.work.steps)
+        steps = task.work.steps or 10
+        pace = 0.1 if site.name == "slow" else 0.025
+        await site.send(task, filled(site.spec, 1), steps=steps, epochs=steps / 10, seconds=steps * pace)
+
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        for name in asked:
+            await sites.enter_async_context(LightSite(served.address, name, answer=timed).attending())
+        spec = job(rule="semisync-fedavg", pace={"rounds": 3, "lambda": 2}, sites={"min": 2})
+        assert (await ended(await submit(served, spec))).view().status == "completed"
+    assert asked == {"fast": [0, 80, 80], "slow": [0, 20, 20]}

@@ -1,0 +1,276 @@
+"""The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; algorithms/README §4).
+
+For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and costs
+O(model), however many others are in the sum. The sums can always be built anew from the store and are then the same, bit for bit:
+the grid they lie on follows from the set of contributions alone.
+
+The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never averaged: they
+are copied from the newest contribution with the largest weight. A tensor nobody carries is copied from the current
+model.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hansa.common.frames import FRAME, Sealer, Span, numbers
+from hansa.common.ids import ModelKey
+from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
+from hansa.controller.community.grid import Grid, exponent
+from hansa.controller.engine.effects import Change, Member
+from hansa.controller.stores import Draft, StoredModel
+
+WINDOW = 4  # frames under way at once
+GROUP = 128  # models open at once
+UNIT = 1074  # weights are summed as integers in units of 2^-UNIT: every float is a whole number of them
+
+
+@dataclass
+class _Column:
+    """What is in the sum of one tensor, without the numbers."""
+
+    count: int = 0
+    weight: int = 0  # the exact sum of the weights, in units
+    weights: Counter[int] = field(default_factory=Counter)  # exponents of the weights
+    terms: Counter[int] = field(default_factory=Counter)  # exponents of weight · peak
+
+    def change(self, weight: float, peak: float, sign: int) -> None:
+        top, bottom = weight.as_integer_ratio()
+        self.weight += sign * ((top << UNIT) // bottom)
+        self.count += sign
+        for counter, key in ((self.weights, exponent(weight)), (self.terms, exponent(weight) + exponent(peak))):
+            counter[key] += sign
+            if not counter[key]:
+                del counter[key]
+
+    def grid(self) -> Grid:
+        return Grid.over(max(self.weights), max(self.terms), self.count)
+
+    def total(self, grid: Grid) -> float:
+        """Return the sum of the scaled weights, rounded once."""
+        return self.weight / (1 << (UNIT + grid.shift))
+
+
+@dataclass
+class _Plan:
+    """What to do with one tensor. Without a grid its bytes are copied; with one, terms are added and divided."""
+
+    grid: Grid | None = None
+    total: float = 1.0
+    fresh: bool = False  # the sum begins at zero
+    terms: dict[ModelKey, float] = field(default_factory=dict)  # weights; negative: taken out
+    copied: ModelKey | None = None  # bytes come from this model, or from the current one
+
+
+class Accumulator:
+    """The sums of one job's model. If they are `kept`, the next commit goes on from them."""
+
+    def __init__(self, spec: ModelSpec, kept: bool) -> None:
+        self._spec = spec
+        self._kept = kept
+        self._columns = [_Column() for _ in spec.tensors]
+        self._grids: list[Grid | None] = [None] * len(spec.tensors)
+        self._sums: list[np.ndarray] | None = self._room() if kept else None
+
+    def _room(self) -> list[np.ndarray]:
+        return [np.zeros(0 if info.role is Role.COUNT else info.elements) for info in self._spec.tensors]
+
+    def commit(
+        self,
+        change: Change,
+        open_model: Callable[[ModelKey], StoredModel],
+        current: StoredModel,
+        draft: Draft,
+        pool: Executor,
+    ) -> tuple[Manifest, list[float]]:
+        """Change what is in the sums and write the new mean into a draft, which the caller publishes.
+
+        After an error the sums are void: make a new accumulator and commit all members to it.
+        """
+        sealer = Sealer(self._spec)
+        with _Library(open_model) as library:
+            plans = self._plan(change, library)
+            terms = sorted({key for plan in plans for key in plan.terms})
+            copied = sorted({plan.copied for plan in plans if plan.copied is not None})
+            groups = [terms[i : i + GROUP] for i in range(0, len(terms), GROUP)] or [[]]
+            sums = self._sums or (self._room() if len(groups) > 1 else None)
+            for number, group in enumerate(groups):
+                last = number == len(groups) - 1
+                sources = library.models(copied) if last else {}
+                step = _Step(plans, library.models(group), sources, current, sums, number == 0, last)
+                for index, frame in enumerate(_ordered(pool, step.frame, current.layout.frames)):
+                    if last:
+                        sealer.feed(frame)
+                        draft.write(index, frame)
+        return sealer.manifest(), sealer.peaks
+
+    def _plan(self, change: Change, library: "_Library") -> list[_Plan]:
+        """Enter the change into the columns and decide for each tensor what to do."""
+        added = self._enter(change.added, 1, library)
+        removed = self._enter(change.removed, -1, library)
+        carriers = _Carriers(change.members, self._spec, library)
+        plans = []
+        for tensor, info in enumerate(self._spec.tensors):
+            column, before = self._columns[tensor], self._grids[tensor]
+            if info.role is Role.COUNT or not column.count:
+                self._grids[tensor] = None
+                newest = added[tensor] if info.role is Role.COUNT else []
+                chosen = max(newest, key=lambda member: member.weight, default=None)  # max keeps the first of equals
+                plans.append(_Plan(copied=chosen.model if chosen else None))
+                if self._sums is not None:
+                    self._sums[tensor].fill(0)
+                continue
+            grid = self._grids[tensor] = column.grid()
+            plan = _Plan(grid, column.total(grid), fresh=grid != before or not self._kept)
+            if column.count == 1:
+                plan.copied = carriers.of(tensor)[0].model  # p·w/p is w
+            if plan.fresh:
+                plan.terms = {member.model: member.weight for member in carriers.of(tensor)}
+            else:
+                plan.terms = {member.model: -member.weight for member in removed[tensor]}
+                plan.terms |= {member.model: member.weight for member in added[tensor]}
+            plans.append(plan)
+        return plans
+
+    def _enter(self, members: Iterable[Member], sign: int, library: "_Library") -> list[list[Member]]:
+        """Enter contributions into the columns of the tensors they carry; return them by tensor."""
+        found: list[list[Member]] = [[] for _ in self._spec.tensors]
+        for member in members:
+            if member.weight <= 0:
+                continue
+            model = library.get(member.model)
+            for tensor in _carried(member, model, self._spec):
+                at = model.manifest.spec.index[self._spec.tensors[tensor].name]
+                self._columns[tensor].change(member.weight, model.peaks[at], sign)
+                found[tensor].append(member)
+        return found
+
+
+class _Library:
+    """Open models, not more than a few groups at a time."""
+
+    def __init__(self, open_model: Callable[[ModelKey], StoredModel]) -> None:
+        self._open_model = open_model
+        self._open: dict[ModelKey, StoredModel] = {}
+
+    def get(self, key: ModelKey) -> StoredModel:
+        if key not in self._open:
+            if len(self._open) >= 2 * GROUP:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[key] = self._open_model(key)
+        return self._open[key]
+
+    def models(self, keys: Sequence[ModelKey]) -> dict[ModelKey, StoredModel]:
+        for key in keys:  # the newest are closed last
+            self._open |= {key: self._open.pop(key)} if key in self._open else {}
+        return {key: self.get(key) for key in keys}
+
+    def __enter__(self) -> "_Library":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for model in self._open.values():
+            model.close()
+
+
+class _Carriers:
+    """Which members carry which tensor; found out only if somebody asks."""
+
+    def __init__(self, members: Sequence[Member], spec: ModelSpec, library: _Library) -> None:
+        self._members, self._spec, self._library = members, spec, library
+        self._found: list[list[Member]] | None = None
+
+    def of(self, tensor: int) -> list[Member]:
+        if self._found is None:
+            self._found = [[] for _ in self._spec.tensors]
+            for member in self._members:
+                if member.weight > 0:
+                    for carried in _carried(member, self._library.get(member.model), self._spec):
+                        self._found[carried].append(member)
+        return self._found[tensor]
+
+
+def _carried(member: Member, model: StoredModel, spec: ModelSpec) -> Iterator[int]:
+    for info in model.manifest.spec.tensors:
+        if member.tensors is None or info.name in member.tensors:
+            yield spec.index[info.name]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One pass over the frames with a group of open models."""
+
+    plans: Sequence[_Plan]
+    models: dict[ModelKey, StoredModel]
+    copied: dict[ModelKey, StoredModel]
+    current: StoredModel
+    sums: list[np.ndarray] | None
+    first: bool
+    last: bool
+
+    def frame(self, index: int) -> np.ndarray:
+        """Add this group's terms to one frame's sums; in the last pass return the frame of the mean.
+
+        It runs on a worker thread; numpy lets go of the interpreter lock.
+        """
+        spans = [(span, self.plans[span.tensor]) for span in self.current.layout.spans(index)]
+        sums = [self._sum(span, plan) for span, plan in spans]
+        for key, model in self.models.items():
+            cache: dict[int, bytes] = {}  # one model's frame at a time, however many models there are
+            for (span, plan), total in zip(spans, sums, strict=True):
+                if plan.grid is not None and key in plan.terms:
+                    plan.grid.add(total, self._read(model, span, cache), plan.terms[key])
+        made = np.zeros(self.current.layout.frame_size(index) if self.last else 0, dtype=np.uint8)
+        if self.last:
+            for (span, plan), total in zip(spans, sums, strict=True):
+                room = numbers(self.current.manifest.spec.tensors[span.tensor], span, made)
+                if plan.grid is None or plan.copied is not None:
+                    source = self.copied[plan.copied] if plan.copied is not None else self.current
+                    room[...] = self._read(source, span, {})
+                else:
+                    np.divide(total, plan.total, out=room, casting="unsafe")
+        return made
+
+    def _sum(self, span: Span, plan: _Plan) -> np.ndarray:
+        size = DTYPES[self.current.manifest.spec.tensors[span.tensor].dtype].itemsize
+        if plan.grid is None:
+            return np.zeros(0)
+        if self.sums is None:
+            return np.zeros(span.size // size)
+        total = self.sums[span.tensor][span.start // size : span.stop // size]
+        if plan.fresh and self.first:
+            total.fill(0)
+        return total
+
+    def _read(self, model: StoredModel, span: Span, cache: dict[int, bytes]) -> np.ndarray:
+        """Return a span of a tensor from a model whose payload may be laid out differently (a partial update)."""
+        info = self.current.manifest.spec.tensors[span.tensor]
+        kind = DTYPES[info.dtype]
+        begin = model.layout.offsets[model.manifest.spec.index[info.name]] + span.start
+        pieces, end = [], begin + span.size
+        while begin < end:
+            frame, within = divmod(begin, FRAME)
+            if frame not in cache:
+                cache[frame] = model.read(frame)
+            take = min(end - begin, FRAME - within)
+            pieces.append(np.frombuffer(cache[frame], dtype=kind, count=take // kind.itemsize, offset=within))
+            begin += take
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _ordered(pool: Executor, work: Callable[[int], np.ndarray], count: int) -> Iterator[np.ndarray]:
+    """Yield work(0), work(1), … with a few under way at once, so that memory stays bounded."""
+    waiting: deque[Future[np.ndarray]] = deque()
+    try:
+        for index in range(count):
+            waiting.append(pool.submit(work, index))
+            if len(waiting) >= WINDOW:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for left in waiting:
+            left.cancel()

@@ -1,0 +1,50 @@
+"""The semi-synchronous pacer: rounds of equal length instead of equal work (Stripelis and Ambite, 2021)."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hansa.common.ids import SiteName
+from hansa.common.plugins import register
+from hansa.controller.engine.parts import Action, Ask, Contribution, View
+from hansa.controller.pacers.sync import Sync, SyncState
+
+
+class SemiSyncState(SyncState):
+    """A round under way and how fast each site was last."""
+
+    seconds_per_step: dict[SiteName, float] = {}
+    seconds_per_epoch: dict[SiteName, float] = {}
+
+
+@register("pace", "semisync")
+class SemiSync(Sync):
+    """Every site trains for as long as the slowest needs for λ epochs, so that fast sites are not idle.
+
+    The first round measures: each site makes the job's epochs. After that a site gets as many steps as fit into
+    λ × the slowest site's epoch, measured anew in every round.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+    periods: float = Field(1.0, gt=0, alias="lambda", description="length of a round in epochs of the slowest site")
+
+    def begin(self) -> SemiSyncState:
+        """Return the state to start from."""
+        return SemiSyncState()
+
+    def ask(self, state: SyncState, site: SiteName, view: View) -> Ask:
+        """Give a site the steps that fit; the job's epochs while it has not been measured."""
+        assert isinstance(state, SemiSyncState)
+        measured = {s: t for s, t in state.seconds_per_epoch.items() if s in view.sites}
+        if site not in measured:
+            return Ask(site)
+        length = self.periods * max(measured.values())
+        return Ask(site, steps=max(1, int(length / state.seconds_per_step[site])))
+
+    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+        """Measure the site's speed, then go on as in any round."""
+        assert isinstance(state, SemiSyncState)
+        actions = super().on_result(state, contribution, view)
+        facts = contribution.facts
+        if facts.steps and facts.epochs:
+            state.seconds_per_step[contribution.site] = max(facts.seconds, 1e-6) / facts.steps
+            state.seconds_per_epoch[contribution.site] = max(facts.seconds, 1e-6) / facts.epochs
+        return actions

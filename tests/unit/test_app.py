@@ -1,0 +1,238 @@
+"""Apps and data: how a reference leads to an app, and what data is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa import App, Examples
+from hansa.common.app import load_app, load_npz
+from hansa.common.errors import InvalidApp, InvalidData
+
+SOURCE = """
+from hansa import App
+app = App(model=lambda: None, classes=3)
+other = 5
+"""
+
+
+def _app(tmp_path: Path, source: str = SOURCE, name: str = "app.py") -> str:
+    path = tmp_path / name
+    path.write_text(source, encoding="utf-8")
+    return f"{path}:app"
+
+
+# References.
+
+
+def test_an_app_is_found_by_its_path(tmp_path: Path) -> None:
+    app = load_app(_app(tmp_path))
+    assert isinstance(app, App)
+    assert app.classes == 3
+
+
+def test_an_app_is_found_by_a_path_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _app(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load_app("app.py:app").classes == 3
+
+
+def test_an_app_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _app(tmp_path, name="hansa_test_module_app.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_app("hansa_test_module_app:app").classes == 3
+
+
+def test_an_app_may_have_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_app.py").write_text("CLASSES = 7\n", encoding="utf-8")
+    source = "from hansa import App\nimport beside_the_app\napp = App(model=list, classes=beside_the_app.CLASSES)\n"
+    assert load_app(_app(tmp_path, source)).classes == 7
+
+
+def test_two_apps_of_the_same_file_name_do_not_mix(tmp_path: Path) -> None:
+    for folder, classes in (("one", 2), ("two", 5)):
+        (tmp_path / folder).mkdir()
+        _app(tmp_path / folder, SOURCE.replace("classes=3", f"classes={classes}"))
+    assert load_app(f"{tmp_path}/one/app.py:app").classes == 2
+    assert load_app(f"{tmp_path}/two/app.py:app").classes == 5
+
+
+@pytest.mark.parametrize("ref", ["", "app", "app.py", ":app", "app.py:"])
+def test_what_is_no_reference_is_refused(ref: str) -> None:
+    with pytest.raises(InvalidApp, match="is no app reference"):
+        load_app(ref)
+
+
+def test_a_missing_file_is_named_with_the_place_it_was_looked_from(tmp_path: Path) -> None:
+    with pytest.raises(InvalidApp, match=r"nothing\.py: no such file \(looked from "):
+        load_app(f"{tmp_path}/nothing.py:app")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nothing_of_that_name", "importing it failed: ModuleNotFoundError"),
+        ("def (", "importing it failed: SyntaxError"),
+        ("1 / 0", "importing it failed: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "importing it failed: SystemExit: 3"),
+        ("x = 1", "has no attribute 'app'"),
+        ("app = 5", "it is a int, not a hansa.App"),
+        ("from hansa import App\napp = App", "it is a type, not a hansa.App"),
+        ("from hansa import App\napp = App(model=list)", "needs classes="),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_refused_with_the_reason(tmp_path: Path, source: str, said: str) -> None:
+    with pytest.raises(InvalidApp) as caught:
+        load_app(_app(tmp_path, source))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_module_is_refused() -> None:
+    with pytest.raises(InvalidApp, match="importing it failed: ModuleNotFoundError"):
+        load_app("nothing_of_that_name.at_all:app")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"task": "ranking", "classes": 2}, "task 'ranking'"),
+        ({"classes": None}, "needs classes="),
+        ({"classes": 1}, "needs classes="),
+        ({"model": 5, "classes": 2}, "must be a function"),
+        ({"classes": 2, "train": lambda arrays, run: arrays}, "both train= and evaluate="),
+        ({"classes": 2, "evaluate": lambda arrays, examples: None}, "both train= and evaluate="),
+    ],
+)
+def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidApp, match=said):
+        App(**{"model": list, **fields})
+
+
+def test_a_regression_app_needs_no_classes() -> None:
+    assert App(model=list, task="regression").classes is None
+
+
+# Data.
+
+APP = App(model=list, classes=3)
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+Y = np.array([0, 1, 2, 0])
+
+
+def _npz(tmp_path: Path, **arrays: Any) -> Path:
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def _with_nan(x: np.ndarray, row: int, value: float = np.nan) -> np.ndarray:
+    x = x.copy()
+    x[row, -1] = value
+    return x
+
+
+def test_x_and_y_are_read_and_a_test_part_if_there_is_one(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=X, y=Y, x_test=X[:2] + 100, y_test=Y[:2])
+    assert APP.load(path, "train").x.tolist() == X.tolist()
+    held = APP.load(path, "test")
+    assert (held.x.tolist(), len(held)) == ((X[:2] + 100).tolist(), 2)
+
+
+def test_without_a_test_part_the_test_split_is_all_there_is(tmp_path: Path) -> None:
+    assert len(APP.load(_npz(tmp_path, x=X, y=Y), "test")) == 4
+
+
+def test_rows_can_be_taken() -> None:
+    taken = Examples(X, Y).take(np.array([3, 1]))
+    assert taken.x.tolist() == [X[3].tolist(), X[1].tolist()]
+    assert taken.y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"x": X}, "no array 'y' in it; it has x"),
+        ({"y": Y}, "no array 'x' in it; it has y"),
+        ({}, "no array 'x' in it; it has none"),
+        ({"x": X, "y": Y[:3]}, "they need one row per example"),
+        ({"x": np.float32(1), "y": Y}, "they need one row per example"),
+        ({"x": X, "y": np.array([0, 1, 3, 4])}, "label 3 at row 2 is outside 0 … 2 (2 such labels)"),
+        ({"x": X, "y": np.array([0, -1, 2, 0])}, "label -1 at row 1 is outside 0 … 2 (1 such labels)"),
+        ({"x": X, "y": Y.astype(np.float64)}, "labels must be integers, these are float64"),
+        ({"x": X, "y": np.array(["a", "b", "c", "d"])}, "labels must be integers"),
+        ({"x": _with_nan(X, 2), "y": Y}, "x holds NaN or infinite values in 1 rows, first in row 2"),
+        ({"x": _with_nan(X, 1, np.inf), "y": Y}, "x holds NaN or infinite values in 1 rows, first in row 1"),
+        ({"x": np.array(["a", "b", "c", "d"]), "y": Y}, "x"),
+    ],
+)
+def test_data_a_site_cannot_learn_from_is_refused_naming_file_and_place(
+    tmp_path: Path, arrays: dict[str, np.ndarray], said: str
+) -> None:
+    path = _npz(tmp_path, **arrays)
+    with pytest.raises(InvalidData) as caught:
+        APP.load(path, "train")
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_targets_of_a_regression_must_be_finite(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=X, y=np.array([0.0, np.inf, np.nan, 1.0]))
+    with pytest.raises(InvalidData, match="y holds NaN or infinite values in 2 rows, first in row 1"):
+        App(model=list, task="regression").load(path, "train")
+
+
+def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=np.array([{"a": 1}, None, 2, "x"], dtype=object), y=Y)
+    with pytest.raises(InvalidData, match="allow_pickle"):
+        APP.load(path, "train")
+
+
+def test_arrays_of_objects_from_a_loader_of_ones_own_are_refused() -> None:
+    app = App(model=list, classes=3, data=lambda path, split: Examples(np.array([None] * 4), Y))
+    with pytest.raises(InvalidData, match="arrays of Python objects"):
+        app.load(Path("x"), "train")
+
+
+def _missing(path: Path) -> None:
+    pass
+
+
+def _words(path: Path) -> None:
+    path.write_text("no data here", encoding="utf-8")
+
+
+def _cut_off(path: Path) -> None:
+    np.savez(path, x=np.zeros((50, 50)), y=np.zeros(50, np.int64))
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def _one_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, X)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [_missing, _words, _cut_off, _one_array, _folder])
+def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "data.npz"
+    make(path)
+    with pytest.raises(InvalidData, match=r"data\.npz: "):
+        load_npz(path, "train")
+
+
+def test_a_loader_that_fails_is_refused_with_the_reason() -> None:
+    def load(path: Path, split: str) -> Examples:
+        raise KeyError("column")
+
+    with pytest.raises(InvalidData, match="the app's data loader failed: KeyError: 'column'"):
+        App(model=list, classes=3, data=load).load(Path("x"), "train")
+
+
+def test_an_empty_shard_is_no_error(tmp_path: Path) -> None:
+    assert len(APP.load(_npz(tmp_path, x=X[:0], y=Y[:0]), "train")) == 0

@@ -1,0 +1,214 @@
+"""The codec: every message makes the round trip; nonsense is refused."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.common import codec
+from hansa.common.errors import InvalidInput, Rejected
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.tasks import (
+    Evaluate,
+    Evaluation,
+    Failure,
+    Init,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Progress,
+    Receipt,
+    Task,
+    Train,
+    UpdateFacts,
+    ValidationSpec,
+)
+from hansa.protos import fleet_pb2 as fleet
+from hansa.protos import model_pb2 as model
+
+COUNTS = st.integers(0, (1 << 63) - 1)
+NUMBERS = st.floats(allow_nan=False)
+
+
+def _wired(message: Any) -> Any:
+    """Send a message through its bytes."""
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["float32", "bfloat16", "int64", "bool"]),
+            st.lists(st.integers(0, 1 << 40), max_size=4),
+            st.sampled_from(list(Role)),
+            st.integers(0, 1 << 20),
+            st.binary(min_size=32, max_size=32),
+        ),
+        max_size=5,
+    ),
+    st.lists(st.text(max_size=5), max_size=3),
+)
+def test_manifests_make_the_round_trip(
+    tensors: list[tuple[str, list[int], Role, int, bytes]], layers: list[str]
+) -> None:
+    infos = tuple(TensorInfo(f"t{i}", d, tuple(s), r, n) for i, (d, s, r, n, _) in enumerate(tensors))
+    manifest = Manifest(ModelSpec(infos, tuple(layers)), tuple(digest for *_, digest in tensors))
+    back = codec.manifest_from_wire(_wired(codec.manifest_to_wire(manifest)))
+    assert back == manifest
+    assert back.digest == manifest.digest
+
+
+@pytest.mark.parametrize("role", [0, 4, 99])
+def test_a_tensor_without_a_role_is_rejected(role: int) -> None:
+    wire = model.Manifest()
+    wire.tensors.add(name="w", dtype="float32")
+    wire.tensors[0].role = role  # type: ignore[assignment]
+    with pytest.raises(Rejected, match="w: no role"):
+        codec.manifest_from_wire(_wired(wire))
+
+
+def _train(**fields: Any) -> Train:
+    start = {"model": "j1/v3", "version": 3, "epochs": 2, "batch_size": 16, "optimizer": {"kind": "sgd", "lr": 0.1}}
+    return Train.model_validate(start | fields)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Init(),
+        _train(),
+        _train(tensors=("a", "b")),
+        _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
+        _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
+        _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
+        Evaluate(model=ModelKey("j1/v3"), version=3),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1990, (1 << 63) - 1])
+def test_tasks_make_the_round_trip(work: Init | Train | Evaluate, seed: int) -> None:
+    task = Task(
+        id=TaskId("j1-4"),
+        job=JobId("j1"),
+        site=SiteName("st-mary"),
+        round=7,
+        app="apps/app.py:app",
+        seed=seed,
+        validation=ValidationSpec(fraction=0.1, stratified=False),
+        work=work,
+    )
+    assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+def test_a_task_without_work_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="without work"):
+        codec.task_from_wire(fleet.Task(id="j1-1"))
+
+
+@pytest.mark.parametrize("kind", ["", "lion"])
+def test_a_task_with_an_optimizer_nobody_knows_is_refused(kind: str) -> None:
+    wire = fleet.Task(id="j1-1")
+    wire.train.optimizer.kind = kind
+    wire.train.optimizer.lr = 0.1
+    with pytest.raises(ValueError, match="kind"):
+        codec.task_from_wire(wire)
+
+
+@given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.floats(0, 1e9), NUMBERS)
+def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float, seconds: float, loss: float) -> None:
+    facts = UpdateFacts(n_train=n, n_used=used, steps=steps, epochs=epochs, seconds=seconds, loss=loss)
+    assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+
+
+def test_a_loss_that_is_no_number_makes_the_round_trip() -> None:
+    facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
+    assert math.isnan(codec.facts_from_wire(_wired(codec.facts_to_wire(facts))).loss)
+    note = Progress(task=TaskId("t"), epoch=1, epochs=1, steps=0, loss=math.nan)
+    assert math.isnan(codec.progress_from_wire(_wired(codec.progress_to_wire(note))).loss)
+
+
+@pytest.mark.parametrize(("field", "value"), [("seconds", -1.0), ("seconds", math.nan), ("epochs", -0.5)])
+def test_facts_that_cannot_be_are_refused(field: str, value: float) -> None:
+    wire = fleet.UpdateFacts()
+    setattr(wire, field, value)
+    with pytest.raises(ValueError, match=field):
+        codec.facts_from_wire(wire)
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), COUNTS, NUMBERS)
+def test_progress_makes_the_round_trip(epoch: int, epochs: int, steps: int, loss: float) -> None:
+    note = Progress(task=TaskId("j1-1"), epoch=epoch, epochs=epochs, steps=steps, loss=loss)
+    assert codec.progress_from_wire(_wired(codec.progress_to_wire(note))) == note
+
+
+def test_receipts_make_the_round_trip() -> None:
+    receipt = Receipt(job=JobId("j1"), task=TaskId("j1-4"), site=SiteName("a"), digest="00ff" * 16, sequence=12)
+    assert codec.receipt_from_wire(_wired(codec.receipt_to_wire(receipt))) == receipt
+
+
+# Reports.
+
+
+def _report(evaluation: Evaluation) -> fleet.TaskReport:
+    wire = fleet.TaskReport(site="a", task="j1-1")
+    wire.evaluation.MergeFrom(codec.evaluation_to_wire(evaluation))
+    return wire
+
+
+@given(st.integers(1, 5).flatmap(lambda c: st.lists(st.integers(0, 999), min_size=c * c, max_size=c * c)), NUMBERS)
+def test_evaluations_make_the_round_trip(counts: list[int], loss: float) -> None:
+    classes = math.isqrt(len(counts))
+    rows = tuple(tuple(counts[i : i + classes]) for i in range(0, len(counts), classes))
+    evaluation = Evaluation(n=sum(counts), loss_sum=loss, confusion=rows, metrics={"auc": 0.5})
+    assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_an_evaluation_without_classes_makes_the_round_trip(n: int) -> None:
+    evaluation = Evaluation(n=n, loss_sum=1.5)
+    assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
+
+
+def test_a_failure_makes_the_round_trip_and_is_kept_short() -> None:
+    wire = fleet.TaskReport(failure=fleet.Failure(reason="x" * 5000, final=True))
+    assert codec.outcome_from_wire(_wired(wire)) == Failure(reason="x" * 2000, final=True)
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        {"n": 4, "classes": 2, "confusion": [1, 1, 1]},
+        {"n": 4, "classes": 2, "confusion": []},
+        {"n": 4, "classes": 0, "confusion": [4]},
+        {"n": 4, "classes": (1 << 32) - 1, "confusion": [4]},
+        {"n": 4, "classes": 2, "confusion": [1, 1, 1, 2]},
+        {"n": 0, "classes": 1, "confusion": [(1 << 64) - 1]},
+        {"n": 2, "classes": 2, "confusion": [(1 << 63), (1 << 63), 1, 1]},
+    ],
+)
+def test_a_nonsensical_evaluation_is_refused(evaluation: dict[str, Any]) -> None:
+    wire = fleet.TaskReport(evaluation=fleet.Evaluation(**evaluation))
+    with pytest.raises(ValueError, match=r".+"):
+        codec.outcome_from_wire(_wired(wire))
+
+
+def test_a_report_without_an_outcome_is_refused() -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        codec.outcome_from_wire(fleet.TaskReport(site="a", task="j1-1"))
+
+
+def test_an_evaluation_that_does_not_add_up_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="not square"):
+        Evaluation(n=2, loss_sum=0, confusion=((1, 1),))
+    with pytest.raises(ValueError, match="does not count 3 examples"):
+        Evaluation(n=3, loss_sum=0, confusion=((1, 1), (0, 0)))
+    with pytest.raises(ValueError, match="does not count"):
+        Evaluation(n=0, loss_sum=0, confusion=((1, -1), (0, 0)))
+    with pytest.raises(ValueError, match=r".+"):
+        Evaluation(n=3, loss_sum=0, confusion=((1, 1), (1,)))
+
+
+def test_momentum_belongs_to_sgd() -> None:
+    with pytest.raises(ValueError, match="momentum belongs to sgd"):
+        OptimizerSpec(kind="adam", momentum=0.5)

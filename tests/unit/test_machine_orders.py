@@ -1,0 +1,275 @@
+"""The engine of a job under any order of events: what always holds, and that a replay gives the same job."""
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hansa.common.errors import Stale
+from hansa.common.ids import TaskId
+from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Effect, MergePlan
+from tests.unit.play import Play, Role, dropped, endings, machine_of, plans, sent, withdrawn
+
+FINAL = ("completed", "failed", "cancelled")
+SITES = ("a", "b", "c", "d")
+STEPS = {  # how often each thing happens
+    "join": 3,
+    "leave": 2,
+    "update": 6,
+    "everybody answers": 2,
+    "fail": 1,
+    "quarantine": 1,
+    "report": 4,
+    "merge": 6,
+    "merge out of turn": 1,
+    "ring": 1,
+    "ring out of turn": 1,
+    "wait": 2,
+    "restart": 1,
+    "seldom": 1,
+}
+Step = tuple[str, int]
+
+JOBS = st.fixed_dictionaries(
+    {
+        "pace": st.fixed_dictionaries(
+            {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
+            optional={"deadline": st.just(30.0)},
+        ),
+        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}]),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}]),
+        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+    }
+)
+ORDERS = st.lists(
+    st.tuples(st.sampled_from([name for name, often in STEPS.items() for _ in range(often)]), st.integers(0, 1 << 16)),
+    min_size=10,
+    max_size=90,
+)
+
+
+class AnyOrder:
+    """A job to which anything may happen."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.play = Play(**job)
+        self.ends: list[tuple[str, str]] = []
+        self.asked: dict[TaskId, Task] = {}
+        self.answered: set[TaskId] = set()
+        self.gone: set[str] = set()
+        self.merging: int | None = None
+
+    def happen(self, act: Callable[[], list[Effect]]) -> None:
+        """Let something happen; what is stale must leave no trace, what is accepted must keep the promises."""
+        before = self.play.picture()
+        over = self.play.machine.ended
+        try:
+            effects = act()
+        except Stale:
+            assert self.play.picture() == before
+            return
+        assert not over, "something happened after the end"
+        for task in sent(effects):
+            assert task.id not in self.asked, "a task id was used twice"
+            self.asked[task.id] = task
+        assert set(withdrawn(effects)) <= set(self.asked)
+        assert not set(withdrawn(effects)) & set(self.play.machine.state.tasks)
+        for plan in plans(effects):
+            self._check_plan(plan)
+        assert not dropped(effects) & self.gone, "a model was dropped twice"
+        self.gone |= dropped(effects)
+        self.ends += endings(effects)
+
+    def _check_plan(self, plan: MergePlan) -> None:
+        state = self.play.machine.state
+        assert self.merging is None, "two merges at once"
+        self.merging = plan.version
+        assert plan.version == state.version + 1
+        assert plan.current == state.current
+        assert len({part.site for part in plan.parts}) == len(plan.parts), "a site counts twice"
+        for part in plan.parts:
+            task = self.asked[part.task]
+            assert isinstance(task.work, Train)
+            assert (task.site, task.round, task.work.version) == (part.site, state.round, state.version)
+            assert task.id in self.answered
+            assert part.model not in self.gone
+
+    # What may happen.
+
+    def step(self, name: str, pick: int) -> None:
+        """Let one thing happen; `pick` says to whom."""
+        play, state = self.play, self.play.machine.state
+        site = SITES[pick % len(SITES)]
+        role: Role = "evaluator" if pick // 4 % 3 == 0 else "learner"
+        match name:
+            case "join":
+                self.happen(lambda: play.join(site, role=role, examples=(10, 20, 10, 10, 0)[pick // 12 % 5]))
+            case "leave":
+                self.happen(lambda: play.leave(site, role=role))
+            case "update":
+                self._answer(self._pick(pick, Init, Train), n=(0, 1, 30)[pick % 3])
+            case "everybody answers":
+                work = [task for task in state.tasks.values() if not isinstance(task.work, Evaluate)]
+                for task in sorted(work, key=lambda task: crc32(f"{task.site}{pick}".encode())):
+                    self._answer(task)
+            case "fail":
+                self._about(pick, play.fail, Init, Train, Evaluate)
+            case "quarantine":
+                self._about(pick, play.quarantine, Init, Train)
+            case "report":
+                self._about(pick, lambda task: play.report(task, right=pick % 11), Evaluate)
+            case "merge" if self.merging is not None:
+                version, self.merging = self.merging, None
+                self.happen(lambda: play.merged(version))
+            case "merge out of turn" if pick % 7 != self.merging:
+                self.happen(lambda: play.merged(pick % 7))
+            case "ring" if state.alarms:
+                alarms = sorted(state.alarms)
+                self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
+            case "ring out of turn":
+                alarm = ("gather", "time", "evaluation", "round-1-1", "round-2-1")[pick % 5]
+                if alarm not in state.alarms:
+                    self.happen(lambda: play.ring(alarm))
+            case "wait":
+                play.now += pick % 10
+            case "restart":
+                self.restart()
+            case "seldom":
+                self._seldom(pick)
+
+    def _seldom(self, pick: int) -> None:
+        play, version = self.play, self.merging
+        match pick % 20:
+            case 0:
+                self.happen(play.cancel)
+            case 1:
+                self._about(pick, lambda task: play.fail(task, final=True), Init, Train, Evaluate)
+            case 2 if version is not None and play.machine.state.plan:
+                self.merging = None
+                self.happen(lambda: play.do(ev.MergeFailed(at=play.now, version=version, reason="disk full")))
+
+    def _pick(self, pick: int, *kinds: type[Any]) -> Task | None:
+        """Pick an open task, or one in eight times any that was ever sent."""
+        held = self.asked if pick % 8 == 0 else self.play.machine.state.tasks
+        tasks = [task for task in held.values() if isinstance(task.work, kinds)]
+        return tasks[pick // 8 % len(tasks)] if tasks else None
+
+    def _about(self, pick: int, act: Callable[[Task], list[Effect]], *kinds: type[Any]) -> None:
+        task = self._pick(pick, *kinds)
+        if task:
+            self.happen(lambda: act(task))
+
+    def _answer(self, task: Task | None, n: int = 10) -> None:
+        if task:
+            self.answered |= {task.id} & set(self.play.machine.state.tasks)
+            self.happen(lambda: self.play.update(task, n_train=n))
+
+    def restart(self) -> None:
+        """Kill the controller and replay the journal; the job is the same and goes on."""
+        again = machine_of(self.play.spec)
+        again.start()
+        for event in self.play.accepted:
+            again.handle(ev.EVENT.validate_json(event.model_dump_json()))
+        assert again.state.model_dump() == self.play.machine.state.model_dump()
+        assert again.pacing.model_dump() == self.play.machine.pacing.model_dump()
+        assert again.resume() == self.play.machine.resume()
+        self.play.machine = again
+
+    # What always holds.
+
+    def check(self) -> None:
+        """Check all promises."""
+        self._ends_once()
+        self._history_is_whole()
+        self._needed_models_are_kept()
+        self._tasks_are_for_this_round()
+
+    def _ends_once(self) -> None:
+        state = self.play.machine.state
+        assert len(self.ends) == int(self.play.machine.ended)
+        assert (state.status in FINAL) is self.play.machine.ended
+        if self.ends:
+            assert (state.status, state.reason) == self.ends[0]
+            assert not state.tasks
+            assert not state.alarms
+            assert state.plan is None
+            assert self.play.machine.resume() == []
+
+    def _history_is_whole(self) -> None:
+        state = self.play.machine.state
+        assert [record.version for record in state.history] == list(range(state.version + 1))
+        assert state.sequence == len(self.play.accepted)
+        assert (state.current is None) is (state.version < 0)
+
+    def _needed_models_are_kept(self) -> None:
+        """What a task, the next merge or the check of the last one needs is in the store."""
+        state = self.play.machine.state
+        needed = {task.work.model for task in state.tasks.values() if not isinstance(task.work, Init)}
+        if state.plan:
+            needed |= {state.plan.current, *(part.model for part in state.plan.parts)}
+        needed |= state.merged | ({state.current} if state.current else set())
+        if not self.play.machine.ended:
+            needed |= state.fresh
+        assert needed <= state.models
+        assert not state.models & self.gone
+
+    def _tasks_are_for_this_round(self) -> None:
+        """At most one training task per site, of this round, and none while a merge is under way."""
+        state = self.play.machine.state
+        work = [task for task in state.tasks.values() if not isinstance(task.work, Evaluate)]
+        assert len({task.site for task in work}) == len(work)
+        assert all(task.round == state.round for task in work)
+        if state.plan:
+            assert not work
+
+    def check_something_can_happen(self) -> None:
+        """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""
+        state = self.play.machine.state
+        if self.play.machine.ended or state.plan:
+            return
+        at_work = any(
+            task.site in (state.evaluators if isinstance(task.work, Evaluate) else state.learners)
+            for task in state.tasks.values()
+            if state.phase == "closing" or not isinstance(task.work, Evaluate)
+        )
+        due = {"gather", "evaluation", f"round-{state.round}-1", f"round-{state.round}-2"} & set(state.alarms)
+        assert at_work or due, f"{state.phase}: nobody works and no alarm is set"
+
+
+def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
+    order = AnyOrder(job)
+    if given_model:
+        order.happen(lambda: order.play.do(ev.ModelGiven(at=0, digest="given")))
+    order.happen(lambda: order.play.join("a", role="evaluator"))
+    for site in ("a", "b"):
+        order.happen(lambda site=site: order.play.join(site))  # type: ignore[misc]
+    return order
+
+
+@settings(max_examples=200, deadline=None)
+@given(JOBS, st.booleans(), ORDERS)
+def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
+    job: dict[str, Any], given_model: bool, steps: list[Step]
+) -> None:
+    order = _begin(job, given_model)
+    for name, pick in steps:
+        order.step(name, pick)
+        order.check()
+    order.restart()
+
+
+@settings(max_examples=200, deadline=None)
+@given(JOBS, st.booleans(), ORDERS)
+def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
+    job: dict[str, Any], given_model: bool, steps: list[Step]
+) -> None:
+    order = _begin(job, given_model)
+    for name, pick in steps:
+        order.step(name, pick)
+        order.check_something_can_happen()
