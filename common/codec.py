@@ -171,6 +171,8 @@ def receipt_to_wire(receipt: Receipt) -> fleet.Receipt:
         site=receipt.site,
         digest=bytes.fromhex(receipt.digest),
         sequence=receipt.sequence,
+        previous=bytes.fromhex(receipt.previous),
+        hash=bytes.fromhex(receipt.hash),
     )
 
 
@@ -182,4 +184,6 @@ def receipt_from_wire(wire: fleet.Receipt) -> Receipt:
         site=SiteName(wire.site),
         digest=wire.digest.hex(),
         sequence=wire.sequence,
+        previous=wire.previous.hex(),
+        hash=wire.hash.hex(),
     )

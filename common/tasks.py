@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
+from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
@@ -136,10 +137,22 @@ class Progress(Value):
 
 
 class Receipt(Value):
-    """Proof that an update is durable and counted."""
+    """Proof of a commit: that an update is durable, or which updates made up a community model.
+
+    A job's receipts are a chain: each holds the hash of the one before, and its own hash is over all its other fields.
+    """
 
     job: JobId
-    task: TaskId
-    site: SiteName
-    digest: str
-    sequence: int
+    sequence: int  # of the event in the job's journal
+    task: TaskId = TaskId("")  # of the update; empty for a community model
+    site: SiteName = SiteName("")
+    version: int = 0  # of the community model; 0 for an update
+    contributions: Mapping[TaskId, float] = {}  # weights of the updates that were added in this version
+    digest: str  # of the update or of the community model
+    previous: str  # hash of the receipt before
+    hash: str = ""
+
+    def sealed(self) -> "Receipt":
+        """Return the receipt with its hash."""
+        text = self.model_dump_json(exclude={"hash"})
+        return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})

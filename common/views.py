@@ -54,6 +54,7 @@ class JobView(Value):
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0
+    unit: str = "round"  # what a merge is called: round, or update where there are no rounds
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}

@@ -33,7 +33,9 @@ def controller() -> None:
     help="The one port that sites and operators dial; port 0 takes a free one.",
 )
 @click.option(
-    "--store", envvar="HANSA_STORE", help="Where models live: memory: or disk:PATH (default: disk below --state)."
+    "--store",
+    envvar="HANSA_STORE",
+    help="Where models live: memory:, disk:PATH or redis://… (default: disk below --state).",
 )
 @state_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")

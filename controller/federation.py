@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from hansa.common.clock import Clock
-from hansa.common.errors import NotFound, Refused, StoreFailed
+from hansa.common.errors import Broken, NotFound, Refused, one_line
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec
@@ -16,13 +16,14 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.intake import Intake
-from hansa.controller.journal import JobRecord, Journal
+from hansa.controller.journal import Entry, JobRecord, Journal
 from hansa.controller.rules.compose import compose
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
+SNAPSHOT_EVERY = 500  # entries; a restart replays at most so many
 
 
 class Federation:
@@ -43,6 +44,7 @@ class Federation:
         self._manifests: dict[ModelKey, Manifest] = {}
 
     async def __aenter__(self) -> "Federation":
+        await self.workers.io(self.store.sweep)
         self._exit = AsyncExitStack()
         self._exit.callback(self.workers.close)
         self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
@@ -99,8 +101,14 @@ class Federation:
         spec = JobSpec.model_validate_json(record.spec)
         machine = Machine(record.id, spec, compose(spec), record.at)
         machine.start()
-        for text in await self.workers.journal(self._journal.events, record.id):
-            machine.handle(ev.EVENT.validate_json(text))
+        snapshot = await self.workers.journal(self._journal.snapshot, record.id)
+        if snapshot:
+            machine.restore(snapshot[1])
+        for entry in await self.workers.journal(self._journal.entries, record.id, machine.state.sequence):
+            replay(machine, entry)
+        for key in await self.workers.io(self.store.keys, f"{record.id}/"):
+            if key not in machine.state.models:  # it came or was dropped in the moment of the crash
+                await self.workers.io(self.store.delete, key)
         runner = JobRunner(machine, self)
         self._launch(runner, machine.resume())
         if not machine.ended:
@@ -137,20 +145,11 @@ class Federation:
         """All jobs, newest first."""
         return list(reversed(self._runners.values()))
 
-    async def record(self, job: JobId, sequence: int, event: ev.Event) -> None:
+    async def record(self, job: JobId, entry: Entry, machine: Machine) -> None:
         """Make an event durable. While the journal cannot be written the job waits; nothing is acknowledged."""
-        text = event.model_dump_json()
-        warned = False
-        while True:
-            try:
-                await self.workers.journal(self._journal.append, job, sequence, text)
-            except StoreFailed as error:
-                if not warned:
-                    log.error("job %s waits: %s", job, error)  # noqa: TRY400 - the reason is in the message
-                warned = True
-                await asyncio.sleep(1.0)
-            else:
-                return
+        await self.workers.journal(self._journal.append, job, entry)
+        if entry.sequence % SNAPSHOT_EVERY == 0:
+            await self.workers.journal(self._journal.save_snapshot, job, entry.sequence, machine.snapshot())
 
     async def manifest(self, key: ModelKey) -> Manifest:
         """Return a model's manifest; the last few are remembered."""
@@ -184,3 +183,11 @@ class Federation:
         while True:
             await self.clock.sleep_until(self.clock.now() + self.fleet.heartbeat)
             self.fleet.reap()
+
+
+def replay(machine: Machine, entry: Entry) -> None:
+    """Apply a journal entry; raise Broken, naming it, if it is damaged or does not follow from those before."""
+    try:
+        machine.handle(ev.EVENT.validate_json(entry.event))
+    except Exception as error:
+        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {one_line(error)}") from error

@@ -82,9 +82,8 @@ class Intake:
         """Check and store frames, reading the next one while a worker thread is busy with the last."""
 
         def keep(frame: bytes) -> None:
-            index = upload.check.next
+            upload.draft.write(upload.check.next, frame)  # may be repeated if the store was away; the check may not
             upload.check.feed(frame)
-            upload.draft.write(index, frame)
 
         busy: asyncio.Task[None] | None = None
         try:
@@ -115,11 +114,13 @@ class Intake:
         )
         self._uploads.pop(task.id, None)
         try:
-            sequence = await runner.post(event)
+            await runner.post(event)
         except Stale:
             await self._federation.workers.io(self._federation.store.delete, update_key(task.id))
             raise
-        return Receipt(job=task.job, task=task.id, site=task.site, digest=event.digest, sequence=sequence)
+        receipt = runner.receipt(task.id, task.site)
+        assert receipt is not None, "an update that was accepted has a receipt"
+        return receipt
 
     async def _check_offer(self, runner: "JobRunner", task: Task, manifest: Manifest) -> None:
         try:

@@ -16,6 +16,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
+from hansa.controller.journal import Entry
 
 if TYPE_CHECKING:
     from hansa.controller.federation import Federation
@@ -36,7 +37,8 @@ class JobRunner:
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[int]]] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._sums: tuple[int, Accumulator] | None = None  # kept by rules that remember, as of a version
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Task[None]] = set()  # merges and alarms: void once the job has ended
+        self._drops: set[asyncio.Task[None]] = set()  # deletions: done even then
 
     @property
     def id(self) -> JobId:
@@ -60,8 +62,9 @@ class JobRunner:
             while not self.machine.ended:
                 event, done = await self._inbox.get()
                 await self._handle(event, done)
+            await asyncio.gather(*self._drops)
         finally:
-            for chore in self._chores:
+            for chore in self._chores | self._drops:
                 chore.cancel()
             while not self._inbox.empty():
                 self._inbox.get_nowait()[1].set_exception(Stale(f"job {self.id} has ended"))
@@ -77,7 +80,9 @@ class JobRunner:
             done.set_exception(Stale(f"job {self.id} failed"))
             event = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {one_line(error)}")
             effects = self.machine.handle(event)
-        await self._federation.record(self.id, self.machine.state.sequence, event)
+        receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
+        entry = Entry(self.machine.state.sequence, event.model_dump_json(), receipt)
+        await self._federation.record(self.id, entry, self.machine)
         self._clear_hands(event)
         self._carry_out(effects)
         if not done.done():
@@ -101,7 +106,7 @@ class JobRunner:
                 case ef.SetAlarm(alarm, at):
                     self._start(self._ring(alarm, at))
                 case ef.DropModels(keys):
-                    self._start(self._drop(keys))
+                    self._start(self._drop(keys), self._drops)
                 case ef.JobEnded(status, reason):
                     log.info("job %s %s: %s", self.id, status, reason)
 
@@ -115,10 +120,11 @@ class JobRunner:
                     session.in_hand.discard(task)
                     session.progress.pop(task, None)
 
-    def _start(self, chore: Coroutine[None, None, None]) -> None:
+    def _start(self, chore: Coroutine[None, None, None], group: "set[asyncio.Task[None]] | None" = None) -> None:
         task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        owner = self._chores if group is None else group
+        owner.add(task)
+        task.add_done_callback(owner.discard)
 
     async def _merge(self, plan: ef.MergePlan) -> None:
         try:
@@ -206,10 +212,8 @@ class JobRunner:
 
     def receipt(self, task: TaskId, site: SiteName) -> Receipt | None:
         """Return the receipt of a site's last update, if it answered this task."""
-        commit = self.machine.state.commits.get(site)
-        if commit is None or commit.task != task:
-            return None
-        return Receipt(job=self.id, task=task, site=site, digest=commit.digest, sequence=commit.sequence)
+        receipt = self.machine.state.receipts.get(site)
+        return receipt if receipt is not None and receipt.task == task else None
 
     def changed(self) -> None:
         """Wake those who watch."""
@@ -231,10 +235,11 @@ class JobRunner:
             rule=spec.rule,
             app=spec.app,
             status=state.status,
-            reason=state.reason,
+            reason=self._reason(),
             version=max(state.version, 0),
             rounds=sum(1 for record in state.history if record.version > 0),
             rounds_asked=self.machine.rule.pace.rounds_asked(),
+            unit="round" if "barrier" in self.machine.rule.pace.provides else "update",
             seconds=round(end - state.submitted, 3),
             submitted=iso(state.submitted),
             metrics=newest.metrics() if newest else {},
@@ -259,6 +264,10 @@ class JobRunner:
                 if history
             ),
         )
+
+    def _reason(self) -> str:
+        trouble = self._federation.workers.trouble
+        return f"waiting for the store: {trouble}" if trouble and not self.machine.ended else self.machine.state.reason
 
     def _site_views(self) -> list[SiteProgress]:
         state = self.machine.state

@@ -1,5 +1,6 @@
 """Start-up, main loop and shut-down of the controller process."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -11,16 +12,16 @@ import grpc
 
 from hansa import __version__
 from hansa.common.clock import SystemClock, iso
-from hansa.common.errors import InvalidInput, Taken
+from hansa.common.errors import InvalidInput, StoreFailed, Taken
 from hansa.common.lifetime import stop_signal
 from hansa.common.rpc.channel import SERVER, is_loopback, parse_address
 from hansa.common.rpc.errors import ErrorStatuses
 from hansa.common.rpc.methods import handler
 from hansa.common.views import StatusView
+from hansa.controller.backends import Backends, opened
 from hansa.controller.federation import Federation
-from hansa.controller.journal import SqliteJournal
+from hansa.controller.redis_space import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
-from hansa.controller.stores import open_store
 from hansa.protos import fleet_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
@@ -46,23 +47,32 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             " listen on 127.0.0.1, or give --insecure if the network is trusted"
         )
     clock = SystemClock()
-    store = open_store(options.store)
-    journal = SqliteJournal(options.state / "journal.sqlite")
-    try:
-        async with Federation(store, journal, clock, options.heartbeat, options.grace) as federation:
+    with opened(options.store, options.state) as backends:
+        async with Federation(backends.store, backends.journal, clock, options.heartbeat, options.grace) as federation:
             server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
             address = _bind(server, options.listen)
             _offer(server, federation, options, address, clock.now())
             await server.start()
-            log.info("controller %s listens on %s, store %s", __version__, address, store.url)
+            log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
-            await stop_signal()
-            log.info("stopping")
-            federation.fleet.close()
-            await server.stop(grace=1.0)
-    finally:
-        journal.close()
-        store.close()
+            try:
+                await _until_stopped(backends)
+            finally:
+                log.info("stopping")
+                federation.fleet.close()
+                await server.stop(grace=1.0)
+
+
+async def _until_stopped(backends: Backends) -> None:
+    """Wait for a signal; keep the lease of the store alive, and stop if another controller has taken it."""
+    stop = asyncio.create_task(stop_signal())
+    while not stop.done():
+        await asyncio.wait((stop,), timeout=LEASE / 3)
+        if backends.renew and not stop.done():
+            try:
+                await asyncio.to_thread(backends.renew)
+            except StoreFailed as error:
+                log.warning("the lease could not be renewed: %s", error)
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:

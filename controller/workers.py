@@ -1,29 +1,53 @@
 """Worker threads: what blocks or computes leaves the event loop and comes back as a result."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
+from hansa.common.errors import StoreFailed
+
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
 class Workers:
     """One pool for store I/O, one for arithmetic, one thread for the journal."""
 
     def __init__(self) -> None:
+        self.trouble = ""  # why the store cannot be used just now
         self._io = ThreadPoolExecutor(max(8, 2 * (os.cpu_count() or 1)), thread_name_prefix="io")
         self._journal = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self.arithmetic = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="arithmetic")
 
     async def io(self, work: Callable[..., T], *args: object) -> T:
-        """Run something that reads or writes the store."""
-        return await asyncio.get_running_loop().run_in_executor(self._io, work, *args)
+        """Run something that reads or writes the store; it may be run again if the store was away."""
+        return await self._insist(self._io, work, *args)
 
     async def journal(self, work: Callable[..., T], *args: object) -> T:
         """Run something that reads or writes the journal; one at a time, in order."""
-        return await asyncio.get_running_loop().run_in_executor(self._journal, work, *args)
+        return await self._insist(self._journal, work, *args)
+
+    async def _insist(self, pool: Executor, work: Callable[..., T], *args: object) -> T:
+        """Run work on a thread. While the store fails (away, full), wait and try again; `trouble` says why."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(pool, work, *args)
+            except StoreFailed as error:
+                if not self.trouble:
+                    log.error("waiting: %s", error)  # noqa: TRY400 - the reason is in the message
+                self.trouble = str(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if self.trouble:
+                    log.info("the store answers again")
+                self.trouble = ""
+                return result
 
     async def stream(self, frames: Iterator[bytes]) -> AsyncIterator[bytes]:
         """Yield frames that are read on a worker thread, one ahead of the consumer."""

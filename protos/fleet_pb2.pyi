@@ -608,6 +608,8 @@ class Receipt(google.protobuf.message.Message):
     SITE_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
     SEQUENCE_FIELD_NUMBER: builtins.int
+    PREVIOUS_FIELD_NUMBER: builtins.int
+    HASH_FIELD_NUMBER: builtins.int
     job: builtins.str
     task: builtins.str
     site: builtins.str
@@ -615,6 +617,10 @@ class Receipt(google.protobuf.message.Message):
     """of the update"""
     sequence: builtins.int
     """of the commit in the job's journal"""
+    previous: builtins.bytes
+    """hash of the receipt before it in the job's chain"""
+    hash: builtins.bytes
+    """of this receipt"""
     def __init__(
         self,
         *,
@@ -623,8 +629,10 @@ class Receipt(google.protobuf.message.Message):
         site: builtins.str = ...,
         digest: builtins.bytes = ...,
         sequence: builtins.int = ...,
+        previous: builtins.bytes = ...,
+        hash: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "job", b"job", "sequence", b"sequence", "site", b"site", "task", b"task"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "hash", b"hash", "job", b"job", "previous", b"previous", "sequence", b"sequence", "site", b"site", "task", b"task"]) -> None: ...
 
 global___Receipt = Receipt
 

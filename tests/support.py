@@ -22,11 +22,10 @@ from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train, UpdateFacts
 from hansa.common.views import StatusView
+from hansa.controller.backends import opened
 from hansa.controller.federation import Federation
-from hansa.controller.journal import SqliteJournal
 from hansa.controller.runner import JobRunner
 from hansa.controller.servicers import FleetServicer, OperatorServicer
-from hansa.controller.stores import open_store
 from hansa.protos import fleet_pb2, operator_pb2
 
 APP = "tests/app.py:app"
@@ -80,10 +79,8 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Run a controller with real gRPC over a state directory."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    held = open_store(store or f"disk:{folder / 'store'}")
-    journal = SqliteJournal(folder / "journal.sqlite")
-    try:
-        async with Federation(held, journal, SystemClock(), heartbeat, grace) as federation:
+    with opened(store or f"disk:{folder / 'store'}", folder) as held:
+        async with Federation(held.store, held.journal, SystemClock(), heartbeat, grace) as federation:
             server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
             fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
             server.add_generic_rpc_handlers(
@@ -98,9 +95,6 @@ async def serving(
                 yield Served(f"127.0.0.1:{port}", federation)
             finally:
                 await server.stop(grace=None)
-    finally:
-        journal.close()
-        held.close()
 
 
 Answer = Callable[["LightSite", Task], Awaitable[None]]

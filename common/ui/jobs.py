@@ -1,5 +1,6 @@
 """`hansa job submit|list|show|watch|cancel|model`."""
 
+import importlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,9 +14,24 @@ from hansa.common.views import JobView
 T = TypeVar("T")
 
 
-@click.group()
+class JobGroup(click.Group):
+    """The job commands; `verify` reads a controller's state itself and is loaded when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, `verify` among them."""
+        return [*super().list_commands(ctx), "verify"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command."""
+        if cmd_name == "verify":
+            found: click.Command = importlib.import_module("hansa.controller.verify").command
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=JobGroup)
 def job() -> None:
-    """Submit, watch and fetch jobs."""
+    """Submit, watch, fetch and verify jobs."""
 
 
 def ask(controller: str, question: Callable[[Client], Awaitable[T]]) -> T:

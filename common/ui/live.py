@@ -47,7 +47,7 @@ def _line(entry: HistoryView, view: JobView) -> str:
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
-    return f"round {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
@@ -74,7 +74,7 @@ def _render(view: JobView) -> Any:
     asked = max(view.rounds_asked, 1)
     metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None)
     rounds.add_row(
-        "rounds",
+        f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),
         f"{view.rounds}/{view.rounds_asked}",
         metrics,

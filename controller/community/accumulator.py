@@ -1,8 +1,8 @@
 """The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; algorithms/README §4).
 
 For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and costs
-O(model), however many others are in the sum. The sums can always be built anew from the store and are then the same, bit for bit:
-the grid they lie on follows from the set of contributions alone.
+O(model), however many others are in the sum. The sums can always be built anew from the store and are then the same,
+bit for bit: the grid they lie on follows from the set of contributions alone.
 
 The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never averaged: they
 are copied from the newest contribution with the largest weight. A tensor nobody carries is copied from the current

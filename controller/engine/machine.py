@@ -5,6 +5,7 @@ gathering ──► initialising ──► training ⟲ rounds ──► closing
     └──── too few sites left ◄────┘        (cancel and failure lead from anywhere to ended)
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, assert_never
@@ -14,7 +15,7 @@ import numpy as np
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, task_id, update_key
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import (
     Change,
@@ -40,7 +41,7 @@ from hansa.controller.engine.parts import (
     Wake,
     Withdraw,
 )
-from hansa.controller.engine.state import Commit, JobState, PendingMerge, Status, VersionRecord
+from hansa.controller.engine.state import JobState, PendingMerge, Status, VersionRecord
 
 GATHER, TIME, FINAL_EVALUATION = "gather", "time", "evaluation"
 EVALUATIONS_UNDER_WAY = 2  # per evaluator; a slow one skips versions instead of falling behind for ever
@@ -55,6 +56,7 @@ class Machine:
         self.rule = rule
         self.state = JobState(submitted=submitted)
         self.pacing = rule.pace.begin()
+        self.issued: Receipt | None = None  # the receipt of the event that was handled last
 
     @property
     def ended(self) -> bool:
@@ -79,13 +81,31 @@ class Machine:
             effects.append(StartMerge(self.state.plan))
         return effects
 
+    def snapshot(self) -> str:
+        """Return the whole state as JSON."""
+        return json.dumps({"state": self.state.model_dump_json(), "pacing": self.pacing.model_dump_json()})
+
+    def restore(self, snapshot: str) -> None:
+        """Take the state of a snapshot."""
+        held = json.loads(snapshot)
+        self.state = JobState.model_validate_json(held["state"])
+        self.pacing = type(self.pacing).model_validate_json(held["pacing"])
+
     def handle(self, event: ev.Event) -> list[Effect]:
         """Apply one event and return what must now be done."""
         if self.ended:
             raise Stale(f"job {self.job} has ended")
+        self.issued = None
         effects = self._dispatch(event)
         self.state.sequence += 1
         return effects
+
+    def _issue_receipt(self, **fields: Any) -> Receipt:
+        """Add a receipt to the job's chain; the shell keeps it beside the event."""
+        receipt = Receipt(job=self.job, sequence=self.state.sequence + 1, previous=self.state.chain, **fields).sealed()
+        self.state.chain = receipt.hash
+        self.issued = receipt
+        return receipt
 
     def _dispatch(self, event: ev.Event) -> list[Effect]:
         match event:
@@ -241,7 +261,8 @@ class Machine:
             self.state.models.add(key)
             self.state.fresh.add(key)
             effects = self._act(actions, event.at)
-        self.state.commits[task.site] = Commit(task=task.id, digest=event.digest, sequence=self.state.sequence + 1)
+        receipt = self._issue_receipt(task=task.id, site=task.site, digest=event.digest)
+        self.state.receipts[task.site] = receipt
         return effects
 
     def _lost(self, task: Task, reason: str, now: float) -> list[Effect]:
@@ -298,6 +319,8 @@ class Machine:
             raise Stale(f"version {event.version} is not being merged")
         pending = self.state.queue.pop(0)
         self._enter_version(plan, pending, event)
+        weights = {member.task: member.weight for member in plan.change.added}
+        self._issue_receipt(version=event.version, contributions=weights, digest=event.digest)
         actions: list[Action] = []
         if pending.forgotten is None:
             sites = [c.site for c in pending.contributions]
@@ -315,7 +338,7 @@ class Machine:
             members.setdefault(member.site, []).append(member)
         record = VersionRecord(
             version=event.version,
-            round=self.state.round,
+            round=self.state.round if "barrier" in self.rule.pace.provides else event.version,
             at=event.at,
             digest=event.digest,
             contributions={member.site: member.weight for member in plan.change.added},
@@ -329,8 +352,7 @@ class Machine:
         self.state.version = event.version
         self.state.current = community_key(self.job, event.version)
         self.state.models.add(self.state.current)
-        self.state.members = members if self.rule.merge.remembers else {}
-        self.state.merged = {member.model for member in plan.change.members}
+        self.state.members = members
         self.state.fresh -= {c.model for c in pending.contributions}
         self.state.steps += sum(c.facts.steps for c in pending.contributions)
 
@@ -505,7 +527,8 @@ class Machine:
         """Forget models that neither a task, a merge to come, nor the check of the last merge needs."""
         bases: set[Any] = {getattr(task.work, "model", None) for task in self.state.tasks.values()}
         fresh = set() if self.ended else self.state.fresh
-        needed = bases | fresh | self.state.merged | {self.state.current}
+        counted = {member.model for held in self.state.members.values() for member in held}
+        needed = bases | fresh | counted | {self.state.current}
         unneeded = tuple(sorted(self.state.models - needed))
         self.state.models -= set(unneeded)
         return [DropModels(unneeded)] if unneeded else []

@@ -108,7 +108,9 @@ class Sampler(Plugin):
 
 
 class Pacer(Plugin):
-    """Decides when to ask, when to merge and when to stop. Its state is `State`, kept by the engine."""
+    """Decides when to ask, when to merge and when to stop. What it must remember is a state that the engine keeps."""
+
+    provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds
 
     @abstractmethod
     def begin(self) -> BaseModel:
@@ -116,7 +118,7 @@ class Pacer(Plugin):
 
     @abstractmethod
     def rounds_asked(self) -> int:
-        """Return how many rounds the job is to have; 0 if it does not count rounds."""
+        """Return how many merges the job is to have: rounds where there are rounds, else updates."""
 
     @abstractmethod
     def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.tasks import Evaluation, Task, Value
+from hansa.common.tasks import Evaluation, Receipt, Task, Value
 from hansa.controller.engine.effects import Member, MergePlan
 from hansa.controller.engine.parts import Contribution
 
@@ -56,14 +56,6 @@ class PendingMerge(Value):
     forgotten: SiteName | None = None
 
 
-class Commit(Value):
-    """The last update of a site that counted."""
-
-    task: TaskId
-    digest: str
-    sequence: int
-
-
 class JobState(BaseModel):
     """A job's memory."""
 
@@ -83,13 +75,13 @@ class JobState(BaseModel):
     steps: int = 0
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open
-    commits: dict[SiteName, Commit] = {}
+    receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
+    chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
-    members: dict[SiteName, list[Member]] = {}  # what counts of every site, where the rule remembers
+    members: dict[SiteName, list[Member]] = {}  # what the newest version is made of
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
-    merged: set[ModelKey] = set()  # updates of the last merge: what its result can be checked against
     init_tried: set[SiteName] = set()
     history: list[VersionRecord] = []

@@ -1,6 +1,7 @@
 """Journals: what happened, in order, durably."""
 
-from hansa.controller.journal.base import JobRecord, Journal
+from hansa.controller.journal.base import Entry, JobRecord, Journal
+from hansa.controller.journal.redis import RedisJournal
 from hansa.controller.journal.sqlite import SqliteJournal
 
-__all__ = ["JobRecord", "Journal", "SqliteJournal"]
+__all__ = ["Entry", "JobRecord", "Journal", "RedisJournal", "SqliteJournal"]

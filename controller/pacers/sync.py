@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -46,6 +46,7 @@ class Sync(Pacer):
     late get one more deadline, and then what is there is merged.
     """
 
+    provides: ClassVar[frozenset[str]] = frozenset({"barrier"})
     rounds: int = Field(10, ge=1, description="how many rounds")
     deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
     quorum: float = Field(0.5, gt=0, description="updates needed at the deadline: a share (≤ 1) or a number (> 1)")

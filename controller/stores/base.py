@@ -80,5 +80,9 @@ class Store(ABC):
         """Return the keys that begin with `prefix`, sorted."""
 
     @abstractmethod
+    def sweep(self) -> None:
+        """Remove drafts that nobody will publish: those of a controller that was killed."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Close the store. Unpublished drafts are gone."""
+        """Close the store."""

@@ -87,8 +87,6 @@ class DiskStore(Store):
         try:
             self._models.mkdir(parents=True, exist_ok=True)
             self._drafts.mkdir(exist_ok=True)
-            for left in self._drafts.iterdir():  # of a controller that was killed
-                left.unlink()
         except OSError as error:
             raise StoreFailed(f"store {root}: {error.strerror}") from error
 
@@ -128,10 +126,13 @@ class DiskStore(Store):
         found = (str(path.relative_to(self._models)) for path in self._models.glob("*/*"))
         return sorted(ModelKey(key) for key in found if key.startswith(prefix))
 
-    def close(self) -> None:
-        """Remove unpublished drafts."""
+    def sweep(self) -> None:
+        """Remove drafts that nobody will publish."""
         for left in self._drafts.iterdir():
             left.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing to do: files are opened and closed by models and drafts."""
 
     def _path(self, key: ModelKey) -> Path:
         return self._models / key

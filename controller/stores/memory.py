@@ -79,6 +79,9 @@ class MemoryStore(Store):
         with self._lock:
             return sorted(key for key in self._models if key.startswith(prefix))
 
+    def sweep(self) -> None:
+        """Nothing to do: drafts live and die with this process."""
+
     def close(self) -> None:
         """Forget everything."""
         with self._lock:

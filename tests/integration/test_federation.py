@@ -209,7 +209,7 @@ async def test_a_controller_that_was_killed_goes_on_in_mid_round(tmp_path: Path)
         await sites.enter_async_context(LightSite(served.address, "slow", answer=hold).attending())
         runner = await submit(served, job(sites={"min": 2}, pace={"rounds": 2}))
         await waiting.wait()
-        while set(runner.machine.state.commits) != {"quick"} or runner.machine.state.round != 1:
+        while set(runner.machine.state.receipts) != {"quick"} or runner.machine.state.round != 1:
             await runner.change()
         job_id = runner.id
         committed = {receipt.task for receipt in quick.receipts}
@@ -374,7 +374,8 @@ async def test_semi_synchronous_rounds_give_fast_sites_more_steps(tmp_path: Path
 
     async def timed(site: LightSite, task: Task) -> None:
         if not isinstance(task.work, Train):
-            return await site.do(task)
+            await site.do(task)
+            return
         asked[site.name].append(task.work.steps)
         steps = task.work.steps or 10
         pace = 0.1 if site.name == "slow" else 0.025

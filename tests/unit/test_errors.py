@@ -62,14 +62,16 @@ def test_the_problems_of_a_job_survive_the_wire() -> None:
     assert back.problems == original.problems
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"HansaError"}))
 def test_a_status_without_a_name_still_leads_to_an_error_of_that_status(name: str) -> None:
     found = by_code(OURS[name].code)
     assert found.code == OURS[name].code
     assert issubclass(OURS[name], found)
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE])
+@pytest.mark.parametrize(
+    "code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE]
+)
 def test_silence_means_unreachable(code: grpc.StatusCode) -> None:
     assert isinstance(translate(_rpc_error(code, "", None)), Unreachable)
 

@@ -226,9 +226,8 @@ def test_one_frame_too_many_is_rejected(sample: tuple[Manifest, list[bytes]]) ->
 
 def test_frames_out_of_order_are_rejected_naming_a_tensor(sample: tuple[Manifest, list[bytes]]) -> None:
     check = FrameCheck(sample[0])
-    with pytest.raises(Rejected, match="tensor (scalar|long) "):
-        for index in (1, 0, 2):
-            check.feed(sample[1][index])
+    with pytest.raises(Rejected, match=r"tensor (scalar|long) "):
+        check.feed(sample[1][1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -304,4 +303,4 @@ def test_a_delta_is_the_payload_of_the_subset(spec: ModelSpec, data: st.DataObje
 
 def test_a_delta_of_nothing_is_nothing() -> None:
     spec = spec_of(MIXED)
-    assert list(select(Layout(spec), lambda i: bytes(FRAME), [])) == []
+    assert list(select(Layout(spec), [b""].__getitem__, [])) == []

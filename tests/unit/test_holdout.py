@@ -27,7 +27,9 @@ def test_the_parts_are_disjoint_sorted_and_together_all_rows(
 
 @settings(max_examples=300, deadline=None)
 @given(LABELS, FRACTIONS)
-def test_every_class_gives_its_share_but_at_least_one_of_two_and_none_of_one(labels: np.ndarray, fraction: float) -> None:
+def test_every_class_gives_its_share_but_at_least_one_of_two_and_none_of_one(
+    labels: np.ndarray, fraction: float
+) -> None:
     _, held = split(labels, ValidationSpec(fraction=fraction), 3, SITE)
     for label in np.unique(labels):
         n = int((labels == label).sum())
@@ -41,7 +43,9 @@ def test_every_class_gives_its_share_but_at_least_one_of_two_and_none_of_one(lab
             assert 1 <= kept < n
 
 
-@pytest.mark.parametrize(("n", "fraction", "kept"), [(1, 0.5, 0), (2, 0.05, 1), (2, 0.9, 1), (10, 0.05, 1), (100, 0.05, 5)])
+@pytest.mark.parametrize(
+    ("n", "fraction", "kept"), [(1, 0.5, 0), (2, 0.05, 1), (2, 0.9, 1), (10, 0.05, 1), (100, 0.05, 5)]
+)
 def test_the_paper_s_counts(n: int, fraction: float, kept: int) -> None:
     assert len(split(np.zeros(n, np.int64), ValidationSpec(fraction=fraction), 1, SITE)[1]) == kept
 

@@ -33,7 +33,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     assert play.join("a", role="evaluator") == []
     (init,) = sent(play.join("b"))
     assert (init.site, init.round, init.seed, init.work) == ("a", 0, 7, Init())
-    assert play.machine.state.status == "running"
+    assert play.picture()[0]["status"] == "running"
     assert play.machine.state.alarms == {}
 
     first = sent(play.update(init))
@@ -46,7 +46,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     assert play.update(first[1], n_train=30) == []
     (plan,) = plans(play.update(first[0], n_train=10))
     assert (plan.version, plan.current) == (1, "j1/u1")
-    assert [(part.site, part.model, part.weight) for part in plan.parts] == [
+    assert [(part.site, part.model, part.weight) for part in plan.change.added] == [
         ("a", "j1/u2", 10.0),
         ("b", "j1/u3", 30.0),
     ]
@@ -54,7 +54,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     effects = play.merged()
     assert dropped(effects) == {"j1/u1"}
     evaluation, *second = sent(effects)
-    assert evaluation.work == Evaluate(model="j1/v1", version=1)  # type: ignore[arg-type]
+    assert evaluation.work == Evaluate(model="j1/v1", version=1)
     assert [(task.site, task.round) for task in second] == [("a", 2), ("b", 2)]
     assert play.report(evaluation, right=8) == []
     assert play.machine.state.history[-1].metrics()["accuracy"] == 0.8
@@ -159,12 +159,14 @@ def test_at_the_deadline_a_round_with_a_quorum_is_merged_without_the_late() -> N
     play.update(tasks["a"])
     effects = play.ring("round-1-1")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].parts] == ["a"]
+    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 30 s"}
 
 
-@pytest.mark.parametrize(("quorum", "answers", "closes"), [(0.5, 1, False), (0.5, 2, True), (2, 1, False), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("quorum", "answers", "closes"), [(0.5, 1, False), (0.5, 2, True), (2, 1, False), (2, 2, True)]
+)
 def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bool) -> None:
     play = Play(pace={"deadline": 30, "quorum": quorum})
     tasks = play.training("a", "b", "c")
@@ -185,7 +187,7 @@ def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_m
     assert set(play.tasks(Train)) == {"b"}
     effects = play.ring("round-1-2")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].parts] == ["a"]
+    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
 
 
 def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
@@ -194,7 +196,7 @@ def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
     play.update(tasks["a"])
     play.ring("round-1-1")
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.parts] == ["a", "b"]
+    assert [part.site for part in plan.change.added] == ["a", "b"]
     assert play.ring("round-1-2") == []  # merging already
 
 
@@ -203,7 +205,7 @@ def test_a_round_without_any_answer_makes_a_version_without_contributions() -> N
     play.training("a", "b")
     play.ring("round-1-1")
     (plan,) = plans(play.ring("round-1-2"))
-    assert plan.parts == ()
+    assert plan.change.added == ()
     assert [task.site for task in sent(play.merged())] == ["a", "b"]
     assert set(play.machine.state.history[-1].lost) == {"a", "b"}
 
@@ -244,7 +246,7 @@ def test_a_round_goes_on_without_a_site_that_left_if_the_others_make_a_quorum() 
     play.update(tasks["a"])
     effects = play.leave("b")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].parts] == ["a"]
+    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "the site left"}
 
@@ -258,7 +260,7 @@ def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when
     play.join("b")
     play.update(tasks["a"])
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.parts] == ["a", "b"]
+    assert [part.site for part in plan.change.added] == ["a", "b"]
     play.merged()
     assert play.machine.state.history[-1].lost == {}
 
@@ -295,7 +297,7 @@ def test_a_failed_task_is_lost_and_the_others_are_merged() -> None:
     tasks = play.training("a", "b")
     assert play.fail(tasks["a"]) == []
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.parts] == ["b"]
+    assert [part.site for part in plan.change.added] == ["b"]
     assert set(play.tasks(Train)) == set()
     effects = play.merged()
     assert play.machine.state.history[-1].lost == {"a": "out of memory"}
@@ -417,8 +419,11 @@ def test_the_first_model_comes_from_another_site_if_one_cannot_build_it(how: str
     play = Play()
     play.join("a", "b")
     (init,) = play.tasks(Init).values()
-    act = {"fails": play.fail, "sends nonsense": play.quarantine, "leaves": lambda task: play.leave(task.site)}[how]
-    (again,) = sent(act(init))
+    if how == "leaves":
+        effects = play.leave(init.site)
+    else:
+        effects = play.fail(init) if how == "fails" else play.quarantine(init)
+    (again,) = sent(effects)
     assert (init.site, again.site) == ("a", "b")
     assert again.id != init.id
     _stale(play, lambda: play.update(init))
@@ -514,7 +519,7 @@ def test_a_time_limit_ends_training_and_completes_after_a_last_evaluation() -> N
     effects = play.ring("time")
     assert set(withdrawn(effects)) == open_tasks
     (last,) = sent(effects)
-    assert last.work == Evaluate(model="j1/v1", version=1)  # type: ignore[arg-type]
+    assert last.work == Evaluate(model="j1/v1", version=1)
     assert SetAlarm("evaluation", 107.0) in effects
     assert endings(play.report(last)) == [("completed", "time limit of 100 s reached")]
 
@@ -733,10 +738,10 @@ def test_the_last_merges_contributions_stay_and_older_ones_go() -> None:
     play = Play()
     play.training("a", "b")
     play.round()
-    first = {part.model for part in plans(play.effects)[-1].parts}
+    first = {part.model for part in plans(play.effects)[-1].change.added}
     assert not first & dropped(play.effects)
     play.round()
-    second = {part.model for part in plans(play.effects)[-1].parts}
+    second = {part.model for part in plans(play.effects)[-1].change.added}
     assert first <= dropped(play.effects)
     assert not second & dropped(play.effects)
     assert play.machine.state.models == {"j1/v2", *second}

@@ -1,0 +1,54 @@
+"""Opening what a controller keeps: store and journal together, from the words of the command line."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.common.errors import InvalidInput
+from hansa.controller.journal import Journal, RedisJournal, SqliteJournal
+from hansa.controller.redis_space import SCHEMES, RedisSpace, is_redis
+from hansa.controller.stores.base import Store
+from hansa.controller.stores.disk import DiskStore
+from hansa.controller.stores.memory import MemoryStore
+from hansa.controller.stores.redis import RedisStore
+
+
+@dataclass(frozen=True)
+class Backends:
+    """Where models and events live. `renew` keeps a lease alive, where there is one."""
+
+    store: Store
+    journal: Journal
+    renew: Callable[[], None] | None = None
+
+
+@contextmanager
+def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
+    """Open `memory:`, `disk:PATH` (journal in the state directory) or a Redis URL (journal in Redis, too)."""
+    if is_redis(url):
+        space = RedisSpace(url)
+        try:
+            if lease:
+                space.acquire()
+            yield Backends(RedisStore(space), RedisJournal(space), space.renew)
+        finally:
+            space.close()
+        return
+    store = _local_store(url)
+    journal = SqliteJournal(state / "journal.sqlite")
+    try:
+        yield Backends(store, journal)
+    finally:
+        journal.close()
+        store.close()
+
+
+def _local_store(url: str) -> Store:
+    kind, colon, place = url.partition(":")
+    if kind == "memory" and colon and not place:
+        return MemoryStore()
+    if kind == "disk" and place:
+        return DiskStore(Path(place).expanduser())
+    known = ", ".join(f"{scheme}://…" for scheme in SCHEMES)
+    raise InvalidInput(f"{url!r} is no store: write memory:, disk:PATH or a Redis URL ({known})")

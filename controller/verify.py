@@ -1,0 +1,170 @@
+"""Verification of a job offline: do journal, receipts and stored models agree?
+
+Every event is replayed through the engine, which yields the receipts that must be in the journal. Stored models are
+read byte by byte against their digests, and the newest community model is computed again from its updates.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Rejected
+from hansa.common.frames import Buffer, FrameCheck
+from hansa.common.ids import JobId, ModelKey
+from hansa.common.job import JobSpec
+from hansa.common.model import Manifest
+from hansa.common.tasks import Receipt
+from hansa.common.ui.options import json_option, print_json, state_option
+from hansa.controller.backends import Backends, opened
+from hansa.controller.cli import DEFAULT_STATE
+from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.engine.effects import Change
+from hansa.controller.engine.machine import Machine
+from hansa.controller.federation import replay
+from hansa.controller.journal import Entry, JobRecord
+from hansa.controller.rules.compose import compose
+from hansa.controller.stores import Draft, Store
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    where: str
+    what: str
+
+
+def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Finding]]:
+    """Return the job as its journal tells it, the number of receipts, and everything that does not agree."""
+    spec = JobSpec.model_validate_json(record.spec)
+    machine = Machine(record.id, spec, compose(spec), record.at)
+    machine.start()
+    findings: list[Finding] = []
+    receipts: list[Receipt] = []
+    for entry in backends.journal.entries(record.id):
+        try:
+            replay(machine, entry)
+        except Broken as error:
+            findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
+            break
+        findings += _check_receipt(entry, machine.issued)
+        if machine.issued:
+            receipts.append(machine.issued)
+    findings += _check_models(backends.store, machine, receipts)
+    return machine, len(receipts), findings
+
+
+def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
+    where = f"receipt {entry.sequence}"
+    if wanted is None:
+        if entry.receipt:
+            yield Finding(where, "a receipt for an event that gives none")
+        return
+    try:
+        held = Receipt.model_validate_json(entry.receipt)
+    except ValueError:
+        yield Finding(where, "it cannot be read")
+        return
+    if held != wanted:
+        fields = [name for name in Receipt.model_fields if getattr(held, name) != getattr(wanted, name)]
+        yield Finding(where, f"{', '.join(fields)}: not what the journal's events give")
+
+
+def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> Iterator[Finding]:
+    """Check the newest community model and the updates it is made of, then compute it again."""
+    digests = {receipt.task: receipt.digest for receipt in receipts if receipt.task}
+    members = {member.model: digests[member.task] for held in machine.state.members.values() for member in held}
+    current = machine.state.current
+    if current is None:
+        return
+    wanted = members | {current: machine.state.history[-1].digest}
+    sound = True
+    for key, digest in sorted(wanted.items()):
+        for finding in _check_model(store, key, digest):
+            sound = False
+            yield finding
+    if sound and machine.state.members:
+        yield from _recompute(store, machine, current)
+
+
+def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
+    where = f"model {key}"
+    try:
+        with store.open(key) as model:
+            if model.manifest.digest.hex() != digest:
+                yield Finding(where, "its manifest is not the one that the receipts name")
+                return
+            check = FrameCheck(model.manifest)
+            for index in range(model.layout.frames):
+                check.feed(model.read(index))
+    except (NotFound, Broken, Rejected) as error:
+        yield Finding(where, str(error))
+
+
+def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Finding]:
+    """Compute the newest community model from its members and compare; members are whole or cover every tensor."""
+    members = tuple(member for site in sorted(machine.state.members) for member in machine.state.members[site])
+    with store.open(current) as held, ThreadPoolExecutor(2) as pool:
+        accumulator = Accumulator(held.manifest.spec, kept=False)
+        manifest, _ = accumulator.commit(Change(members, (), members), store.open, held, _Nowhere(), pool)
+        averaged = [i for i, info in enumerate(held.manifest.spec.tensors) if info.is_float]
+        wrong = [i for i in averaged if manifest.digests[i] != held.manifest.digests[i]]
+        if wrong:
+            name = held.manifest.spec.tensors[wrong[0]].name
+            yield Finding(f"model {current}", f"tensor {name} is not the mean of the updates that the receipts name")
+
+
+class _Nowhere(Draft):
+    """A draft for a model that only its digest is wanted of."""
+
+    def write(self, index: int, frame: Buffer) -> None:
+        pass
+
+    def publish(self, manifest: Manifest, peaks: object) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+@click.command("verify")
+@click.argument("job_id", metavar="JOB")
+@state_option
+@click.option("--store", envvar="HANSA_STORE", help="The controller's store (default: disk below --state).")
+@json_option
+def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -> None:
+    """Check a job's journal, receipts and models where they are kept, without a controller; exit 1 on any fault."""
+    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    url = store or f"disk:{folder / 'store'}"
+    if url == "memory:":
+        raise InvalidInput("models in memory cannot be verified offline")
+    if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
+        raise NotFound(f"--state {folder}: no journal there")
+    with opened(url, folder, lease=False) as backends:
+        found = [record for record in backends.journal.jobs() if record.id.startswith(job_id)]
+        if len(found) != 1:
+            known = ", ".join(record.id for record in backends.journal.jobs()) or "none"
+            raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
+        machine, receipts, findings = verify(backends, found[0])
+    _report(JobId(found[0].id), machine, receipts, findings, as_json)
+    if findings:
+        raise HansaError(f"job {found[0].id} is not what its receipts claim: {len(findings)} faults")
+
+
+def _report(job: JobId, machine: Machine, receipts: int, findings: list[Finding], as_json: bool) -> None:
+    version = max(machine.state.version, 0)
+    if as_json:
+        faults = [{"where": finding.where, "what": finding.what} for finding in findings]
+        print_json({"job": job, "sound": not findings, "version": version, "receipts": receipts, "faults": faults})
+        return
+    for finding in findings:
+        click.echo(f"{finding.where}: {finding.what}")
+    if not findings:
+        members = sum(len(held) for held in machine.state.members.values())
+        click.echo(
+            f"job {job}: {receipts} receipts agree with the journal; version {version} is sound and was computed"
+        )
+        click.echo(f"again from its {members} updates, bit for bit")

@@ -1,0 +1,209 @@
+"""The contract of a journal, for every journal there is."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hansa.common.errors import Broken
+from hansa.common.ids import JobId
+from hansa.controller.journal import Entry, JobRecord, Journal, SqliteJournal
+from hansa.controller.journal.sqlite import SCHEMA
+
+A, B = JobId("j-a"), JobId("j-b")
+Open = Callable[[], Journal]
+
+
+@pytest.fixture(params=["sqlite"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Return a function that opens the same journal again."""
+    opened: list[Journal] = []
+
+    def open_again() -> Journal:
+        opened.append({"sqlite": lambda: SqliteJournal(tmp_path / "journal.db")}[request.param]())
+        return opened[-1]
+
+    yield open_again
+    for journal in opened:
+        journal.close()
+
+
+@pytest.fixture
+def journal(reopen: Open) -> Journal:
+    """Open a journal."""
+    return reopen()
+
+
+def _fill(journal: Journal, job: JobId, *events: str) -> None:
+    for sequence, event in enumerate(events, start=1):
+        journal.append(job, Entry(sequence, event))
+
+
+def _events(journal: Journal, job: JobId) -> list[str]:
+    return [entry.event for entry in journal.entries(job)]
+
+
+def test_events_come_back_in_order_and_apart_by_job(journal: Journal) -> None:
+    for sequence in range(1, 25):
+        journal.append(A, Entry(sequence, f"a{sequence}", f"receipt {sequence}"))
+        journal.append(B, Entry(sequence, f"b{sequence}"))
+    assert journal.entries(A) == [Entry(i, f"a{i}", f"receipt {i}") for i in range(1, 25)]
+    assert journal.entries(B) == [Entry(i, f"b{i}") for i in range(1, 25)]
+
+
+def test_entries_can_be_read_from_any_number_on(journal: Journal) -> None:
+    _fill(journal, A, *(str(i) for i in range(1, 13)))
+    for after in (0, 1, 9, 11):
+        assert [entry.sequence for entry in journal.entries(A, after)] == list(range(after + 1, 13))
+    assert journal.entries(A, 12) == journal.entries(A, 99) == []
+
+
+def test_a_job_without_events_has_none(journal: Journal) -> None:
+    assert _events(journal, A) == []
+    journal.create(JobRecord(A, "{}", 1.0))
+    assert _events(journal, A) == []
+
+
+def test_any_text_is_kept_as_it_is(journal: Journal) -> None:
+    texts = ["", "{}", '{"loss":NaN}', "ä\n'\"\0—", "x" * 1_000_000]
+    _fill(journal, A, *texts)
+    assert _events(journal, A) == texts
+
+
+def test_repeating_an_event_is_harmless(journal: Journal) -> None:
+    _fill(journal, A, "one", "two")
+    for _ in range(3):
+        journal.append(A, Entry(3, "three", "receipt"))
+    assert journal.entries(A) == [Entry(1, "one"), Entry(2, "two"), Entry(3, "three", "receipt")]
+
+
+def test_repeating_an_event_with_other_contents_is_refused(journal: Journal) -> None:
+    _fill(journal, A, "one", "two")
+    for other in (Entry(2, "other"), Entry(2, "two", "receipt")):
+        with pytest.raises(Broken, match="j-a: entry 2 is in the journal already"):
+            journal.append(A, other)
+    with pytest.raises(Broken, match="j-a: entry 1 "):
+        journal.append(A, Entry(1, "other"))
+    assert _events(journal, A) == ["one", "two"]
+
+
+@pytest.mark.parametrize("sequence", [-1, 0, 4, 99])
+def test_a_gap_is_refused(journal: Journal, sequence: int) -> None:
+    _fill(journal, A, "one", "two")
+    with pytest.raises(Broken, match=f"j-a: entry {sequence} cannot follow entry 2"):
+        journal.append(A, Entry(sequence, "late"))
+    journal.append(A, Entry(3, "three"))
+    assert _events(journal, A) == ["one", "two", "three"]
+
+
+def test_the_first_event_is_number_one(journal: Journal) -> None:
+    for sequence in (0, 2):
+        with pytest.raises(Broken):
+            journal.append(A, Entry(sequence, "x"))
+    journal.append(A, Entry(1, "x"))
+    assert _events(journal, A) == ["x"]
+
+
+def test_a_job_has_no_snapshot_until_one_is_saved_and_then_the_newest(reopen: Open) -> None:
+    journal = reopen()
+    assert journal.snapshot(A) is None
+    _fill(journal, A, "one", "two", "three")
+    journal.save_snapshot(A, 1, "first")
+    journal.save_snapshot(B, 7, "another job's")
+    journal.save_snapshot(A, 3, "second")
+    assert journal.snapshot(A) == (3, "second")
+    assert journal.snapshot(B) == (7, "another job's")
+    assert reopen().snapshot(A) == (3, "second")
+    assert _events(journal, A) == ["one", "two", "three"]
+
+
+def test_jobs_come_back_in_the_order_of_their_submission(journal: Journal) -> None:
+    records = [
+        JobRecord(JobId(name), f'{{"name": "{name}"}}', at) for name, at in (("z", 1.0), ("m", 2.5), ("a", 2.75))
+    ]
+    for record in records:
+        journal.create(record)
+    assert journal.jobs() == records
+
+
+def test_creating_a_job_again_is_harmless(journal: Journal) -> None:
+    record = JobRecord(A, "{}", 1.25)
+    journal.create(record)
+    journal.append(A, Entry(1, "one"))
+    journal.create(record)
+    assert journal.jobs() == [record]
+    assert _events(journal, A) == ["one"]
+
+
+def test_everything_is_there_when_the_journal_is_opened_again(reopen: Open) -> None:
+    first = reopen()
+    record = JobRecord(A, '{"name": "ü"}', 1763280000.123456)
+    first.create(record)
+    _fill(first, A, "one", "two")
+    first.close()
+    again = reopen()
+    assert again.jobs() == [record]
+    assert _events(again, A) == ["one", "two"]
+    again.append(A, Entry(2, "two"))
+    again.append(A, Entry(3, "three"))
+    assert _events(again, A) == ["one", "two", "three"]
+
+
+def test_what_was_appended_is_there_even_if_the_journal_was_never_closed(reopen: Open) -> None:
+    killed = reopen()
+    killed.create(JobRecord(A, "{}", 1.0))
+    _fill(killed, A, "one", "two")
+    assert _events(reopen(), A) == ["one", "two"]
+
+
+# SQLite only.
+
+
+def test_every_append_is_synced(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    assert journal._db.execute("pragma synchronous").fetchone()[0] == 2  # full
+    assert journal._db.execute("pragma journal_mode").fetchone()[0] == "wal"
+    journal.close()
+
+
+def test_a_journal_of_a_newer_hansa_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    SqliteJournal(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute(f"pragma user_version = {SCHEMA + 1}")
+    db.close()
+    with pytest.raises(Broken, match=rf"newer Hansa \(format {SCHEMA + 1}, this one knows {SCHEMA}\)"):
+        SqliteJournal(path)
+    db = sqlite3.connect(path)
+    assert db.execute("pragma user_version").fetchone()[0] == SCHEMA + 1
+    db.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database, " * 100, b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(content)
+    with pytest.raises(Broken, match=r"journal\.db"):
+        SqliteJournal(path)
+
+
+def test_a_journal_in_a_folder_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Broken, match=r"journal\.db"):
+        SqliteJournal(tmp_path / "missing" / "journal.db")
+
+
+def test_a_damaged_journal_is_broken_not_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    _fill(journal, A, *(f"event {i} " + "x" * 500 for i in range(200)))
+    journal.close()
+    whole = bytearray(path.read_bytes())
+    whole[4096:] = b"\xff" * (len(whole) - 4096)
+    path.write_bytes(whole)
+    with pytest.raises(Broken):  # noqa: PT012 - opening or reading, whichever notices first
+        damaged = SqliteJournal(path)
+        try:
+            damaged.entries(A)
+        finally:
+            damaged.close()

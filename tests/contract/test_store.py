@@ -1,0 +1,368 @@
+"""The contract of a store, for every store there is."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hansa.common.errors import Broken, InvalidInput, NotFound
+from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
+from hansa.common.ids import ModelKey
+from hansa.common.model import ModelSpec
+from hansa.controller.backends import opened
+from hansa.controller.stores import Draft, Store, StoredModel
+from hansa.controller.stores.disk import DiskStore
+from hansa.controller.stores.memory import MemoryStore
+from tests.unit.samples import keep, payload_of, spec_of, values
+
+SPEC = spec_of(
+    {
+        "none": ("float32", (0,)),
+        "long": ("float32", (FRAME // 2,)),
+        "half": ("bfloat16", (3, 5)),
+        "count": ("int64", ()),
+    }
+)
+SMALL = spec_of({"w": ("float32", (5,))})
+KEY = ModelKey("j1/v1")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Open a store, a new one for each test."""
+    made: Store = MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def _same(model: StoredModel, spec: ModelSpec, seed: int) -> bool:
+    return payload_of(model).tobytes() == pack(spec, values(spec, seed)).tobytes()
+
+
+def _begin(store: Store, key: ModelKey, spec: ModelSpec, seed: int) -> tuple[Draft, Sealer]:
+    """Write all frames of a model without publishing it."""
+    draft, sealer = store.draft(key, spec), Sealer(spec)
+    for index, frame in enumerate(cut(pack(spec, values(spec, seed)))):
+        sealer.feed(frame)
+        draft.write(index, frame)
+    return draft, sealer
+
+
+# Models.
+
+
+def test_a_published_model_is_read_back_bit_for_bit_with_its_manifest_and_peaks(store: Store) -> None:
+    draft, sealer = _begin(store, KEY, SPEC, 1)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SPEC, 1)
+        assert model.key == KEY
+        assert model.manifest == sealer.manifest()
+        assert model.peaks == tuple(sealer.peaks)
+        assert [len(model.read(i)) for i in range(model.layout.frames)] == [
+            Layout(SPEC).frame_size(i) for i in range(Layout(SPEC).frames)
+        ]
+
+
+def test_a_model_of_empty_tensors_can_be_kept(store: Store) -> None:
+    spec = spec_of({"none": ("float32", (0, 3))})
+    with keep(store, KEY, spec, values(spec)) as model:
+        assert model.layout.frames == 0
+        assert model.peaks == (0.0,)
+
+
+def test_frames_may_come_in_any_order_and_twice(store: Store) -> None:
+    frames = [bytes(frame) for frame in cut(pack(SPEC, values(SPEC, 2)))]
+    sealer = Sealer(SPEC)
+    for frame in frames:
+        sealer.feed(frame)
+    draft = store.draft(KEY, SPEC)
+    draft.write(2, frames[2])
+    draft.write(0, bytes(FRAME))
+    draft.write(1, frames[1])
+    draft.write(0, frames[0])
+    draft.write(2, frames[2])
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SPEC, 2)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda f: np.frombuffer(f, np.uint8)])
+def test_any_kind_of_buffer_can_be_written(store: Store, kind: Callable[[bytes], bytes]) -> None:
+    payload = pack(SMALL, values(SMALL, 1))
+    sealer = Sealer(SMALL)
+    sealer.feed(payload)
+    draft = store.draft(KEY, SMALL)
+    draft.write(0, kind(payload.tobytes()))
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SMALL, 1)
+
+
+def test_a_buffer_that_changes_after_it_was_written_does_not_change_the_model(store: Store) -> None:
+    payload = pack(SMALL, values(SMALL, 1))
+    sealer = Sealer(SMALL)
+    sealer.feed(payload)
+    draft = store.draft(KEY, SMALL)
+    draft.write(0, payload)
+    payload[:] = 0
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SMALL, 1)
+
+
+def test_a_draft_is_invisible_until_it_is_published_and_then_there_at_once(store: Store) -> None:
+    draft, sealer = _begin(store, KEY, SPEC, 1)
+    assert not store.has(KEY)
+    assert store.keys() == []
+    with pytest.raises(NotFound):
+        store.open(KEY)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    assert store.has(KEY)
+    assert store.keys() == [KEY]
+
+
+def test_a_discarded_draft_leaves_nothing(store: Store) -> None:
+    draft, _ = _begin(store, KEY, SPEC, 1)
+    draft.discard()
+    draft.discard()
+    assert not store.has(KEY)
+    assert store.keys() == []
+
+
+def test_discarding_a_published_draft_is_harmless(store: Store) -> None:
+    draft, sealer = _begin(store, KEY, SPEC, 1)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    draft.discard()
+    with store.open(KEY) as model:
+        assert _same(model, SPEC, 1)
+
+
+def test_two_drafts_of_one_key_do_not_mix_and_the_last_published_wins(store: Store) -> None:
+    first, sealed_first = _begin(store, KEY, SPEC, 1)
+    second, sealed_second = _begin(store, KEY, SPEC, 2)
+    second.publish(sealed_second.manifest(), sealed_second.peaks)
+    first.publish(sealed_first.manifest(), sealed_first.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SPEC, 1)
+
+
+def test_a_model_is_replaced_whole_even_by_one_of_another_shape(store: Store) -> None:
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    keep(store, KEY, SMALL, values(SMALL, 2)).close()
+    with store.open(KEY) as model:
+        assert model.manifest.spec == SMALL
+        assert _same(model, SMALL, 2)
+
+
+def test_a_reader_goes_on_after_its_model_is_replaced(store: Store) -> None:
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    with store.open(KEY) as old:
+        keep(store, KEY, SPEC, values(SPEC, 2)).close()
+        assert _same(old, SPEC, 1)
+
+
+def test_a_reader_goes_on_after_its_model_is_deleted(store: Store) -> None:
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    with store.open(KEY) as model:
+        store.delete(KEY)
+        assert not store.has(KEY)
+        assert _same(model, SPEC, 1)
+
+
+def test_deleting_is_harmless_if_there_is_nothing(store: Store) -> None:
+    store.delete(KEY)
+    keep(store, KEY, SMALL, values(SMALL)).close()
+    store.delete(KEY)
+    store.delete(KEY)
+    assert store.keys() == []
+
+
+def test_a_model_that_is_not_there_is_not_found_by_name(store: Store) -> None:
+    with pytest.raises(NotFound, match="j1/v1"):
+        store.open(KEY)
+    assert not store.has(KEY)
+
+
+def test_the_beginning_of_a_key_is_no_key(store: Store) -> None:
+    keep(store, KEY, SMALL, values(SMALL)).close()
+    assert not store.has(ModelKey("j1"))
+    with pytest.raises(NotFound):
+        store.open(ModelKey("j1"))
+    store.delete(ModelKey("j1"))
+    assert store.has(KEY)
+
+
+def test_keys_are_sorted_and_chosen_by_prefix(store: Store) -> None:
+    for key in ("j2/v0", "j1/v1", "j1/u10", "j1/v0", "j10/v0"):
+        keep(store, key, SMALL, values(SMALL)).close()
+    assert store.keys() == ["j1/u10", "j1/v0", "j1/v1", "j10/v0", "j2/v0"]
+    assert store.keys("j1/") == ["j1/u10", "j1/v0", "j1/v1"]
+    assert store.keys("j1/v") == ["j1/v0", "j1/v1"]
+    assert store.keys("nothing") == []
+
+
+def test_models_of_several_keys_are_independent(store: Store) -> None:
+    models = [keep(store, f"j1/v{i}", SPEC, values(SPEC, i)) for i in range(3)]
+    store.delete(ModelKey("j1/v1"))
+    assert [_same(model, SPEC, i) for i, model in enumerate(models)] == [True] * 3
+    for model in models:
+        model.close()
+    assert store.keys() == ["j1/v0", "j1/v2"]
+
+
+# Threads.
+
+
+def test_concurrent_writers_of_many_keys_do_not_disturb_each_other(store: Store) -> None:
+    def work(i: int) -> bool:
+        with keep(store, f"j{i % 3}/v{i}", SPEC, values(SPEC, i)) as model:
+            return _same(model, SPEC, i)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(12)))
+    assert len(store.keys()) == 12
+
+
+def test_readers_of_a_key_that_is_replaced_again_and_again_never_see_half_a_model(store: Store) -> None:
+    keep(store, KEY, SPEC, values(SPEC, 0)).close()
+    known = {pack(SPEC, values(SPEC, seed)).tobytes() for seed in range(4)}
+    done = threading.Event()
+
+    def write() -> None:
+        for i in range(12):
+            keep(store, KEY, SPEC, values(SPEC, i % 4)).close()
+        done.set()
+
+    def read() -> int:
+        seen = 0
+        while not done.is_set() or not seen:
+            with store.open(KEY) as model:
+                assert payload_of(model).tobytes() in known
+            seen += 1
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        pool.submit(write).result()
+        assert all(reader.result() for reader in readers)
+
+
+def test_one_model_can_be_read_by_many_threads(store: Store) -> None:
+    with keep(store, KEY, SPEC, values(SPEC, 3)) as model, ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(lambda _: _same(model, SPEC, 3), range(8)))
+
+
+# URLs.
+
+
+@pytest.mark.parametrize("url", ["", "memory", "memory:x", "disk:", "disk", "s3:bucket", "/path"])
+def test_a_url_that_is_no_store_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInput, match="is no store"), opened(url, tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(("url", "kind"), [("memory:", MemoryStore), ("disk:{}/store", DiskStore)])
+def test_a_url_leads_to_a_store_that_knows_it(tmp_path: Path, url: str, kind: type[Store]) -> None:
+    with opened(url.format(tmp_path), tmp_path) as backends:
+        assert type(backends.store) is kind
+        assert backends.store.url == url.format(tmp_path)
+
+
+# What lasts.
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """Return where a store on disk is opened."""
+    return tmp_path / "store"
+
+
+def _file(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "models" / "j1" / "v1"
+
+
+def test_a_store_on_disk_keeps_its_models_and_clears_drafts_when_it_is_opened_again(tmp_path: Path, disk: Path) -> None:
+    killed = DiskStore(disk)
+    keep(killed, KEY, SPEC, values(SPEC, 1)).close()
+    _begin(killed, ModelKey("j1/v2"), SPEC, 2)
+    assert list((tmp_path / "store" / "drafts").iterdir())
+    again = DiskStore(disk)
+    assert again.keys() == [KEY]
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+    with again.open(KEY) as model:
+        assert _same(model, SPEC, 1)
+    again.close()
+
+
+def test_closing_a_store_on_disk_clears_its_drafts_but_keeps_its_models(tmp_path: Path, disk: Path) -> None:
+    store = DiskStore(disk)
+    keep(store, KEY, SMALL, values(SMALL, 1)).close()
+    _begin(store, ModelKey("j1/v2"), SMALL, 2)
+    store.close()
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+    assert _file(tmp_path).is_file()
+
+
+@pytest.mark.parametrize("left", [0, 1, 23, 24, 1000, FRAME, FRAME + 100, -1, -24, -200])
+def test_a_truncated_file_is_broken_and_named(tmp_path: Path, disk: Path, left: int) -> None:
+    store = DiskStore(disk)
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    whole = _file(tmp_path).read_bytes()
+    _file(tmp_path).write_bytes(whole[:left])
+    with pytest.raises(Broken, match="j1/v1"):
+        store.open(KEY)
+    store.close()
+
+
+def _no_magic(whole: bytes) -> bytes:
+    return whole[:-1] + b"x"
+
+
+def _garbled_manifest(whole: bytes) -> bytes:
+    size = Layout(SPEC).size
+    return whole[:size] + b"\xff" * (len(whole) - size - 24) + whole[-24:]
+
+
+def _garbled_lengths(whole: bytes) -> bytes:
+    return whole[:-24] + b"\xff" * 16 + whole[-8:]
+
+
+def _frame_missing(whole: bytes) -> bytes:
+    return whole[FRAME:]
+
+
+def _longer(whole: bytes) -> bytes:
+    return whole + b"more"
+
+
+@pytest.mark.parametrize("damage", [_no_magic, _garbled_manifest, _garbled_lengths, _frame_missing, _longer])
+def test_a_garbled_file_is_broken_and_named(tmp_path: Path, disk: Path, damage: Callable[[bytes], bytes]) -> None:
+    store = DiskStore(disk)
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    _file(tmp_path).write_bytes(damage(_file(tmp_path).read_bytes()))
+    with pytest.raises(Broken, match="j1/v1"):
+        store.open(KEY)
+    assert store.has(KEY)
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()  # and can be written anew
+    store.close()
+
+
+def test_a_file_that_shrinks_under_a_reader_is_broken_and_named(tmp_path: Path, disk: Path) -> None:
+    store = DiskStore(disk)
+    with keep(store, KEY, SPEC, values(SPEC, 1)) as model:
+        with _file(tmp_path).open("r+b") as file:
+            file.truncate(FRAME + 10)
+        assert len(model.read(0)) == FRAME
+        with pytest.raises(Broken, match="j1/v1"):
+            model.read(1)
+    store.close()
+
+
+def test_a_place_that_cannot_hold_a_store_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(Broken, match="file"):
+        DiskStore(tmp_path / "file")
