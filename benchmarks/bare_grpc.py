@@ -1,4 +1,4 @@
-"""The yardstick: a bare grpc.aio server and clients, each a process, that move the bytes of a round and do nothing else."""
+"""The yardstick: a bare grpc.aio server and clients, each a process, that only move the bytes of a round."""
 
 import asyncio
 import multiprocessing
@@ -94,9 +94,7 @@ class BareGrpc:
             self._exit = self._exit.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._exit.close()
 
     def _start(self, work: Any, *arguments: Any) -> Connection:

@@ -92,7 +92,7 @@ def measure(parameters: int, rounds: int, repeats: int, sites: int, store: str) 
 
 
 def _phases(notes: dict[str, list[tuple[str, int, float]]]) -> dict[str, float]:
-    """Split a round by the sites' notes: until the last one left `train` (download), from then until the next begins."""
+    """Split a round by the sites' notes: how far apart they begin, and how long it takes from round to round."""
     rounds: dict[int, dict[str, list[float]]] = {}
     for entries in notes.values():
         job = 0
@@ -136,7 +136,7 @@ def report(found: list[dict[str, Any]]) -> None:
         rates = case["gigabytes_per_second"]
         moved = case["bytes_per_round"] / 1e9
         print(
-            f"{case['parameters']:,} parameters: one core copies {rates['memcpy']:.1f} GB/s (one copy of a round's bytes:"
+            f"{case['parameters']:,} parameters: one core copies {rates['memcpy']:.1f} GB/s (one copy of a round:"
             f" {moved / rates['memcpy']:.3f} s), digests {rates['blake3']:.1f} GB/s, writes durably"
             f" {rates['durable_write']:.2f} GB/s (a round's updates: {moved / 2 / rates['durable_write']:.3f} s)"
         )

@@ -70,13 +70,14 @@ class Federation:
         rule = compose(spec)
         job = new_job_id()
         digest = await self._keep_first(job, manifest, frames) if manifest else None
+        spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
         await self.workers.journal(self._journal.create, JobRecord(job, spec.model_dump_json(), now))
         runner = JobRunner(Machine(job, spec, rule, now), self)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if digest:
-            runner.post(ev.ModelGiven(at=now, digest=digest))
+            await runner.post(ev.ModelGiven(at=now, digest=digest))
         for session in self.fleet.sessions:
             runner.attended(session)
         return runner
@@ -106,6 +107,11 @@ class Federation:
             machine.restore(snapshot[1])
         for entry in await self.workers.journal(self._journal.entries, record.id, machine.state.sequence):
             replay(machine, entry)
+        if spec.init and not machine.state.sequence:
+            runner = JobRunner(machine, self)
+            self._launch(runner, [])
+            runner.post(ev.EngineFailed(at=self.clock.now(), reason="the submission was interrupted"))
+            return
         for key in await self.workers.io(self.store.keys, f"{record.id}/"):
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash
                 await self.workers.io(self.store.delete, key)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hansa.common import faults
 from hansa.common.errors import Refused, Rejected, Stale
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
@@ -103,7 +104,9 @@ class Intake:
     async def _commit(self, runner: "JobRunner", upload: _Upload) -> Receipt:
         task = upload.task
         runner.open_task(task.id, task.site)
+        faults.reach("update-received")
         await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
+        faults.reach("update-published")
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),
             task=task.id,

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
+from hansa.common import faults
 from hansa.common.clock import iso
 from hansa.common.errors import HansaError, Stale, one_line
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
@@ -83,6 +84,8 @@ class JobRunner:
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
         entry = Entry(self.machine.state.sequence, event.model_dump_json(), receipt)
         await self._federation.record(self.id, entry, self.machine)
+        if isinstance(event, ev.UpdateArrived | ev.Merged):
+            faults.reach("update-journaled" if isinstance(event, ev.UpdateArrived) else "merge-journaled")
         self._clear_hands(event)
         self._carry_out(effects)
         if not done.done():
@@ -152,7 +155,9 @@ class JobRunner:
                 manifest, peaks = accumulator.commit(
                     change, store.open, current, draft, self._federation.workers.arithmetic
                 )
+                faults.reach("merge-computed")
                 draft.publish(manifest, peaks)
+                faults.reach("merge-published")
             finally:
                 draft.discard()
         if plan.kept:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common import codec, networks
+from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId
@@ -39,9 +39,11 @@ class Evaluator(SiteDaemon):
         _, arrays = await self.fetcher.fetch(task.work.model)
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self.thread, self._evaluate, app, task, arrays)
+        faults.reach("evaluation-done")
         request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
         request.evaluation.MergeFrom(codec.evaluation_to_wire(found))
         await self.attendance.insist(lambda: self.attendance.stub.Report(request))
+        faults.reach("evaluation-reported")
 
     def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
         examples, tensors, network = self._prepare(app, task)

@@ -1,6 +1,7 @@
 """The learner daemon: builds first models and trains."""
 
 import asyncio
+import logging
 import time
 import zlib
 from threading import Event
@@ -8,7 +9,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from hansa.common import networks
+from hansa.common import faults, networks
 from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.errors import Stale
 from hansa.common.frames import pack, seal
@@ -23,6 +24,7 @@ from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_model import load
 from hansa.learner.trainer import Cancelled, train
 
+log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
 
 
@@ -42,6 +44,7 @@ class Learner(SiteDaemon):
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
+        faults.reach("task-taken")
         app = self.shelf.get(task.app).app
         loop = asyncio.get_running_loop()
         match task.work:
@@ -59,7 +62,10 @@ class Learner(SiteDaemon):
                 raise Stale("a learner does not evaluate")
             case _:
                 assert_never(task.work)
-        await hand_in(self.attendance, task.id, manifest, payload, facts)
+        faults.reach("task-trained")
+        receipt = await hand_in(self.attendance, task.id, manifest, payload, facts)
+        faults.reach("task-uploaded")
+        log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         network = networks.build(app, task.seed, self.options.device)

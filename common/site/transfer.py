@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from hansa.common import codec
+from hansa.common import codec, faults
 from hansa.common.errors import Unreachable
 from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
 from hansa.common.ids import ModelKey, TaskId
@@ -92,11 +92,13 @@ async def hand_in(
         if reply.HasField("receipt"):
             return codec.receipt_from_wire(reply.receipt)
         header = fleet.UploadHeader(site=site, task=task, start=reply.start)
+        faults.reach("task-offered")
 
         async def messages() -> AsyncIterator[bytes]:
             yield header.SerializeToString()
             for frame in cut(payload, reply.start):
                 yield frame.tobytes()
+                faults.reach("task-uploading")
 
         return codec.receipt_from_wire(await attendance.stub.Upload(messages()))
 

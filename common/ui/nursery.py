@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from hansa.common import faults
+
 PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, which takes seconds
@@ -29,6 +31,9 @@ def _become(
     os.chdir(folder)  # the fork server keeps those of its own start
     os.environ.clear()
     os.environ.update(environment)
+    if "HANSA_KILL_AT" in environment:
+        point, _, count = environment["HANSA_KILL_AT"].partition(":")
+        faults.arm(point, int(count or 1))
     from hansa.common.cli import hansa
     from hansa.common.state import READY
 

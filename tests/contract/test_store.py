@@ -173,6 +173,13 @@ def test_a_reader_goes_on_after_its_model_is_deleted(store: Store) -> None:
         assert _same(model, SPEC, 1)
 
 
+def test_sweeping_leaves_published_models_alone(store: Store) -> None:
+    keep(store, KEY, SPEC, values(SPEC, 1)).close()
+    store.sweep()
+    with store.open(KEY) as model:
+        assert _same(model, SPEC, 1)
+
+
 def test_deleting_is_harmless_if_there_is_nothing(store: Store) -> None:
     store.delete(KEY)
     keep(store, KEY, SMALL, values(SMALL)).close()
@@ -285,12 +292,15 @@ def _file(tmp_path: Path) -> Path:
     return tmp_path / "store" / "models" / "j1" / "v1"
 
 
-def test_a_store_on_disk_keeps_its_models_and_clears_drafts_when_it_is_opened_again(tmp_path: Path, disk: Path) -> None:
+def test_a_store_on_disk_keeps_its_models_and_drafts_are_swept_when_it_is_opened_again(
+    tmp_path: Path, disk: Path
+) -> None:
     killed = DiskStore(disk)
     keep(killed, KEY, SPEC, values(SPEC, 1)).close()
     _begin(killed, ModelKey("j1/v2"), SPEC, 2)
     assert list((tmp_path / "store" / "drafts").iterdir())
     again = DiskStore(disk)
+    again.sweep()
     assert again.keys() == [KEY]
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
     with again.open(KEY) as model:
@@ -298,12 +308,10 @@ def test_a_store_on_disk_keeps_its_models_and_clears_drafts_when_it_is_opened_ag
     again.close()
 
 
-def test_closing_a_store_on_disk_clears_its_drafts_but_keeps_its_models(tmp_path: Path, disk: Path) -> None:
+def test_closing_a_store_on_disk_keeps_its_models(tmp_path: Path, disk: Path) -> None:
     store = DiskStore(disk)
     keep(store, KEY, SMALL, values(SMALL, 1)).close()
-    _begin(store, ModelKey("j1/v2"), SMALL, 2)
     store.close()
-    assert list((tmp_path / "store" / "drafts").iterdir()) == []
     assert _file(tmp_path).is_file()
 
 

@@ -85,12 +85,13 @@ class Site:
         assert done.returncode in (0, 1), done.stderr
         return json.loads(done.stdout)
 
-    def controller(self, name: str = "controller", listen: str = "127.0.0.1:0", store: str = "") -> str:
+    def controller(self, name: str = "controller", listen: str = "127.0.0.1:0", store: str = "", **env: str) -> str:
         """Start a controller and return its address."""
         read, write = self.nursery.pipe()
         state = self.folder / "state" / "controller"
         arguments = ["controller", "start", "--listen", listen, "--state", str(state), "--grace", "2"]
-        self.nursery.start(name, [*arguments, *(["--store", store] if store else [])], self.log(name), write)
+        words = [*arguments, *(["--store", store] if store else [])]
+        self.nursery.start(name, words, self.log(name), write, **env)
         write.close()
         with os.fdopen(os.dup(read.fileno())) as answers:
             assert answers.readline().startswith("ready "), self.log(name).read_text()
@@ -98,7 +99,17 @@ class Site:
         self.address = json.loads((state / "controller.lock").read_text())["address"]
         return self.address
 
-    def daemon(self, role: str, site: str, *more: str, name: str = "", pause: float = 0, data: str = "") -> str:
+    def daemon(
+        self,
+        role: str,
+        site: str,
+        *more: str,
+        name: str = "",
+        pause: float = 0,
+        data: str = "",
+        state: str = "",
+        **env: str,
+    ) -> str:
         """Start a learner or evaluator; return the name of its process."""
         name = name or f"{role}-{site}"
         arguments = [role, "start", "--controller", self.address, "--site", site, "--app", APP, "--threads", "1"]
@@ -106,11 +117,11 @@ class Site:
             "--data",
             str(self.folder / (data or f"{site}.npz")),
             "--state",
-            str(self.folder / "state" / name),
+            str(self.folder / "state" / (state or name)),
         ]
         words = [*arguments, *more]
         self.log(name).touch()
-        self.nursery.start(name, words, self.log(name), folder=self.folder, HANSA_TEST_PAUSE=str(pause))
+        self.nursery.start(name, words, self.log(name), folder=self.folder, HANSA_TEST_PAUSE=str(pause), **env)
         return name
 
     def log(self, name: str) -> Path:
@@ -123,11 +134,11 @@ class Site:
         os.kill(process.pid, signal.SIGKILL)
         process.join()
 
-    def until(self, what: Any, seconds: float = 30) -> Any:
+    def until(self, what: Any, seconds: float = 30, otherwise: str = "it did not happen in time") -> Any:
         """Ask until the answer is true; end-to-end tests have no other way to see inside."""
         end = time.monotonic() + seconds
         while not (answer := what()):
-            assert time.monotonic() < end, "it did not happen in time"
+            assert time.monotonic() < end, otherwise
             time.sleep(0.05)
         return answer
 

@@ -121,7 +121,6 @@ W = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         _file({"w": W, "__metadata__": {"hansa": '{"layers": [], "tensors": {"w": ["KING", 0]}}'}}, b"\0" * 4),
         _file({"w": W, "__metadata__": {"hansa": '{"layers": [], "tensors": {"w": 5}}'}}, b"\0" * 4),
     ],
-    ids="empty short words endless-header cut-off offsets dtype notes-1 notes-2 notes-3 role notes-4".split(),
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.safetensors"

@@ -143,7 +143,9 @@ def test_progress_makes_the_round_trip(epoch: int, epochs: int, steps: int, loss
 
 
 def test_receipts_make_the_round_trip() -> None:
-    receipt = Receipt(job=JobId("j1"), task=TaskId("j1-4"), site=SiteName("a"), digest="00ff" * 16, sequence=12)
+    receipt = Receipt(
+        job=JobId("j1"), task=TaskId("j1-4"), site=SiteName("a"), digest="00ff" * 16, sequence=12, previous="ab" * 32
+    ).sealed()
     assert codec.receipt_from_wire(_wired(codec.receipt_to_wire(receipt))) == receipt
 
 

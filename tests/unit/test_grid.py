@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.controller.community.grid import FINEST, Grid
+from hansa.controller.community.grid import FINEST, STEP, Grid
 
 Term = tuple[float, np.ndarray]
 
@@ -73,8 +73,8 @@ def test_every_term_is_off_by_at_most_half_a_step(given_: list[Term]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(terms(), st.integers(-40, 40))
-def test_scaling_the_weights_by_a_power_of_two_changes_only_the_shift(given_: list[Term], j: int) -> None:
+@given(terms(), st.integers(-5, 5).map(lambda j: j * STEP))
+def test_scaling_the_weights_by_whole_steps_changes_only_the_shift(given_: list[Term], j: int) -> None:
     grid = _grid(given_)
     scaled = _grid([(math.ldexp(p, j), w) for p, w in given_])
     assert scaled == Grid(grid.shift + j, grid.bits)
@@ -93,11 +93,11 @@ def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:
         assert grid.sum([1.0] * count) == math.ldexp(count, -grid.shift)
 
 
-def test_the_grid_keeps_39_bits_below_the_tallest_term() -> None:
+def test_the_grid_keeps_30_bits_below_the_tallest_term() -> None:
     for scale in (-200, -3, 0, 5, 200):
         grid = Grid.of([3.0, 2.0], [math.ldexp(0.75, scale)] * 2)
         tallest = math.ldexp(0.75, scale) * grid.scaled(3.0)
-        assert math.ldexp(1.0, -grid.bits) <= tallest * 2**-37
+        assert math.ldexp(1.0, -grid.bits) <= tallest * 2**-30
 
 
 def test_zeros_and_tiny_numbers_get_the_finest_grid() -> None:

@@ -777,7 +777,7 @@ def test_the_sequence_counts_accepted_events_only() -> None:
     with pytest.raises(Stale):
         play.update(tasks["a"])
     assert play.machine.state.sequence == 4
-    assert play.machine.state.commits[SiteName("a")].sequence == 4
+    assert play.machine.state.receipts[SiteName("a")].sequence == 4
 
 
 @pytest.mark.parametrize("loss", [0.25, math.nan, math.inf, -math.inf])

@@ -213,7 +213,8 @@ class AnyOrder:
         needed = {task.work.model for task in state.tasks.values() if not isinstance(task.work, Init)}
         if state.plan:
             needed |= {state.plan.current, *(part.model for part in state.plan.change.members)}
-        needed |= state.merged | ({state.current} if state.current else set())
+        needed |= {member.model for held in state.members.values() for member in held}
+        needed |= {state.current} if state.current else set()
         if not self.play.machine.ended:
             needed |= state.fresh
         assert needed <= state.models

