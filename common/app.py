@@ -6,16 +6,20 @@ app = App(model=build_cnn, task="classification", classes=10)
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
 from hansa.common.errors import HansaError, InvalidApp, InvalidData, one_line
 from hansa.common.tasks import Evaluation, OptimizerSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class TrainingRun:
     optimizer: OptimizerSpec
     seed: int
     round: int
+    steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
 
@@ -94,14 +99,16 @@ class App:
 def load_npz(path: Path, split: str) -> Examples:
     """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             tested = split == "test" and "x_test" in held and "y_test" in held
             names = ("x_test", "y_test") if tested else ("x", "y")
+            if split == "test" and not tested:
+                log.warning("%s has no x_test and y_test: all its rows are taken as test data", path)
             missing = [name for name in names if name not in held]
             if missing:
                 raise InvalidData(f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}")
             return Examples(held[names[0]], held[names[1]])
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
 
 
@@ -110,8 +117,8 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
     x, y = np.asarray(examples.x), np.asarray(examples.y)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise InvalidData(f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example")
-    if x.dtype.hasobject or y.dtype.hasobject:
-        raise InvalidData(f"{path}: arrays of Python objects are not allowed")
+    if x.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: x holds {x.dtype.name}; numbers are needed")
     if app.task == "classification":
         if y.dtype.kind not in "iu":
             raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
@@ -122,6 +129,8 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
                 f"{path}: label {y[at]} at row {at[0]} is outside 0 … {(app.classes or 0) - 1}"
                 f" ({wrong.size} such labels)"
             )
+    elif y.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: y holds {y.dtype.name}; numbers are needed")
     for name, array in (("x", x), ("y", y)):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
@@ -137,7 +146,7 @@ def load_app(ref: str) -> App:
     if not place or not attribute:
         raise InvalidApp(f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute")
     try:
-        module = _module_at(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
     except HansaError:
         raise
     except BaseException as error:
@@ -150,6 +159,14 @@ def load_app(ref: str) -> App:
     if not isinstance(found, App):
         raise InvalidApp(f"{ref}: it is a {type(found).__name__}, not a hansa.App")
     return found
+
+
+def _module_named(name: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(Path.cwd()))
 
 
 def _module_at(path: Path) -> Any:

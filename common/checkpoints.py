@@ -3,15 +3,17 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import safetensors
+from pydantic import ValidationError
 from safetensors.numpy import save_file
 
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import Layout, allocate, seal, views
 from hansa.common.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.tasks import Value
 
 DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
     f"{short}{bits}": f"{name}{bits}" for short, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
@@ -26,8 +28,8 @@ def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray) -> None
     try:
         save_file(views(Layout(manifest.spec), payload), draft, about)
         draft.replace(path)
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InvalidInput(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         draft.unlink(missing_ok=True)
 
@@ -41,15 +43,15 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
-    notes = _notes(raw)
+    notes = _notes(raw, path)
     infos = []
     for name, tensor in sorted(held, key=lambda item: _position(item[0], notes)):
         dtype = DTYPE_OF.get(tensor["dtype"])
         if dtype is None:
             raise InvalidInput(f"{path}: {name} has the type {tensor['dtype']}, which cannot be sent")
-        role, layer = notes["tensors"].get(name, ["PARAM" if dtype in FLOATS else "COUNT", 0])
+        role, layer = notes.tensors.get(name, ("PARAM" if dtype in FLOATS else "COUNT", 0))
         infos.append(TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer))
-    spec = ModelSpec(tuple(infos), tuple(notes["layers"]))
+    spec = ModelSpec(tuple(infos), notes.layers)
     layout = Layout(spec)
     payload = allocate(layout)
     data = {name: tensor["data"] for name, tensor in held}
@@ -58,12 +60,22 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     return seal(spec, payload), payload
 
 
-def _notes(raw: bytes) -> dict[str, Any]:
-    size = int.from_bytes(raw[:8], "little")
-    about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
-    return json.loads(about["hansa"]) if "hansa" in about else {"layers": [], "tensors": {}}
+class _Notes(Value):
+    """What safetensors does not know of a model."""
+
+    layers: tuple[str, ...] = ()
+    tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT"], int]] = {}  # role and layer by name
 
 
-def _position(name: str, notes: dict[str, Any]) -> tuple[int, str]:
-    order = list(notes["tensors"])
+def _notes(raw: bytes, path: Path) -> _Notes:
+    length = int.from_bytes(raw[:8], "little")
+    about = json.loads(raw[8 : 8 + length]).get("__metadata__", {})
+    try:
+        return _Notes.model_validate_json(about.get("hansa", "{}"))
+    except ValidationError:
+        raise InvalidInput(f"{path}: its Hansa metadata is damaged") from None
+
+
+def _position(name: str, notes: _Notes) -> tuple[int, str]:
+    order = list(notes.tensors)
     return (order.index(name), "") if name in order else (len(order), name)

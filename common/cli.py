@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hansa import __version__
-from hansa.common.settings import defaults
+from hansa.common.settings import check_options, defaults
 
 COMMANDS = {
     "run": ("hansa.common.ui.run:run", "Run a whole federation on this machine."),
@@ -33,12 +33,15 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
+        if ctx.default_map and isinstance(found, click.Group):
+            options = [param.name or "" for command in found.commands.values() for param in command.params]
+            check_options(cmd_name, set(options), dict(ctx.default_map))
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Name the nearest commands if there is none of that name."""
         if args and args[0] not in COMMANDS:
-            from hansa.common.plugins import suggestion
+            from hansa.common.words import suggestion
 
             ctx.fail(f"There is no command {args[0]!r}{suggestion(args[0], list(COMMANDS))}.")
         return super().resolve_command(ctx, args)

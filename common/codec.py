@@ -154,6 +154,8 @@ def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Failure:
     """Decode a report; nonsense raises ValueError."""
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=wire.failure.reason[:2000], final=wire.failure.final)
+    if wire.WhichOneof("outcome") is None:
+        raise ValueError("a report without an outcome")
     found = wire.evaluation
     if len(found.confusion) != found.classes**2:
         raise ValueError(f"{len(found.confusion)} counts do not make a {found.classes}×{found.classes} matrix")

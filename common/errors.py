@@ -16,22 +16,18 @@ HansaError
 └── Unreachable         nobody answers                             UNAVAILABLE          3
 """
 
-import grpc
-
-Code = grpc.StatusCode
-
 
 class HansaError(Exception):
     """Anything that goes wrong in a way we foresaw. The message is for people."""
 
-    code = Code.INTERNAL
+    code = "INTERNAL"  # name of a gRPC status
     exit_code = 1
 
 
 class InvalidInput(HansaError):
     """A person wrote something that cannot be meant."""
 
-    code = Code.INVALID_ARGUMENT
+    code = "INVALID_ARGUMENT"
     exit_code = 2
 
 
@@ -39,7 +35,7 @@ class InvalidJob(InvalidInput):
     """A job file with wrong fields; the message names each of them."""
 
     def __init__(self, problems: list[str] | str) -> None:
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        self.problems = problems.splitlines() if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
 
 
@@ -54,37 +50,37 @@ class InvalidData(InvalidInput):
 class Rejected(HansaError):
     """An update that does not fit its task or is damaged; it never reaches a rule."""
 
-    code = Code.DATA_LOSS
+    code = "DATA_LOSS"
 
 
 class NotFound(HansaError):
     """Nothing of that name."""
 
-    code = Code.NOT_FOUND
+    code = "NOT_FOUND"
 
 
 class Taken(HansaError):
     """Somebody else holds the name, the port or the folder."""
 
-    code = Code.ALREADY_EXISTS
+    code = "ALREADY_EXISTS"
 
 
 class Refused(HansaError):
     """Not in this state, or not by this caller."""
 
-    code = Code.FAILED_PRECONDITION
+    code = "FAILED_PRECONDITION"
 
 
 class Stale(Refused):
     """The task is over; nobody waits for its result."""
 
-    code = Code.ABORTED
+    code = "ABORTED"
 
 
 class TooLarge(HansaError):
     """A limit is exceeded; the message names it."""
 
-    code = Code.RESOURCE_EXHAUSTED
+    code = "RESOURCE_EXHAUSTED"
 
 
 class Broken(HansaError):
@@ -98,7 +94,7 @@ class StoreFailed(Broken):
 class Unreachable(HansaError):
     """Nobody answers at that address."""
 
-    code = Code.UNAVAILABLE
+    code = "UNAVAILABLE"
     exit_code = 3
 
 
@@ -110,14 +106,11 @@ def family(root: type[HansaError] = HansaError) -> dict[str, type[HansaError]]:
     return found
 
 
-def by_code(code: grpc.StatusCode) -> type[HansaError]:
+def by_code(code: str) -> type[HansaError]:
     """Return the broadest class that stands for a status."""
-    if code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED):
+    if code in ("DEADLINE_EXCEEDED", "CANCELLED"):
         return Unreachable
-    for child in HansaError.__subclasses__():
-        if child.code == code:
-            return child
-    return HansaError
+    return next((kind for kind in family().values() if kind.code == code and kind is not HansaError), HansaError)
 
 
 def one_line(error: BaseException) -> str:

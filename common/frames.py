@@ -189,6 +189,7 @@ class FrameCheck:
         self.manifest = manifest
         self.sealer = Sealer(manifest.spec)
         self._checked = 0
+        self._check_closed()
 
     @property
     def next(self) -> int:
@@ -208,6 +209,9 @@ class FrameCheck:
         if size != layout.frame_size(self.next):
             raise Rejected(f"frame {self.next} has {size} bytes, not {layout.frame_size(self.next)}")
         self.sealer.feed(frame)
+        self._check_closed()
+
+    def _check_closed(self) -> None:
         for i in range(self._checked, len(self.sealer.digests)):
             name = self.manifest.spec.tensors[i].name
             if not np.isfinite(self.sealer.peaks[i]):

@@ -13,10 +13,11 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from hansa.common import plugins
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, one_line
 from hansa.common.ids import NAME
-from hansa.common.plugins import POINTS, suggestion
+from hansa.common.plugins import POINTS
 from hansa.common.tasks import OptimizerSpec, ValidationSpec, Value
+from hansa.common.words import suggestion
 
 Part = Mapping[str, Any]
 FieldPath = tuple[Any, ...]
@@ -120,7 +121,7 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     try:
         spec = JobSpec.model_validate(data)
     except ValidationError as error:
-        faults = problems(error, JobSpec) + faults
+        faults = problems(error, JobSpec) + part_faults(data, final=True)
     if faults:
         raise InvalidJob([located(fault, lines or {}, source) for fault in sorted(faults, key=_line_in(lines or {}))])
     return spec
@@ -130,22 +131,27 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     """Check the rule and its parts against the plugins that are registered here."""
     known = plugins.rules()
     name = data.get("rule", JobSpec.model_fields["rule"].default)
-    if name not in known:
-        return [(("rule",), f"there is no rule {name!r}" + suggestion(str(name), list(known)))] if final else []
+    if not isinstance(name, str):
+        return []  # JobSpec says so
     faults: list[Problem] = []
+    if name not in known and final:
+        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known))))
+    rule = known.get(name)
     for point in POINTS:
         given = data.get(point)
         if given is not None and not isinstance(given, Mapping):
             continue  # JobSpec says so
         kind, kinds = (given or {}).get("kind"), plugins.kinds(point)
-        if kind is not None and kind not in kinds:
+        if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
                 faults.append(((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds))))
             continue
+        if rule is None and kind is None:
+            continue  # a part of a rule that nobody here knows
         try:
-            plugins.fill(point, known[name], given)
+            plugins.fill(point, rule, given)
         except ValidationError as error:
-            cls = kinds[str(kind or known[name].parts[point]["kind"])]
+            cls = kinds[str(kind or (rule.parts[point]["kind"] if rule else ""))]
             faults += problems(error, cls, (point,))
     return faults
 
@@ -225,6 +231,8 @@ def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], in
         raise InvalidJob(f"{where}: not valid YAML: {problem}") from None
     except RecursionError:
         raise InvalidJob(f"{source}: nested too deeply") from None
+    except (ValueError, KeyError, AttributeError, TypeError) as error:  # PyYAML's own way to refuse odd scalars
+        raise InvalidJob(f"{source}: not valid YAML: {one_line(error)}") from None
 
 
 def _locate(node: Any, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int], source: str) -> None:
@@ -232,6 +240,8 @@ def _locate(node: Any, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int],
         raise InvalidJob(f"{source}: too many fields; aliases that multiply are not allowed")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise InvalidJob(f"{source}:{key.start_mark.line + 1}: a list or mapping cannot be a key")
             step = (*path, key.value)
             if step in lines:
                 raise InvalidJob(f"{source}:{key.start_mark.line + 1}: {'.'.join(map(str, step))}: given twice")
@@ -251,7 +261,7 @@ def apply_change(data: dict[str, Any], change: str) -> None:
         raise InvalidJob(f"--set {change}: write key=value, for example train.epochs=2")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError):
         raise InvalidJob(f"--set {change}: the value is not valid YAML") from None
     at = data
     for step in steps[:-1]:

@@ -127,6 +127,8 @@ def check_manifest(manifest: Manifest) -> None:
             raise Rejected(f"tensor name {info.name[:40]!r} is empty or longer than 1024 characters")
         if info.dtype not in DTYPES:
             raise Rejected(f"{info.name}: dtype {info.dtype!r} is none of {', '.join(sorted(DTYPES))}")
+        if any(n > MAX_BYTES for n in info.shape):
+            raise Rejected(f"{info.name}: the model is larger than {MAX_BYTES >> 40} TiB")
         if len(info.shape) > 32 or any(n < 0 for n in info.shape):
             raise Rejected(f"{info.name}: impossible shape {list(info.shape)[:32]}")
         if len(digest) != 32:

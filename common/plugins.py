@@ -1,6 +1,5 @@
 """Plugins: frozen values with one job, found by the point they fill and the kind they are."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -65,18 +64,10 @@ def rules() -> dict[str, Rule]:
     return dict(_rules)
 
 
-def fill(point: str, rule: Rule, given: Mapping[str, Any] | None) -> Plugin:
+def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plugin:
     """Return the plugin at a point: the rule's, with what the job says of it. Raises KeyError or ValidationError."""
-    start = dict(rule.parts[point])
+    start = dict(rule.parts[point]) if rule else {}
     said = dict(given or {})
-    kind = said.pop("kind", start["kind"])
-    base = {name: value for name, value in start.items() if name != "kind"} if kind == start["kind"] else {}
+    kind = said.pop("kind", start.get("kind"))
+    base = {name: value for name, value in start.items() if name != "kind"} if kind == start.get("kind") else {}
     return _registry[point][kind].model_validate(base | said)
-
-
-def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint with the nearest names, or with all of them if none is near and they are few."""
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    if near:
-        return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
-    return f" (known: {', '.join(sorted(known))})" if known and len(known) <= 20 else ""

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hansa.common.errors import InvalidInput
+from hansa.common.words import suggestion
 
 PLACES = (Path("hansa.toml"), Path("~/.config/hansa/hansa.toml"))
 GROUPS = {
-    "controller": ("start", "stop", "status"),
+    "controller": ("start", "stop"),
     "learner": ("start", "stop", "status"),
     "evaluator": ("start", "stop", "status"),
 }
 OPERATOR = {
     "job": ("submit", "list", "show", "watch", "cancel", "model"),
     "site": ("list",),
+    "controller": ("status",),
 }
 
 
@@ -39,7 +41,8 @@ def defaults(given: str | None) -> dict[str, Any]:
     if unknown:
         raise InvalidInput(f"{path}: unknown section [{unknown[0]}]; known: {', '.join([*GROUPS, 'operator'])}")
     found = {group: dict.fromkeys(commands, _options(held, group, path)) for group, commands in GROUPS.items()}
-    found |= {group: dict.fromkeys(commands, _options(held, "operator", path)) for group, commands in OPERATOR.items()}
+    for group, commands in OPERATOR.items():
+        found[group] = found.get(group, {}) | dict.fromkeys(commands, _options(held, "operator", path))
     return found
 
 
@@ -56,4 +59,15 @@ def _options(held: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
     options = held.get(section, {})
     if not isinstance(options, dict):
         raise InvalidInput(f"{path}: [{section}] must be a section")
-    return {name.replace("-", "_"): value for name, value in options.items()}
+    return {name.replace("-", "_"): value for name, value in options.items()} | (
+        {"apps": options["app"] if isinstance(options["app"], list) else [options["app"]]} if "app" in options else {}
+    )
+
+
+def check_options(group: str, known: set[str], defaults: dict[str, Any]) -> None:
+    """Refuse options in the file that no command of the group has."""
+    given = {name for options in defaults.get(group, {}).values() for name in options} - {"app"}
+    unknown = sorted(given - known)
+    if unknown:
+        hint = suggestion(unknown[0], sorted(known))
+        raise InvalidInput(f"the settings file gives [{group}] an unknown option {unknown[0]!r}{hint}")

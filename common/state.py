@@ -35,7 +35,6 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         _check_format(folder)
         write_note(folder, role, {"pid": os.getpid()})
         yield
-        os.ftruncate(handle, 0)
     finally:
         os.close(handle)
 

@@ -104,9 +104,11 @@ class UpdateFacts(Value):
 class Evaluation(Value):
     """What an evaluator found: sums, so that sites can be pooled exactly."""
 
-    n: int = Field(ge=0)
+    n: int = Field(ge=0, lt=1 << 53)
     loss_sum: float
-    confusion: tuple[tuple[int, ...], ...] = ()  # row = true class; empty for regression
+    confusion: tuple[
+        tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...], ...
+    ] = ()  # row = true class; empty for regression
     metrics: Mapping[str, float] = {}
 
     @model_validator(mode="after")
@@ -114,7 +116,7 @@ class Evaluation(Value):
         matrix = np.array(self.confusion, dtype=np.int64) if self.confusion else np.zeros((0, 0), np.int64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError("the confusion matrix is not square")
-        if matrix.size and ((matrix < 0).any() or int(matrix.sum()) != self.n):
+        if matrix.size and int(matrix.sum()) != self.n:
             raise ValueError(f"the confusion matrix does not count {self.n} examples")
         return self
 

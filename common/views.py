@@ -24,6 +24,7 @@ class HistoryView(Value):
     seconds: float  # since the job was submitted
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
+    evaluated: bool = False  # every evaluator that was asked has answered
     contributions: Mapping[str, float] = {}
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why

@@ -107,10 +107,16 @@ class Federation:
             machine.restore(snapshot[1])
         for entry in await self.workers.journal(self._journal.entries, record.id, machine.state.sequence):
             replay(machine, entry)
+        current = machine.state.current
+        lost = ""
         if spec.init and not machine.state.sequence:
+            lost = "the submission was interrupted"
+        elif current is not None and not await self.workers.io(self.store.has, current):
+            lost = f"the store lost the job's models (version {machine.state.version}) while the controller was down"
+        if lost and not machine.ended:
             runner = JobRunner(machine, self)
             self._launch(runner, [])
-            runner.post(ev.EngineFailed(at=self.clock.now(), reason="the submission was interrupted"))
+            runner.post(ev.EngineFailed(at=self.clock.now(), reason=lost))
             return
         for key in await self.workers.io(self.store.keys, f"{record.id}/"):
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash

@@ -32,6 +32,7 @@ class _Upload:
     draft: Draft
     check: FrameCheck
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
     stream: int = 0  # which connection may write: the newest
 
 
@@ -77,7 +78,10 @@ class Intake:
                 self.discard(task_id)
                 await self._quarantine(runner, upload.task, str(error))
                 raise
-            return await self._commit(runner, upload)
+            if upload.commit is None:
+                upload.commit = asyncio.create_task(self._commit(runner, upload))
+                upload.commit.add_done_callback(_heed)
+        return await asyncio.shield(upload.commit)
 
     async def _take(self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner") -> None:
         """Check and store frames, reading the next one while a worker thread is busy with the last."""
@@ -147,5 +151,11 @@ class Intake:
     def discard(self, task: TaskId) -> None:
         """Throw away what has come for a task."""
         upload = self._uploads.pop(task, None)
-        if upload:
+        if upload and upload.commit is None:
             upload.draft.discard()
+
+
+def _heed(commit: "asyncio.Task[Receipt]") -> None:
+    """Mark an outcome as seen: the connection that wanted it may be gone."""
+    if not commit.cancelled():
+        commit.exception()

@@ -9,7 +9,7 @@ from hansa.common import faults
 from hansa.common.clock import iso
 from hansa.common.errors import HansaError, Stale, one_line
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
-from hansa.common.tasks import Receipt, Task, Train
+from hansa.common.tasks import Evaluate, Receipt, Task, Train
 from hansa.common.views import HistoryView, JobView, SiteProgress
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import effects as ef
@@ -38,8 +38,8 @@ class JobRunner:
         self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[int]]] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._sums: tuple[int, Accumulator] | None = None  # kept by rules that remember, as of a version
-        self._chores: set[asyncio.Task[None]] = set()  # merges and alarms: void once the job has ended
-        self._drops: set[asyncio.Task[None]] = set()  # deletions: done even then
+        self._alarms: set[asyncio.Task[None]] = set()  # void once the job has ended
+        self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
 
     @property
     def id(self) -> JobId:
@@ -63,9 +63,10 @@ class JobRunner:
             while not self.machine.ended:
                 event, done = await self._inbox.get()
                 await self._handle(event, done)
-            await asyncio.gather(*self._drops)
+            while self._duties:
+                await asyncio.wait(self._duties)
         finally:
-            for chore in self._chores | self._drops:
+            for chore in self._alarms | self._duties:
                 chore.cancel()
             while not self._inbox.empty():
                 self._inbox.get_nowait()[1].set_exception(Stale(f"job {self.id} has ended"))
@@ -105,11 +106,11 @@ class JobRunner:
                     if session:
                         session.send(CancelTask(task.id, reason))
                 case ef.StartMerge(plan):
-                    self._start(self._merge(plan))
+                    self._start(self._merge(plan), self._duties)
                 case ef.SetAlarm(alarm, at):
-                    self._start(self._ring(alarm, at))
+                    self._start(self._ring(alarm, at), self._alarms)
                 case ef.DropModels(keys):
-                    self._start(self._drop(keys), self._drops)
+                    self._start(self._drop(keys), self._duties)
                 case ef.JobEnded(status, reason):
                     log.info("job %s %s: %s", self.id, status, reason)
 
@@ -123,11 +124,10 @@ class JobRunner:
                     session.in_hand.discard(task)
                     session.progress.pop(task, None)
 
-    def _start(self, chore: Coroutine[None, None, None], group: "set[asyncio.Task[None]] | None" = None) -> None:
+    def _start(self, chore: Coroutine[None, None, None], group: "set[asyncio.Task[None]]") -> None:
         task = asyncio.create_task(chore)
-        owner = self._chores if group is None else group
-        owner.add(task)
-        task.add_done_callback(owner.discard)
+        group.add(task)
+        task.add_done_callback(group.discard)
 
     async def _merge(self, plan: ef.MergePlan) -> None:
         try:
@@ -139,7 +139,11 @@ class JobRunner:
             return
         up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
         self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
-        self.post(ev.Merged(at=self._now(), version=plan.version, digest=digest, bytes_up=up, bytes_down=down))
+        event = ev.Merged(at=self._now(), version=plan.version, digest=digest, bytes_up=up, bytes_down=down)
+        try:
+            await self.post(event)
+        except Stale:
+            await self._drop((community_key(self.id, plan.version),))
 
     def _merge_now(self, plan: ef.MergePlan) -> str:
         store = self._federation.store
@@ -232,7 +236,10 @@ class JobRunner:
     def view(self, history: bool = True) -> JobView:
         """Return what operators see."""
         state, spec = self.machine.state, self.machine.spec
-        newest = next((record for record in reversed(state.history) if record.reports), None)
+        evaluating = {task.work.version for task in state.tasks.values() if isinstance(task.work, Evaluate)}
+        reported = [record for record in state.history if record.reports]
+        complete = [record for record in reported if record.version not in evaluating]
+        newest = (complete or reported)[-1] if reported else None
         end = state.ended or self._now()
         return JobView(
             job=self.id,
@@ -259,6 +266,7 @@ class JobRunner:
                     seconds=round(record.at - state.submitted, 3),
                     metrics=record.metrics(),
                     examples=record.examples(),
+                    evaluated=bool(record.reports) and record.version not in evaluating,
                     contributions=record.contributions,
                     staleness=record.staleness,
                     lost=record.lost,

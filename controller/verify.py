@@ -4,6 +4,7 @@ Every event is replayed through the engine, which yields the receipts that must 
 read byte by byte against their digests, and the newest community model is computed again from its updates.
 """
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -144,9 +145,11 @@ def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -
     if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
         raise NotFound(f"--state {folder}: no journal there")
     with opened(url, folder, lease=False) as backends:
-        found = [record for record in backends.journal.jobs() if record.id.startswith(job_id)]
+        jobs = backends.journal.jobs()
+        named = [record for record in jobs if json.loads(record.spec).get("name") == job_id]
+        found = named or [record for record in jobs if record.id.startswith(job_id)]
         if len(found) != 1:
-            known = ", ".join(record.id for record in backends.journal.jobs()) or "none"
+            known = ", ".join(record.id for record in jobs) or "none"
             raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
         machine, receipts, findings = verify(backends, found[0])
     _report(JobId(found[0].id), machine, receipts, findings, as_json)

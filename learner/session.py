@@ -124,6 +124,7 @@ class Learner(SiteDaemon):
             optimizer=work.optimizer,
             seed=task_seed(task),
             round=task.round,
+            steps=work.steps,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
             cancelled=cancelled.is_set,
         )
@@ -132,8 +133,9 @@ class Learner(SiteDaemon):
         if cancelled.is_set():
             raise Cancelled("the task was withdrawn")
         seconds = time.monotonic() - started
-        used, steps = work.epochs * len(examples), work.epochs * per_epoch
-        return made, {"n_used": used, "steps": steps, "epochs": work.epochs, "seconds": seconds}
+        steps = work.steps or work.epochs * per_epoch
+        epochs = steps / per_epoch if per_epoch else 0.0
+        return made, {"n_used": round(epochs * len(examples)), "steps": steps, "epochs": epochs, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:

@@ -55,7 +55,7 @@ class RedisServer:
         return self
 
     def client(self) -> "redis.Redis":
-        return redis.Redis(port=self.port, retry=None, protocol=2)
+        return redis.Redis(port=self.port, protocol=2)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self.process:

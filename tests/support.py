@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 
 from hansa.common.clock import SystemClock
+from hansa.common.errors import Stale
 from hansa.common.frames import Layout, pack, seal, views
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.job import JobSpec
@@ -155,7 +156,8 @@ class LightSite:
     async def _work(self) -> None:
         while True:
             task = await self.tasks.get()
-            await (self.answer or LightSite.do)(self, task)
+            with suppress(Stale):  # the job may have ended meanwhile
+                await (self.answer or LightSite.do)(self, task)
             self.hand.remove(task.id)
 
     async def do(self, task: Task) -> None:
@@ -170,7 +172,7 @@ class LightSite:
             case Evaluate():
                 report = fleet_pb2.TaskReport(site=self.name, task=task.id)
                 report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
-                await self.attendance.stub.Report(report)
+                await self.attendance.insist(lambda: self.attendance.stub.Report(report))
 
     async def fetch(self, key: Any) -> dict[str, np.ndarray]:
         from concurrent.futures import ThreadPoolExecutor

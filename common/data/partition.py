@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError
 
 from hansa.common.errors import InvalidInput, InvalidJob
 from hansa.common.job import located, problems
-from hansa.common.plugins import suggestion
 from hansa.common.tasks import Value
+from hansa.common.words import suggestion
 
 
 class Iid(Value):
@@ -32,7 +32,7 @@ KINDS: dict[str, type[Iid | NonIidL]] = {"iid": Iid, "non-iid-l": NonIidL}
 def parse_partition(given: Mapping[str, Any]) -> Partition:
     """Turn a job's `data.partition` into a partition or name what is wrong with it."""
     words = {"kind": "iid", **given}
-    if words["kind"] not in KINDS:
+    if not isinstance(words["kind"], str) or words["kind"] not in KINDS:
         hint = suggestion(str(words["kind"]), list(KINDS))
         raise InvalidJob(f"data.partition.kind: there is no {words['kind']!r}{hint}")
     try:
@@ -42,12 +42,18 @@ def parse_partition(given: Mapping[str, Any]) -> Partition:
         raise InvalidJob([located(fault, {}) for fault in faults]) from None
 
 
-def sizes(shares: np.ndarray, total: int) -> np.ndarray:
-    """Round shares of a total to integers that add up: floors first, then one more for the largest remainders."""
+def sizes(shares: np.ndarray, total: int, least: int = 1) -> np.ndarray:
+    """Round shares of a total to integers that add up: floors first, then one more for the largest remainders.
+
+    Whoever would have fewer than `least` takes from the largest, if there is enough for all.
+    """
     exact = shares / shares.sum() * total
     found: np.ndarray = np.floor(exact).astype(np.int64)
     order = np.argsort(-(exact - found), kind="stable")
     found[order[: total - int(found.sum())]] += 1
+    while found.min() < least and least * len(found) <= total:
+        found[found.argmin()] += 1
+        found[found.argmax()] -= 1
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hansa.common.app import Examples, load_npz
 from hansa.common.errors import InvalidInput
-from hansa.common.plugins import suggestion
+from hansa.common.words import suggestion
 
 TEST_SHARE = 0.2  # where a set has no test part of its own
 

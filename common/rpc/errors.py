@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HansaError):
-        await context.abort(error.code, str(error), ((KIND, type(error).__name__),))
+        await context.abort(grpc.StatusCode[error.code], str(error), ((KIND, type(error).__name__),))
     log.error("%s failed unexpectedly", method, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details")
     raise AssertionError  # abort always raises
@@ -77,7 +77,5 @@ def translated() -> Iterator[None]:
 def translate(error: grpc.aio.AioRpcError) -> HansaError:
     """Return the error class that the server raised."""
     named = dict(error.trailing_metadata() or ()).get(KIND)
-    kind = family().get(str(named)) or by_code(error.code())
-    result = kind.__new__(kind)  # each class may build its message in its own way; here it is already built
-    HansaError.__init__(result, error.details() or error.code().name)
-    return result
+    kind = family().get(str(named)) or by_code(error.code().name)
+    return kind(error.details() or error.code().name)

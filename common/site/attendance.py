@@ -102,6 +102,7 @@ class Attendance:
                 return
             if not silent:
                 log.warning("controller %s is out of reach (%s); trying again", self.identity.controller, problem)
+                ready(f"{self.identity.role} of {self.identity.site} is up; it keeps trying to reach the controller")
             silent = True
             await backoff.rest()
 

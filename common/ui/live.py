@@ -32,7 +32,7 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
         if view.status != status and not view.ended:
             status = view.status
             click.echo(f"job {view.job} ({view.name}): {status}")
-        evaluated = max((entry.version for entry in view.history if entry.metrics), default=0)
+        evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
         for entry in view.history:
             if told < entry.version <= due:

@@ -7,7 +7,7 @@ milliseconds.
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -63,10 +63,10 @@ class Nursery:
         log: Path,
         answer: Connection | None = None,
         folder: Path | None = None,
-        **environment: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start a command under a name, in this or another folder, with our environment and some more."""
-        place = (folder or Path.cwd(), os.environ | environment)
+        place = (folder or Path.cwd(), dict(os.environ) | dict(environment or {}))
         process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
         process.start()
         self.processes[name] = process

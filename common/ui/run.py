@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -52,7 +53,7 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     if as_json:
         print_json(summary(view))
     else:
-        _conclude(view, folder)
+        _conclude(view, folder, file)
     raise SystemExit(exit_code(view))
 
 
@@ -106,14 +107,13 @@ class LocalFederation:
             submitted = await client.submit(self._spec)
             watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
             minding = asyncio.create_task(self._mind())
-            await asyncio.wait((watching, minding), return_when=asyncio.FIRST_COMPLETED)
-            minding.cancel()
-            if not watching.done():
-                watching.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watching
-                minding.result()
-            view = watching.result()
+            try:
+                await asyncio.wait((watching, minding), return_when=asyncio.FIRST_COMPLETED)
+                view = watching.result() if watching.done() else minding.result()
+            finally:
+                for task in (watching, minding):
+                    task.cancel()
+                await asyncio.gather(watching, minding, return_exceptions=True)
             final = await client.show(view.job)
             if final.version > 0 or final.history:
                 manifest, payload = await client.model(view.job)
@@ -145,7 +145,7 @@ class LocalFederation:
         arguments += ["--threads", str(threads), *more]
         self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"))
 
-    async def _mind(self) -> None:
+    async def _mind(self) -> JobView:
         """Raise when the controller ends; say so when another process does."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Queue[str] = asyncio.Queue()
@@ -184,29 +184,29 @@ def _last_line(log: Path) -> str:
     return "it left no message"
 
 
-def _conclude(view: JobView, folder: Path) -> None:
+def _conclude(view: JobView, folder: Path, file: Path) -> None:
     where = os.path.relpath(folder)
     click.echo()
     if view.status != "completed":
         click.echo(f"The federation {view.status}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
-    last = view.history[-1]
+    sites = len({site for entry in view.history for site in entry.contributions})
     accuracy = view.metrics.get("accuracy")
     quality = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {view.metrics.get('loss') or 0:.4f}"
-    sites = len(last.contributions)
-    click.echo(f"Done: {sites} sites trained one model together in {view.rounds} rounds, {view.seconds:.1f} s.")
+    work = f"{view.rounds} {view.unit}s, {view.seconds:.1f} s"
+    click.echo(f"Done: {sites} sites trained one model together in {work}.")
     click.echo(f"  result   {quality} on {view.examples} test examples that no site trained on")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
     click.echo(f"  report   {where}/report.json, logs in {where}/logs")
     click.echo()
     click.echo("Next:")
-    python = os.path.relpath(sys.executable)
-    click.echo(
-        f"  {python} examples/digits/predict.py {where}/model.safetensors"
-        if view.name == "digits"
-        else f"  load {where}/model.safetensors with safetensors.torch.load_file"
-    )
-    click.echo("  hansa run … --sites 8 --set train.epochs=1     change the federation")
-    click.echo('  README.md, "Five minutes on two terminals"       run controller and learners as daemons')
+    here = "" if shutil.which("hansa") else os.path.relpath(Path(sys.executable).parent) + "/"
+    predict = file.parent / "predict.py"
+    if predict.exists():
+        click.echo(f"  {here}python {os.path.relpath(predict)} {where}/model.safetensors")
+    else:
+        click.echo(f"  load {where}/model.safetensors with safetensors.torch.load_file")
+    click.echo(f"  {here}hansa run {file} --sites 10 --set train.epochs=1     change the federation")
+    click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')

@@ -19,7 +19,7 @@ import numpy as np
 from hansa.common.frames import FRAME, Sealer, Span, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
-from hansa.controller.community.grid import Grid, exponent
+from hansa.controller.community.grid import Grid, size
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores import Draft, StoredModel
 
@@ -34,20 +34,19 @@ class _Column:
 
     count: int = 0
     weight: int = 0  # the exact sum of the weights, in units
-    weights: Counter[int] = field(default_factory=Counter)  # exponents of the weights
-    terms: Counter[int] = field(default_factory=Counter)  # exponents of weight · peak
+    terms: Counter[int] = field(default_factory=Counter)  # sizes of the terms
 
     def change(self, weight: float, peak: float, sign: int) -> None:
         top, bottom = weight.as_integer_ratio()
         self.weight += sign * ((top << UNIT) // bottom)
         self.count += sign
-        for counter, key in ((self.weights, exponent(weight)), (self.terms, exponent(weight) + exponent(peak))):
-            counter[key] += sign
-            if not counter[key]:
-                del counter[key]
+        height = size(weight, peak)
+        self.terms[height] += sign
+        if not self.terms[height]:
+            del self.terms[height]
 
     def grid(self) -> Grid:
-        return Grid.over(max(self.weights), max(self.terms), self.count)
+        return Grid.over(max(self.terms), self.count)
 
     def total(self, grid: Grid) -> float:
         """Return the sum of the scaled weights, rounded once."""
@@ -231,16 +230,19 @@ class _Step:
                     source = self.copied[plan.copied] if plan.copied is not None else self.current
                     room[...] = self._read(source, span, {})
                 else:
-                    np.divide(total, plan.total, out=room, casting="unsafe")
+                    with np.errstate(over="ignore"):
+                        np.divide(total, plan.total, out=room, casting="unsafe")
+                    if plan.grid.shift:  # rounding must not carry a mean of gigantic numbers beyond the last one
+                        np.nan_to_num(room, copy=False)
         return made
 
     def _sum(self, span: Span, plan: _Plan) -> np.ndarray:
-        size = DTYPES[self.current.manifest.spec.tensors[span.tensor].dtype].itemsize
+        width = DTYPES[self.current.manifest.spec.tensors[span.tensor].dtype].itemsize
         if plan.grid is None:
             return np.zeros(0)
         if self.sums is None:
-            return np.zeros(span.size // size)
-        total = self.sums[span.tensor][span.start // size : span.stop // size]
+            return np.zeros(span.size // width)
+        total = self.sums[span.tensor][span.start // width : span.stop // width]
         if plan.fresh and self.first:
             total.fill(0)
         return total

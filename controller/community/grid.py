@@ -4,8 +4,8 @@ Each term p·w is rounded to a multiple of 2^-bits (by adding and subtracting 1.
 multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of contributions, never
 on their order, and taking one away restores the sum bit for bit.
 
-The grid is a function of the set, too: of the largest weight, the largest term and their number. Sizes are taken in
-steps of 2^STEP, so that a set whose largest value moves a little keeps its grid.
+The grid is a function of the set, too: of the largest term and the number of terms. The magnitudes of models are taken
+in steps of 2^STEP, so that a set whose largest number moves a little keeps its grid.
 """
 
 import math
@@ -16,35 +16,29 @@ from fractions import Fraction
 import numpy as np
 
 HEADROOM = 12  # 2^12 terms fit without a coarser grid
-STEP, OFFSET = (
-    8,
-    3,
-)  # the grid changes where the largest term passes …, 2^-5, 2^3, 2^11, …: weights of networks rarely do
-FINEST, TALLEST = 1000, 900  # keep the grid's constants far from float64's own limits
+STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
+FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
 CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in a core's cache
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Weights are multiplied by 2^-shift, terms are multiples of 2^-bits."""
+    """Terms are multiples of 2^-bits. Weights are multiplied by 2^-shift, which is 0 but for gigantic terms."""
 
     shift: int
     bits: int
 
     @classmethod
-    def over(cls, weight: int, term: int, count: int) -> "Grid":
-        """Choose the grid for `count` terms below 2^term whose weights are below 2^weight."""
-        shift = _stepped(weight)
-        tall = _stepped(term) - shift
-        lower = max(0, tall - TALLEST)
+    def over(cls, term: int, count: int) -> "Grid":
+        """Choose the grid for `count` terms below 2^term."""
+        shift = max(0, term - TALLEST)
         headroom = max(HEADROOM, (count - 1).bit_length())
-        return cls(shift + lower, min(51 - headroom - (tall - lower), FINEST))
+        return cls(shift, min(51 - headroom - (term - shift), FINEST))
 
     @classmethod
     def of(cls, weights: Sequence[float], peaks: Sequence[float]) -> "Grid":
         """Choose the grid for contributions with these weights and largest magnitudes."""
-        terms = [exponent(weight) + exponent(peak) for weight, peak in zip(weights, peaks, strict=True)]
-        return cls.over(max(exponent(weight) for weight in weights), max(terms), len(weights))
+        return cls.over(max(map(size, weights, peaks)), len(weights))
 
     def scaled(self, weight: float) -> float:
         """Return the weight that terms of this grid are made with."""
@@ -71,6 +65,6 @@ def exponent(value: float) -> int:
     return math.frexp(value)[1] if value else -1100
 
 
-def _stepped(size: int) -> int:
-    """Round an exponent up to the next step."""
-    return -((OFFSET - size) // STEP) * STEP + OFFSET
+def size(weight: float, peak: float) -> int:
+    """Return an e with weight · peak < 2^e: exact in the weight, in steps of STEP in the peak."""
+    return exponent(weight) - ((OFFSET - exponent(peak)) // STEP) * STEP + OFFSET

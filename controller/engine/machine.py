@@ -44,6 +44,7 @@ from hansa.controller.engine.parts import (
 from hansa.controller.engine.state import JobState, PendingMerge, Status, VersionRecord
 
 GATHER, TIME, FINAL_EVALUATION = "gather", "time", "evaluation"
+EARLY = 0.01  # seconds by which an alarm may ring too soon
 EVALUATIONS_UNDER_WAY = 2  # per evaluator; a slow one skips versions instead of falling behind for ever
 
 
@@ -97,8 +98,19 @@ class Machine:
             raise Stale(f"job {self.job} has ended")
         self.issued = None
         effects = self._dispatch(event)
+        effects += self._mind_absence(event.at)
         self.state.sequence += 1
         return effects
+
+    def _mind_absence(self, now: float) -> list[Effect]:
+        """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
+        if self.state.phase not in ("initialising", "training"):
+            return []
+        if not self._stalled():
+            self.state.alarms.pop(GATHER, None)
+        elif GATHER not in self.state.alarms:
+            return [self._wait_for_sites(now)]
+        return []
 
     def _issue_receipt(self, **fields: Any) -> Receipt:
         """Add a receipt to the job's chain; the shell keeps it beside the event."""
@@ -114,6 +126,8 @@ class Machine:
             case ev.SiteLeft():
                 return self._left(event)
             case ev.SiteUnfit():
+                if self.state.status != "waiting":
+                    raise Stale(f"site {event.site} came too late to be missed")
                 return self._end("failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
             case ev.ModelGiven():
                 self._first_version(community_key(self.job, 0), event.digest, event.at)
@@ -121,9 +135,9 @@ class Machine:
             case ev.UpdateArrived():
                 return self._update(event)
             case ev.UpdateQuarantined():
-                return self._lost(self._open(event.task), f"update quarantined: {event.reason}", event.at)
+                return self._lost(self._open(event.task, event.site), f"update quarantined: {event.reason}", event.at)
             case ev.TaskFailed():
-                task = self._open(event.task)
+                task = self._open(event.task, event.site)
                 if event.final:
                     return self._end("failed", f"site {event.site}: {event.reason}", event.at)
                 return self._lost(task, event.reason, event.at)
@@ -132,6 +146,8 @@ class Machine:
             case ev.Merged():
                 return self._merged(event)
             case ev.MergeFailed():
+                if self.state.plan is None or self.state.plan.version != event.version:
+                    raise Stale(f"version {event.version} is not being merged")
                 return self._end("failed", f"merging version {event.version}: {event.reason}", event.at)
             case ev.AlarmRang():
                 return self._alarm(event)
@@ -152,8 +168,6 @@ class Machine:
         if self.state.learners.get(event.site) == event.examples:
             raise Stale(f"learner {event.site} is known")
         self.state.learners[event.site] = event.examples
-        if self.state.phase in ("initialising", "training") and not self._stalled():
-            self.state.alarms.pop(GATHER, None)
         if self.state.phase == "initialising" and not self._working():
             return self._send_init(event.at)
         if self.state.phase == "training":
@@ -161,25 +175,25 @@ class Machine:
         return self._gathered(event.at)
 
     def _left(self, event: ev.SiteLeft) -> list[Effect]:
+        effects: list[Effect]
         if event.role == "evaluator":
             if event.site not in self.state.evaluators:
                 raise Stale(f"evaluator {event.site} is not here")
             self.state.evaluators.discard(event.site)
             gone = [task for task in self.state.tasks.values() if _is_evaluation(task) and task.site == event.site]
+            effects = []
             for task in gone:
-                del self.state.tasks[task.id]
-            return self._after_evaluation(event.at)
+                effects += self._evaluated(task, event.at)
+            return effects
         if self.state.learners.pop(event.site, None) is None:
             raise Stale(f"learner {event.site} is not here")
-        effects: list[Effect] = []
+        effects = []
         if self.state.phase == "initialising":
             effects = self._initialise_elsewhere(event.site, event.at)
         elif self.state.phase == "training":
             effects = self._act(self.rule.pace.on_left(self.pacing, event.site, self._view(event.at)), event.at)
             if getattr(self.rule.merge, "drop_on_leave", False) and event.site in self.state.members:
                 effects += self._queue_merge(PendingMerge(forgotten=event.site), event.at)
-        if self._stalled() and GATHER not in self.state.alarms:
-            effects.append(self._wait_for_sites(event.at))
         return effects
 
     def _working(self) -> list[Task]:
@@ -216,7 +230,7 @@ class Machine:
     def _send_init(self, now: float) -> list[Effect]:
         candidates = [site for site in self._eligible() if site not in self.state.init_tried]
         if not candidates:
-            if self.state.learners:
+            if self._eligible():
                 return self._end("failed", "no site could build the first model", now)
             return []  # all are away; the next to join is asked
         return [self._issue(candidates[0], 0, Init())]
@@ -246,7 +260,7 @@ class Machine:
         return self._act(self.rule.pace.on_start(self.pacing, self.rule.sample, self._view(now)), now)
 
     def _update(self, event: ev.UpdateArrived) -> list[Effect]:
-        task = self._open(event.task)
+        task = self._open(event.task, event.site)
         key = update_key(task.id)
         effects: list[Effect] = []
         if isinstance(task.work, Init):
@@ -266,6 +280,8 @@ class Machine:
         return effects
 
     def _lost(self, task: Task, reason: str, now: float) -> list[Effect]:
+        if isinstance(task.work, Evaluate):
+            return self._evaluated(task, now)
         del self.state.tasks[task.id]
         match task.work:
             case Init():
@@ -274,8 +290,6 @@ class Machine:
                 if not remaining:
                     return self._end("failed", f"site {task.site} could not build the first model: {reason}", now)
                 return self._send_init(now)
-            case Evaluate():
-                return self._after_evaluation(now)
             case Train():
                 return self._act(self.rule.pace.on_lost(self.pacing, task, reason, self._view(now)), now)
 
@@ -374,34 +388,39 @@ class Machine:
         return effects
 
     def _reported(self, event: ev.Reported) -> list[Effect]:
-        task = self._open(event.task)
+        task = self._open(event.task, event.site)
         if not isinstance(task.work, Evaluate):
             raise Stale(f"task {task.id} is no evaluation")
+        self._record(task.work.version).reports[event.site] = event.evaluation
+        return self._evaluated(task, event.at)
+
+    def _record(self, version: int) -> VersionRecord:
+        return next(record for record in self.state.history if record.version == version)
+
+    def _evaluated(self, task: Task, now: float) -> list[Effect]:
+        """An evaluation has ended, one way or another: perhaps it was the last of its version, or of the job."""
+        assert isinstance(task.work, Evaluate)
         del self.state.tasks[task.id]
-        version = task.work.version
-        record = next(record for record in self.state.history if record.version == version)
-        record.reports[event.site] = event.evaluation
-        target = self.spec.stop.target
+        if self.state.phase == "closing" and not self._evaluating():
+            return self._end("completed", self.state.reason, now)
+        version, target = task.work.version, self.spec.stop.target
         if target and self.state.phase in ("training", "gathering") and not self._evaluating(version):
-            value = record.metrics().get(target.metric)
+            value = self._record(version).metrics().get(target.metric)
             if value is not None and (value >= target.value if target.metric == "accuracy" else value <= target.value):
                 reached = f"target reached: {target.metric} {value:.4f} at version {version}"
-                return self._close(reached, event.at) + self._drop_unneeded()
-        return self._after_evaluation(event.at)
+                return self._close(reached, now) + self._drop_unneeded()
+        return self._drop_unneeded()
 
     def _evaluating(self, version: int | None = None) -> list[Task]:
         found = [task for task in self.state.tasks.values() if isinstance(task.work, Evaluate)]
         return [task for task in found if version in (None, getattr(task.work, "version", None))]
 
-    def _after_evaluation(self, now: float) -> list[Effect]:
-        if self.state.phase == "closing" and not self._evaluating():
-            return self._end("completed", self.state.reason, now)
-        return self._drop_unneeded()
-
     # Endings.
 
     def _close(self, reason: str, now: float) -> list[Effect]:
         """No more training: wait for the last evaluation, then the job is complete."""
+        if self.state.version < 0:
+            return self._end("failed", f"{reason} before there was a model", now)
         self.state.phase = "closing"
         self.state.reason = reason
         self.state.plan = None
@@ -430,8 +449,8 @@ class Machine:
         return [*effects, *self._drop_unneeded(), JobEnded(status, reason)]
 
     def _alarm(self, event: ev.AlarmRang) -> list[Effect]:
-        if event.alarm not in self.state.alarms:
-            raise Stale(f"alarm {event.alarm} is off")
+        if event.at < self.state.alarms.get(event.alarm, float("inf")) - EARLY:
+            raise Stale(f"alarm {event.alarm} is off, or was set anew")
         del self.state.alarms[event.alarm]
         match event.alarm:
             case "gather":
@@ -445,6 +464,11 @@ class Machine:
 
     def _too_few(self) -> str:
         here = self._eligible()
+        if self.state.phase != "gathering":
+            awaited = sorted({task.site for task in self._working()})
+            away = f": {', '.join(awaited)}" if awaited else ""
+            limit = f"{self.spec.sites.wait:g} s"
+            return f"the sites that round {self.state.round} waits for did not come back in {limit}{away}"
         names = f" ({', '.join(here)})" if here else ""
         empty = sorted(site for site, examples in self.state.learners.items() if not examples)
         without = f"; without examples: {', '.join(empty)}" if empty else ""
@@ -506,10 +530,11 @@ class Machine:
         self.state.tasks[task.id] = task
         return SendTask(task)
 
-    def _open(self, task: TaskId) -> Task:
-        if task not in self.state.tasks:
+    def _open(self, task: TaskId, site: SiteName) -> Task:
+        held = self.state.tasks.get(task)
+        if held is None or held.site != site:
             raise Stale(f"task {task} is over")
-        return self.state.tasks[task]
+        return held
 
     def _view(self, now: float) -> View:
         return View(

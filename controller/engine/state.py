@@ -39,7 +39,7 @@ class VersionRecord(BaseModel):
         if not total:
             return {}
         found = {"loss": sum(report.loss_sum for report in reports) / total}
-        if all(report.confusion for report in reports):
+        if len({len(report.confusion) for report in reports}) == 1 and reports[0].confusion:
             pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
             found["accuracy"] = int(np.trace(pooled)) / total
         for name in sorted({name for report in reports for name in report.metrics}):

@@ -34,7 +34,7 @@ class Journal(ABC):
 
     @abstractmethod
     def append(self, job: JobId, entry: Entry) -> None:
-        """Append an entry; repeating the same is harmless, a gap or a conflict raises Broken."""
+        """Append an entry; repeating the last one is harmless, a gap or a conflict raises Broken."""
 
     @abstractmethod
     def jobs(self) -> list[JobRecord]:

@@ -46,11 +46,11 @@ class SqliteJournal(Journal):
             "select sequence, event, receipt from entries where job = ? order by sequence desc limit 1", job
         )
         last = tail[0][0] if tail else 0
-        if last == entry.sequence:
+        if tail and last == entry.sequence:
             if tail[0][1:] != (entry.event, entry.receipt):
                 raise conflict(job, entry.sequence)
             return
-        if last != entry.sequence - 1:
+        if last != entry.sequence - 1 or entry.sequence < 1:
             raise gap(job, entry.sequence, last)
         self._do("insert into entries values (?, ?, ?, ?)", job, entry.sequence, entry.event, entry.receipt)
 

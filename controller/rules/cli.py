@@ -9,6 +9,7 @@ import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common import plugins
 from hansa.common.errors import NotFound
 from hansa.common.ui.options import json_option, print_json, print_table
+from hansa.common.words import suggestion
 
 
 @click.group()
@@ -34,7 +35,7 @@ def show(name: str, as_json: bool) -> None:
     """Show a rule: its parts, their parameters and what else each part could be."""
     known = plugins.rules()
     if name not in known:
-        raise NotFound(f"there is no rule {name!r}" + plugins.suggestion(name, list(known)))
+        raise NotFound(f"there is no rule {name!r}" + suggestion(name, list(known)))
     rule = known[name]
     parts = {point: _describe(point, str(part["kind"])) for point, part in rule.parts.items()}
     if as_json:
@@ -53,7 +54,7 @@ def show(name: str, as_json: bool) -> None:
 def _describe(point: str, kind: str) -> dict[str, Any]:
     cls = plugins.kinds(point)[kind]
     parameters = [
-        {"name": name, "default": field.default, "meaning": field.description or ""}
+        {"name": field.alias or name, "default": field.default, "meaning": field.description or ""}
         for name, field in cls.model_fields.items()
     ]
     return {"kind": kind, "summary": (inspect.getdoc(cls) or "").splitlines()[0], "parameters": parameters}

@@ -3,6 +3,7 @@
 A file under `models/` is always whole: it is written under `drafts/`, synced, and renamed.
 """
 
+import errno
 import os
 import secrets
 import struct
@@ -17,6 +18,7 @@ from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
 
@@ -54,7 +56,7 @@ class _Draft(Draft):
                 written = os.pwrite(self._handle, rest, at)
                 rest, at = rest[written:], at + written
         except OSError as error:
-            raise StoreFailed(f"writing {self._draft}: {error.strerror}") from error
+            raise _trouble(f"writing {self._draft}", error) from error
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         head = manifest_to_wire(manifest).SerializeToString()
@@ -68,7 +70,7 @@ class _Draft(Draft):
             self._draft.replace(self._final)  # a reader sees the old model or the new, never half
             _sync_folder(self._final.parent)
         except OSError as error:
-            raise StoreFailed(f"writing {self._final}: {error.strerror}") from error
+            raise _trouble(f"writing {self._final}", error) from error
 
     def discard(self) -> None:
         if self._handle >= 0:
@@ -88,24 +90,26 @@ class DiskStore(Store):
             self._models.mkdir(parents=True, exist_ok=True)
             self._drafts.mkdir(exist_ok=True)
         except OSError as error:
-            raise StoreFailed(f"store {root}: {error.strerror}") from error
+            raise _trouble(f"store {root}", error) from error
 
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         try:
             return _Draft(self._drafts / secrets.token_hex(8), self._path(key), spec)
         except OSError as error:
-            raise StoreFailed(f"writing below {self._drafts}: {error.strerror}") from error
+            raise _trouble(f"writing below {self._drafts}", error) from error
 
     def open(self, key: ModelKey) -> StoredModel:
         """Open a model for reading or raise NotFound."""
         path = self._path(key)
+        if path.is_dir():
+            raise NotFound(f"the store holds no model {key}")
         try:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"the store holds no model {key}") from None
         except OSError as error:
-            raise StoreFailed(f"reading {path}: {error.strerror}") from error
+            raise _trouble(f"reading {path}", error) from error
         try:
             manifest, peaks = _read_tail(handle)
             return _Model(key, manifest, peaks, handle)
@@ -115,11 +119,12 @@ class DiskStore(Store):
 
     def has(self, key: ModelKey) -> bool:
         """Whether a model is there."""
-        return self._path(key).exists()
+        return self._path(key).is_file()
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
-        self._path(key).unlink(missing_ok=True)
+        if self._path(key).is_file():
+            self._path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -157,3 +162,9 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _trouble(what: str, error: OSError) -> Broken:
+    """Return an error that may pass (full, out of handles) or one that will not."""
+    kind = StoreFailed if error.errno in PASSING else Broken
+    return kind(f"{what}: {error.strerror}")

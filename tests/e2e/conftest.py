@@ -91,7 +91,7 @@ class Site:
         state = self.folder / "state" / "controller"
         arguments = ["controller", "start", "--listen", listen, "--state", str(state), "--grace", "2"]
         words = [*arguments, *(["--store", store] if store else [])]
-        self.nursery.start(name, words, self.log(name), write, **env)
+        self.nursery.start(name, words, self.log(name), write, environment=env)
         write.close()
         with os.fdopen(os.dup(read.fileno())) as answers:
             assert answers.readline().startswith("ready "), self.log(name).read_text()
@@ -121,7 +121,9 @@ class Site:
         ]
         words = [*arguments, *more]
         self.log(name).touch()
-        self.nursery.start(name, words, self.log(name), folder=self.folder, HANSA_TEST_PAUSE=str(pause), **env)
+        self.nursery.start(
+            name, words, self.log(name), folder=self.folder, environment=env | {"HANSA_TEST_PAUSE": str(pause)}
+        )
         return name
 
     def log(self, name: str) -> Path:

@@ -66,7 +66,8 @@ class Federation(Site):
         """Return the receipts in the job's journal."""
         if self.redis:
             client = self.redis.client()
-            rows = [fields[b"receipt"].decode() for _, fields in client.xrange(f"faults:journal:{job}")]
+            stream: Any = client.xrange(f"faults:journal:{job}")
+            rows = [fields[b"receipt"].decode() for _, fields in stream]
             client.close()
         else:
             db = sqlite3.connect(self.folder / "state" / "controller" / "journal.sqlite")
@@ -90,7 +91,7 @@ class Federation(Site):
         receipts = self.receipts(job)
         updates = [receipt for receipt in receipts if receipt.task]
         assert len({receipt.task for receipt in updates}) == len(updates), "an update was counted twice"
-        committed = {receipt.task: receipt.hash for receipt in updates}
+        committed = {str(receipt.task): receipt.hash for receipt in updates}
         for task, digest in self.acknowledged(job).items():
             assert committed.get(task) == digest, f"the acknowledged update of {task} is not in the journal"
         verified = self.verify(job)
@@ -106,7 +107,7 @@ class Federation(Site):
     def leftovers(self, job: str) -> list[str]:
         """Return what should not be there after a clean stop: drafts, and models that nobody needs."""
         if self.redis:
-            client = self.redis.client()
+            client: Any = self.redis.client()
             drafts = [key.decode() for key in client.hkeys("faults:drafts")]
             models = sorted(key.decode() for key in client.smembers("faults:models"))
             frames = len(client.keys("faults:frame:*"))

@@ -61,7 +61,7 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
     pace = "{rounds: 60}" if rule == "fedavg" else "{updates: 150}"
     federation.begin()
     words = ("--set", f"rule={rule}", "--set", f"pace={pace}")
-    jobs = []
+    jobs: list[str] = []
     while federation.kills < KILLS:
         if not jobs or federation.json("job", "show", jobs[-1])["status"] == "completed":
             jobs.append(federation.json("job", "submit", "job.yaml", *SETTINGS, *words)["job"])

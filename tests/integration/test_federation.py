@@ -289,10 +289,10 @@ async def test_target_and_time_end_a_job_early(tmp_path: Path) -> None:
         )
         await ended(reached)
         assert "target reached: accuracy 0.7500" in reached.view().reason
-        timed = await submit(served, job(pace={"rounds": 100_000}, stop={"seconds": 0.3}))
+        timed = await submit(served, job(pace={"rounds": 100_000}, stop={"seconds": 1.5}))
         await ended(timed)
         assert timed.view().status == "completed"
-        assert timed.view().reason == "time limit of 0.3 s reached"
+        assert timed.view().reason == "time limit of 1.5 s reached"
 
 
 async def test_an_asynchronous_job_merges_every_update_as_it_comes(tmp_path: Path) -> None:

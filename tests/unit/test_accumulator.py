@@ -124,7 +124,8 @@ def test_partial_updates_count_tensor_by_tensor() -> None:
         part = {name: whole[name] for name in chance.choice([("w",), ("v", "s"), ("w", "v", "s", "n")])}
         new = community.update(site, part, chance.uniform(0.1, 50), part=True)
         assert new.tensors is not None
-        kept, removed = [], []
+        kept: list[Member] = []
+        removed: list[Member] = []
         for member in community.members.get(site, []):
             assert member.tensors is not None
             for names, group in ((member.tensors - new.tensors, kept), (member.tensors & new.tensors, removed)):

@@ -195,7 +195,7 @@ def test_arrays_of_objects_from_a_loader_of_ones_own_are_refused() -> None:
         return Examples(np.array([None] * 4), Y)
 
     app = App(model=list, classes=3, data=load)
-    with pytest.raises(InvalidData, match="arrays of Python objects"):
+    with pytest.raises(InvalidData, match="holds object; numbers are needed"):
         app.load(Path("x"), "train")
 
 

@@ -117,7 +117,6 @@ W = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         _file({"w": W | {"dtype": "F8_E4M3", "data_offsets": [0, 1]}}, b"\0"),
         _file({"w": W, "__metadata__": {"hansa": "no json"}}, b"\0" * 4),
         _file({"w": W, "__metadata__": {"hansa": "[]"}}, b"\0" * 4),
-        _file({"w": W, "__metadata__": {"hansa": "{}"}}, b"\0" * 4),
         _file({"w": W, "__metadata__": {"hansa": '{"layers": [], "tensors": {"w": ["KING", 0]}}'}}, b"\0" * 4),
         _file({"w": W, "__metadata__": {"hansa": '{"layers": [], "tensors": {"w": 5}}'}}, b"\0" * 4),
     ],

@@ -205,7 +205,7 @@ def test_an_evaluation_that_does_not_add_up_cannot_be_made() -> None:
         Evaluation(n=2, loss_sum=0, confusion=((1, 1),))
     with pytest.raises(ValueError, match="does not count 3 examples"):
         Evaluation(n=3, loss_sum=0, confusion=((1, 1), (0, 0)))
-    with pytest.raises(ValueError, match="does not count"):
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
         Evaluation(n=0, loss_sum=0, confusion=((1, -1), (0, 0)))
     with pytest.raises(ValueError, match=r".+"):
         Evaluation(n=3, loss_sum=0, confusion=((1, 1), (1,)))

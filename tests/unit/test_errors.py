@@ -35,7 +35,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
         cls = OURS[name]
         assert cls.__base__ is (OURS[parent] if parent else Exception)
         if status:
-            assert (cls.code.name, str(cls.exit_code)) == (status, code)
+            assert (cls.code, str(cls.exit_code)) == (status, code)
         elif parent:
             assert (cls.code, cls.exit_code) == (OURS[parent].code, OURS[parent].exit_code)
 

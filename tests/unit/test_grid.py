@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.controller.community.grid import FINEST, STEP, Grid
+from hansa.controller.community.grid import FINEST, Grid
 
 Term = tuple[float, np.ndarray]
 
@@ -73,11 +73,12 @@ def test_every_term_is_off_by_at_most_half_a_step(given_: list[Term]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(terms(), st.integers(-5, 5).map(lambda j: j * STEP))
-def test_scaling_the_weights_by_whole_steps_changes_only_the_shift(given_: list[Term], j: int) -> None:
+@given(terms(), st.integers(-40, 40))
+def test_scaling_the_weights_by_a_power_of_two_scales_the_grid(given_: list[Term], j: int) -> None:
     grid = _grid(given_)
     scaled = _grid([(math.ldexp(p, j), w) for p, w in given_])
-    assert scaled == Grid(grid.shift + j, grid.bits)
+    if FINEST not in (grid.bits, scaled.bits):  # near the end of float64 the grid gets no finer
+        assert scaled == Grid(grid.shift, grid.bits - j)
 
 
 def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:

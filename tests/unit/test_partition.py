@@ -19,7 +19,7 @@ from hansa.common.job import DataSpec
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=50), st.integers(0, 100_000))
 def test_sizes_add_up_and_are_off_by_less_than_one(shares: list[float], total: int) -> None:
     q = np.array(shares)
-    found = sizes(q, total)
+    found = sizes(q, total, least=0)
     assert found.sum() == total
     assert (found >= 0).all()
     assert (np.abs(found - q / q.sum() * total) < 1 + 1e-6).all()
