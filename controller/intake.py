@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hansa.controller.runner import JobRunner
 
 log = logging.getLogger(__name__)
+REMEMBERED = 256  # reasons of rejected updates
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Intake:
     def __init__(self, federation: "Federation") -> None:
         self._federation = federation
         self._uploads: dict[TaskId, _Upload] = {}
+        self._rejected: dict[TaskId, str] = {}  # why; the newest few, for sites that ask again
 
     async def offer(
         self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
@@ -51,6 +53,8 @@ class Intake:
         receipt = runner.receipt(task_id, site)
         if receipt:
             return 0, receipt
+        if task_id in self._rejected:
+            raise Rejected(self._rejected[task_id])
         task = runner.open_task(task_id, site)
         upload = self._uploads.get(task_id)
         if upload and upload.manifest == manifest:
@@ -144,6 +148,9 @@ class Intake:
             raise
 
     async def _quarantine(self, runner: "JobRunner", task: Task, reason: str) -> None:
+        while len(self._rejected) >= REMEMBERED:
+            self._rejected.pop(next(iter(self._rejected)))
+        self._rejected[task.id] = reason
         log.warning("job %s: the update of %s is quarantined: %s", task.job, task.site, reason)
         event = ev.UpdateQuarantined(at=self._federation.clock.now(), task=task.id, site=task.site, reason=reason)
         await asyncio.wait([runner.post(event)])

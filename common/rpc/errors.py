@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 import grpc
 
-from hansa.common.errors import HansaError, by_code, family
+from hansa.common.errors import HansaError, Unreachable, by_code, family
 
 KIND = "hansa-error"
+CUT_SHORT = "Internal error from Core"  # what grpc.aio says when the server ends a call that we still write to
 log = logging.getLogger(__name__)
 
 
@@ -76,6 +77,8 @@ def translated() -> Iterator[None]:
 
 def translate(error: grpc.aio.AioRpcError) -> HansaError:
     """Return the error class that the server raised."""
+    if error.code() is grpc.StatusCode.INTERNAL and str(error.details()).startswith(CUT_SHORT):
+        return Unreachable("the connection ended while we were sending")  # asking again will tell why
     named = dict(error.trailing_metadata() or ()).get(KIND)
     kind = family().get(str(named)) or by_code(error.code().name)
     return kind(error.details() or error.code().name)

@@ -291,7 +291,7 @@ async def test_target_and_time_end_a_job_early(tmp_path: Path) -> None:
         assert "target reached: accuracy 0.7500" in reached.view().reason
         timed = await submit(served, job(pace={"rounds": 100_000}, stop={"seconds": 1.5}))
         await ended(timed)
-        assert timed.view().status == "completed"
+        assert timed.view().status == "completed", timed.view().reason
         assert timed.view().reason == "time limit of 1.5 s reached"
 
 

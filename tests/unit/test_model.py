@@ -92,12 +92,12 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones(dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(-1,), (2, -3), (1,) * 33])
 def test_an_impossible_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(Rejected, match="a: impossible shape"):
+    with pytest.raises(Rejected, match=r"impossible shape|larger than"):
         check_manifest(_manifest(replace(A, shape=shape)))
 
 
 def test_a_shape_that_numpy_cannot_hold_is_refused_even_if_it_is_empty() -> None:
-    with pytest.raises(Rejected, match="a: impossible shape"):
+    with pytest.raises(Rejected, match=r"impossible shape|larger than"):
         check_manifest(_manifest(replace(A, shape=(0, (1 << 64) - 1))))
 
 
