@@ -8,17 +8,18 @@ Keys, all below the prefix P:
     P:lease            who uses this space, with a time to live      P:jobs          hash: job -> record
     P:models           set of model keys                             P:journal:JOB   stream: events and receipts
     P:model:KEY        manifest, peaks and the id of the frames      P:snapshot:JOB  newest snapshot of a job's state
-    P:frame:ID:N       frame N                                       P:drafts        hash: id -> frames of a draft
+    P:frame:ID:N       frame N                                       P:drafts        hash: id -> frames to be swept
 """
 
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from redis import exceptions as ex
@@ -54,7 +55,9 @@ class RedisSpace:
         if not NAME.fullmatch(self.prefix):
             raise InvalidInput(f"--store: prefix {self.prefix!r} is no name")
         self.name = _without_password(url)
-        plain = urlunsplit(parts._replace(query=urlencode(query)))
+        plain = url.partition("?")[0] + (f"?{urlencode(query)}" if query else "")
+        if parts.scheme in ("redis", "rediss") and not re.fullmatch(r"/?\d*", parts.path):
+            raise InvalidInput(f"--store {self.name}: {parts.path!r} is no database number")
         options: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": 5}
         try:
             if parts.scheme == "redis+cluster":
@@ -144,6 +147,5 @@ def _alive(pid: int) -> bool:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=place, query=""))
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -84,7 +84,15 @@ class JobRunner:
             effects = self.machine.handle(event)
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
         entry = Entry(self.machine.state.sequence, event.model_dump_json(), receipt)
-        await self._federation.record(self.id, entry, self.machine)
+        try:
+            await self._federation.record(self.id, entry, self.machine)
+        except Exception as error:
+            log.exception("job %s: its journal cannot be continued", self.id)
+            if not done.done():
+                done.set_exception(Stale(f"job {self.id} failed"))
+            self._carry_out(self.machine.abandon(one_line(error), self._now()))
+            self.changed()
+            return
         if isinstance(event, ev.UpdateArrived | ev.Merged):
             faults.reach("update-journaled" if isinstance(event, ev.UpdateArrived) else "merge-journaled")
         self._clear_hands(event)

@@ -49,6 +49,8 @@ class RedisServer:
             try:
                 client.ping()
                 break
+            except redis.exceptions.AuthenticationError:
+                break  # it is up, and strict
             except redis.exceptions.RedisError:
                 time.sleep(0.02)
         client.close()

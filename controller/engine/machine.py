@@ -102,6 +102,10 @@ class Machine:
         self.state.sequence += 1
         return effects
 
+    def abandon(self, reason: str, now: float) -> list[Effect]:
+        """End as failed without an event: for when events can no longer be kept."""
+        return [] if self.ended else self._end("failed", reason, now)
+
     def _mind_absence(self, now: float) -> list[Effect]:
         """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
         if self.state.phase not in ("initialising", "training"):

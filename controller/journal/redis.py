@@ -12,11 +12,11 @@ APPEND = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local last = 0
 if #tail > 0 then last = tonumber(string.match(tail[1][1], '^%d+')) end
-if last == tonumber(ARGV[1]) - 1 then
+if last == tonumber(ARGV[1]) - 1 and last >= 0 then
   redis.call('XADD', KEYS[1], ARGV[1] .. '-0', 'event', ARGV[2], 'receipt', ARGV[3])
   return {}
 end
-if last == tonumber(ARGV[1]) then return {last, tail[1][2][2], tail[1][2][4]} end
+if #tail > 0 and last == tonumber(ARGV[1]) then return {last, tail[1][2][2], tail[1][2][4]} end
 return {last}
 """
 

@@ -4,12 +4,17 @@ A model's record names the id of its frames. Publishing writes the record, one v
 the new. Durability is that of the Redis: with `appendfsync always` an acknowledged update survives a power failure.
 """
 
+import logging
 import secrets
 import struct
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
 
 from hansa.common.codec import manifest_from_wire, manifest_to_wire
-from hansa.common.errors import Broken, NotFound
+from hansa.common.errors import Broken, NotFound, StoreFailed
 from hansa.common.frames import Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
@@ -17,32 +22,87 @@ from hansa.controller.redis_space import RedisSpace
 from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
+log = logging.getLogger(__name__)
 HEAD = struct.Struct("<16sI")  # id of the frames, number of peaks; peaks and manifest follow
 
 
 class _Model(StoredModel):
-    def __init__(self, space: RedisSpace, key: ModelKey, record: bytes) -> None:
+    _closed = False
+
+    def __init__(self, readers: "_Readers", key: ModelKey, record: bytes) -> None:
         name, count = HEAD.unpack_from(record)
         peaks = struct.unpack_from(f"<{count}d", record, HEAD.size)
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         super().__init__(key, manifest_from_wire(wire), peaks)
-        self._space, self._id = space, name.decode()
+        self._readers, self._space, self.name = readers, readers.space, name.decode()
 
     def read(self, index: int) -> bytes:
         with self._space.answering():
-            frame: bytes | None = self._space.client.get(self._space.key("frame", self._id, index))
+            frame: bytes | None = self._space.client.get(self._space.key("frame", self.name, index))
         if frame is None:
             lost = "Redis evicted it, lost it in a restart, or it was deleted"
             raise Broken(f"frame {index} of model {self.key} is gone: {lost}")
         return frame
 
     def close(self) -> None:
-        pass
+        if not self._closed:
+            self._closed = True
+            self._readers.leave(self.name)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Readers:
+    """Who reads which frames: those that nobody names any more are removed when their last reader is done."""
+
+    def __init__(self, space: RedisSpace) -> None:
+        self.space = space
+        self._lock = threading.Lock()
+        self._count: Counter[str] = Counter()
+        self._retired: dict[str, int] = {}
+
+    def open(self, key: ModelKey, record: Callable[[ModelKey], bytes | None]) -> StoredModel | None:
+        """Open a model; from the moment its record is read, its frames stay."""
+        with self._lock:
+            held = record(key)
+            if held is None:
+                return None
+            model = _Model(self, key, held)
+            self._count[model.name] += 1
+            return model
+
+    def leave(self, name: str) -> None:
+        with self._lock:
+            self._count[name] -= 1
+            frames = self._retired.pop(name, None) if not self._count[name] else None
+        if frames is not None:
+            self._remove(name, frames)
+
+    def retire(self, record: bytes) -> None:
+        """Remove the frames of a record that is gone, now or later; should we die before, `sweep` finds them."""
+        name, count = HEAD.unpack_from(record)
+        wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
+        frames = Layout(manifest_from_wire(wire).spec).frames
+        self.space.client.hset(self.space.key("drafts"), name.decode(), frames)
+        with self._lock:
+            if self._count[name.decode()]:
+                self._retired[name.decode()] = frames
+                return
+        self._remove(name.decode(), frames)
+
+    def _remove(self, name: str, frames: int) -> None:
+        try:
+            with self.space.answering():
+                remove_frames(self.space, name, frames)
+        except StoreFailed as error:
+            log.info("frames %s are left for the next sweep: %s", name, error)
 
 
 class _Draft(Draft):
-    def __init__(self, space: RedisSpace, key: ModelKey, spec: ModelSpec) -> None:
-        self._space, self._key = space, key
+    def __init__(self, readers: _Readers, key: ModelKey, spec: ModelSpec) -> None:
+        space = readers.space
+        self._readers, self._space, self._key = readers, space, key
         self._id = secrets.token_hex(8)
         self._frames = Layout(spec).frames
         self._open = True
@@ -64,14 +124,13 @@ class _Draft(Draft):
             space.client.hdel(space.key("drafts"), self._id)
             self._open = False
             if old and not old.startswith(self._id.encode()):
-                _unlink(space, old)
+                self._readers.retire(old)
 
     def discard(self) -> None:
         if self._open:
             self._open = False
             with self._space.answering():
-                _unlink_frames(self._space, self._id, self._frames)
-                self._space.client.hdel(self._space.key("drafts"), self._id)
+                remove_frames(self._space, self._id, self._frames)
 
 
 class RedisStore(Store):
@@ -80,20 +139,21 @@ class RedisStore(Store):
     def __init__(self, space: RedisSpace) -> None:
         self.url = space.name
         self._space = space
+        self._readers = _Readers(space)
 
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
-        return _Draft(self._space, key, spec)
+        return _Draft(self._readers, key, spec)
 
     def open(self, key: ModelKey) -> StoredModel:
         """Open a model for reading or raise NotFound."""
-        record = self._record(key)
-        if record is None:
-            raise NotFound(f"the store holds no model {key}")
         try:
-            return _Model(self._space, key, record)
-        except Exception as error:
+            model = self._readers.open(key, self._record)
+        except (struct.error, DecodeError, ValueError) as error:
             raise Broken(f"model {key}: its record in Redis is damaged") from error
+        if model is None:
+            raise NotFound(f"the store holds no model {key}")
+        return model
 
     def has(self, key: ModelKey) -> bool:
         """Whether a model is there."""
@@ -106,7 +166,7 @@ class RedisStore(Store):
             self._space.client.delete(self._space.key("model", key))
             self._space.client.srem(self._space.key("models"), key)
             if record:
-                _unlink(self._space, record)
+                self._readers.retire(record)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -119,8 +179,7 @@ class RedisStore(Store):
         space = self._space
         with space.answering():
             for left, frames in space.client.hgetall(space.key("drafts")).items():
-                _unlink_frames(space, left.decode(), int(frames))
-                space.client.hdel(space.key("drafts"), left)
+                remove_frames(space, left.decode(), int(frames))
 
     def close(self) -> None:
         """Nothing to do: the space is closed by whoever opened it."""
@@ -131,12 +190,8 @@ class RedisStore(Store):
             return found
 
 
-def _unlink(space: RedisSpace, record: bytes) -> None:
-    name, count = HEAD.unpack_from(record)
-    wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
-    _unlink_frames(space, name.decode(), Layout(manifest_from_wire(wire).spec).frames)
-
-
-def _unlink_frames(space: RedisSpace, name: str, frames: int) -> None:
+def remove_frames(space: RedisSpace, name: str, frames: int) -> None:
+    """Remove frames and the note that they are to be removed."""
     for index in range(frames):
         space.client.unlink(space.key("frame", name, index))
+    space.client.hdel(space.key("drafts"), name)

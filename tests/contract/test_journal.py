@@ -8,25 +8,34 @@ import pytest
 
 from hansa.common.errors import Broken
 from hansa.common.ids import JobId
-from hansa.controller.journal import Entry, JobRecord, Journal, SqliteJournal
+from hansa.controller.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
 from hansa.controller.journal.sqlite import SCHEMA
+from hansa.controller.redis_space import RedisSpace
 
 A, B = JobId("j-a"), JobId("j-b")
 Open = Callable[[], Journal]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "redis"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return a function that opens the same journal again."""
     opened: list[Journal] = []
+    spaces: list[RedisSpace] = []
 
     def open_again() -> Journal:
-        opened.append({"sqlite": lambda: SqliteJournal(tmp_path / "journal.db")}[request.param]())
+        if request.param == "redis":
+            server, prefix = request.getfixturevalue("redis"), request.node.name.encode().hex()[-40:]
+            spaces.append(RedisSpace(f"{server.url}?prefix={prefix}"))
+            opened.append(RedisJournal(spaces[-1]))
+        else:
+            opened.append(SqliteJournal(tmp_path / "journal.db"))
         return opened[-1]
 
     yield open_again
     for journal in opened:
         journal.close()
+    for space in spaces:
+        space.close()
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.ids import ModelKey
 from hansa.common.model import ModelSpec
 from hansa.controller.backends import opened
+from hansa.controller.redis_space import RedisSpace
 from hansa.controller.stores import Draft, Store, StoredModel
 from hansa.controller.stores.disk import DiskStore
 from hansa.controller.stores.memory import MemoryStore
+from hansa.controller.stores.redis import RedisStore
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 SPEC = spec_of(
@@ -30,9 +32,14 @@ SMALL = spec_of({"w": ("float32", (5,))})
 KEY = ModelKey("j1/v1")
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", "disk", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
+    if request.param == "redis":
+        space = RedisSpace(f"{request.getfixturevalue('redis').url}?prefix={request.node.name.encode().hex()[-40:]}")
+        yield RedisStore(space)
+        space.close()
+        return
     made: Store = MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
     yield made
     made.close()

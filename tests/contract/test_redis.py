@@ -1,0 +1,189 @@
+"""A Redis that is away, full, evicting, restarted empty, or not ours: a clear word, never a wrong model."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.common.errors import Broken, InvalidInput, StoreFailed, Taken, Unreachable
+from hansa.common.frames import Sealer, cut, pack
+from hansa.common.ids import JobId, ModelKey
+from hansa.controller.backends import opened
+from hansa.controller.journal import Entry, RedisJournal
+from hansa.controller.redis_space import RedisSpace
+from hansa.controller.stores import Store
+from hansa.controller.stores.redis import RedisStore
+from tests.redis_server import RedisServer
+from tests.support import filled, small_spec
+
+SPEC = small_spec(rows=100_000)
+KEY = ModelKey("j1/v1")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    made = RedisServer(tmp_path / "redis").start()
+    yield made
+    made.kill()
+
+
+def put(store: Store, key: ModelKey = KEY, value: float = 1.0) -> None:
+    draft, sealer = store.draft(key, SPEC), Sealer(SPEC)
+    for index, frame in enumerate(cut(pack(SPEC, filled(SPEC, value)))):
+        sealer.feed(frame)
+        draft.write(index, frame)
+    draft.publish(sealer.manifest(), sealer.peaks)
+
+
+def test_a_redis_that_was_away_goes_on_with_what_it_held(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    server.kill()
+    with pytest.raises(StoreFailed, match="does not answer"):
+        store.open(KEY)
+    server.start()
+    with store.open(KEY) as model:
+        assert np.frombuffer(model.read(0), np.float32, 4).tolist() == [1.0] * 4
+    space.close()
+
+
+def test_a_full_redis_says_so_and_takes_more_when_there_is_room(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    client = server.client()
+    client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 300_000)
+    with pytest.raises(StoreFailed, match="is full; raise its maxmemory"):
+        put(store)
+    client.config_set("maxmemory", 0)
+    put(store)
+    assert store.has(KEY)
+    client.close()
+    space.close()
+
+
+def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    (frame, *_) = sorted(client.keys("hansa:frame:*"))
+    client.delete(frame)
+    with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is gone: Redis evicted it"):
+        model.read(0)
+    client.close()
+    space.close()
+
+
+def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis", durable=False).start()
+    space = RedisSpace(server.url)
+    journal = RedisJournal(space)
+    journal.append(JobId("j"), Entry(1, "one"))
+    journal.append(JobId("j"), Entry(2, "two"))
+    server.kill()
+    server.start()
+    with pytest.raises(Broken, match="entry 3 cannot follow entry 0: the journal lost entries"):
+        journal.append(JobId("j"), Entry(3, "three"))
+    space.close()
+    server.kill()
+
+
+def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = RedisServer(tmp_path / "redis", "--maxmemory-policy", "allkeys-lru", durable=False).start()
+    RedisSpace(server.url).close()
+    assert "evicts keys when it is full (maxmemory-policy allkeys-lru): set noeviction" in caplog.text
+    assert "a restart of it loses models and jobs" in caplog.text
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("redis://127.0.0.1:1/0", Unreachable),
+        ("redis://no.such.host.invalid/0", Unreachable),
+        ("unix:///no/such/socket", Unreachable),
+        ("redis://127.0.0.1:6379/zero", InvalidInput),
+        ("redis://127.0.0.1:6379/0?prefix=a/b", InvalidInput),
+        ("rediss://127.0.0.1:1/0", Unreachable),
+    ],
+)
+def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="--store"):
+        RedisSpace(url)
+
+
+def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis", "--requirepass", "geheim").start()
+    with pytest.raises((InvalidInput, Unreachable)):
+        RedisSpace(server.url)
+    with pytest.raises((InvalidInput, Unreachable)) as caught:
+        RedisSpace(f"redis://:falsch@127.0.0.1:{server.port}/0")
+    assert "falsch" not in str(caught.value)
+    space = RedisSpace(f"redis://:geheim@127.0.0.1:{server.port}/0")
+    assert "geheim" not in space.name
+    put(RedisStore(space))
+    space.close()
+    server.kill()
+
+
+def test_a_unix_socket_works(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis", "--unixsocket", str(tmp_path / "s")).start()
+    space = RedisSpace(f"unix://{tmp_path / 's'}")
+    put(RedisStore(space))
+    space.close()
+    server.kill()
+
+
+def test_a_cluster_works(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis", "--cluster-enabled", "yes").start()
+    client: Any = server.client()
+    client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+    while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+        pass
+    with opened(f"redis+cluster://127.0.0.1:{server.port}", tmp_path) as held:
+        put(held.store)
+        held.journal.append(JobId("j"), Entry(1, "one", "receipt"))
+        assert held.journal.entries(JobId("j")) == [Entry(1, "one", "receipt")]
+        assert held.store.keys() == [KEY]
+        held.store.delete(KEY)
+    assert [key for key in client.keys("*") if b"frame" in key] == []
+    client.close()
+    server.kill()
+
+
+def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Path) -> None:
+    client = server.client()
+    with opened(server.url, tmp_path):
+        held = json.loads(client.get("hansa:lease"))  # type: ignore[arg-type]
+        client.set("hansa:lease", json.dumps({"host": "elsewhere", "pid": 7}), px=400)
+        with pytest.raises(Taken, match=r"in use by the controller with pid 7 on elsewhere; .* its lease ends in"):
+            RedisSpace(server.url).acquire()
+        with opened(f"{server.url}?prefix=other", tmp_path):
+            pass  # another prefix is another space
+    assert held["pid"] > 0
+    while client.exists("hansa:lease"):
+        pass  # a stale lease expires
+    with opened(server.url, tmp_path):
+        pass
+    assert not client.exists("hansa:lease")
+    client.set("hansa:lease", json.dumps({"host": held["host"], "pid": 2**22 + 1}))
+    with opened(server.url, tmp_path):
+        pass  # its holder was on this machine and is dead
+    client.close()
+
+
+def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    store.draft(KEY, SPEC).write(0, b"x")
+    client = server.client()
+    assert client.keys("hansa:frame:*")
+    RedisStore(space).sweep()
+    assert client.keys("hansa:frame:*") == []
+    assert not client.exists("hansa:drafts")
+    client.close()
+    space.close()

@@ -1,0 +1,71 @@
+"""Jobs on Redis: it dies in mid-job and comes back, or comes back empty; another machine goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hansa.common.tasks import Task, Train
+from hansa.common.ui.client import Client
+from tests.redis_server import RedisServer
+from tests.support import LightSite, ended, job, model_of, serving
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_job_waits_while_redis_is_away(tmp_path: Path, durable: bool) -> None:
+    """With its data Redis lets the job go on; restarted empty, the job fails and says why. Never a wrong model."""
+    server = RedisServer(tmp_path / "redis", durable=durable).start()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def staged(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round == 2 and not go_on.is_set():
+            reached.set()
+            await go_on.wait()
+        await site.do(task)
+
+    async with serving(tmp_path / "state", store=server.url) as served:
+        async with LightSite(served.address, "a", answer=staged).attending(), Client(served.address) as client:
+            runner = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+            await reached.wait()
+            server.kill()
+            go_on.set()
+            while not (await client.show(runner.id)).reason.startswith("waiting for the store: Redis"):
+                await asyncio.sleep(0.05)
+            server.start()
+            await ended(runner)
+            if durable:
+                assert runner.view().status == "completed"
+                np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
+            else:
+                assert runner.view().status == "failed"
+                assert "journal lost entries" in runner.view().reason or "gone" in runner.view().reason
+    server.kill()
+
+
+async def test_a_controller_with_another_state_directory_goes_on(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path / "redis").start()
+    reached = asyncio.Event()
+
+    async def stop(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round == 2:
+            reached.set()
+            await asyncio.Event().wait()
+        await site.do(task)
+
+    async with serving(tmp_path / "here", store=server.url) as served:
+        async with LightSite(served.address, "a", answer=stop).attending():
+            first = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+            await reached.wait()
+    async with serving(tmp_path / "elsewhere", store=server.url) as served:
+        async with LightSite(served.address, "a").attending():
+            runner = await ended(served.federation.runner(first.id))
+            assert runner.view().status == "completed"
+            np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
+    server.kill()
