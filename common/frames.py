@@ -91,9 +91,9 @@ def numbers(info: TensorInfo, span: Span, frame: Buffer) -> np.ndarray:
     return np.frombuffer(frame, dtype=kind, count=span.size // kind.itemsize, offset=span.at)
 
 
-def allocate(layout: Layout) -> np.ndarray:
+def allocate(layout: Layout, room: np.ndarray | None = None) -> np.ndarray:
     """Return room for a payload. Only the padding is cleared: everything else will be written."""
-    payload = np.empty(layout.size, dtype=np.uint8)
+    payload = np.empty(layout.size, dtype=np.uint8) if room is None else room
     for i, info in enumerate(layout.spec.tensors):
         payload[layout.offsets[i] + info.nbytes : layout.offsets[i + 1]] = 0
     return payload
@@ -108,16 +108,17 @@ def views(layout: Layout, payload: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def pack(spec: ModelSpec, arrays: Arrays) -> np.ndarray:
-    """Copy arrays into a new payload; the arrays must match the spec."""
+def pack(spec: ModelSpec, arrays: Arrays, room: np.ndarray | None = None) -> np.ndarray:
+    """Copy arrays into a payload, a new one if no room is given; the arrays must match the spec."""
     layout = Layout(spec)
-    payload = allocate(layout)
-    for name, room in views(layout, payload).items():
+    payload = allocate(layout, room)
+    for name, place in views(layout, payload).items():
         given = np.asarray(arrays[name])
         info = spec.tensors[spec.index[name]]
-        if given.shape != room.shape or given.dtype.name != info.dtype:
+        if given.shape != place.shape or given.dtype.name != info.dtype:
             raise Rejected(f"{info} cannot hold {given.dtype.name} {list(given.shape)}")
-        room[...] = given
+        if not np.may_share_memory(given, place):  # else it was trained in place
+            place[...] = given
     return payload
 
 
@@ -131,8 +132,9 @@ def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
 class Sealer:
     """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude)."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, peaks: bool = True) -> None:
         self.layout = Layout(spec)
+        self._wants_peaks = peaks
         self.next = 0
         self.digests: list[bytes] = []
         self.peaks: list[float] = []
@@ -150,7 +152,7 @@ class Sealer:
         whole = as_bytes(frame)
         for span in self.layout.spans(self.next):
             info = self.layout.spec.tensors[span.tensor]
-            if info.is_float:
+            if self._wants_peaks and info.is_float:
                 self._peak = max(self._peak, peak(numbers(info, span, frame)))
             self._hasher.update(whole[span.at : span.at + span.size])
             if span.stop == info.nbytes:
@@ -183,11 +185,11 @@ def peak(values: np.ndarray) -> float:
 
 
 class FrameCheck:
-    """Checks the frames of one model as they arrive: length, order, finite numbers, and every tensor's digest."""
+    """Checks the frames of one model as they arrive: length, order, digests and, if asked, finite numbers."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, finite: bool = True) -> None:
         self.manifest = manifest
-        self.sealer = Sealer(manifest.spec)
+        self.sealer = Sealer(manifest.spec, peaks=finite)
         self._checked = 0
         self._check_closed()
 
@@ -223,7 +225,7 @@ class FrameCheck:
 
 def seal(spec: ModelSpec, payload: np.ndarray) -> Manifest:
     """Return the manifest of a payload: its spec and the digest of every tensor."""
-    sealer = Sealer(spec)
+    sealer = Sealer(spec, peaks=False)
     for frame in cut(payload):
         sealer.feed(frame)
     return sealer.manifest()

@@ -42,10 +42,10 @@ def describe(network: Any) -> ModelSpec:
     return spec_of(network)
 
 
-def payload_of(network: Any, spec: ModelSpec) -> np.ndarray:
-    """Copy a model's values into a new payload."""
+def payload_of(network: Any, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:
+    """Copy a model's values into a payload, a new one if no room is given."""
     if isinstance(network, Mapping):
-        return pack(spec, network)
+        return pack(spec, network, room)
     from hansa.common.torch_model import read
 
-    return read(network, spec)
+    return read(network, spec, room)

@@ -38,13 +38,13 @@ def _layers(module: nn.Module) -> tuple[list[str], dict[str, int]]:
     return layers, layer_of
 
 
-def read(module: nn.Module, spec: ModelSpec) -> np.ndarray:
-    """Copy a module's values into a new payload."""
+def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:
+    """Copy a module's values into a payload, a new one if no room is given."""
     layout = Layout(spec)
-    payload = allocate(layout)
+    payload = allocate(layout, room)
     state = module.state_dict()
-    for name, room in views(layout, payload).items():
-        np.copyto(room, _as_array(state[name].cpu()))
+    for name, place in views(layout, payload).items():
+        np.copyto(place, _as_array(state[name].cpu()))
     return payload
 
 

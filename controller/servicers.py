@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import InvalidInput, InvalidJob, NotFound, Refused, Stale
+from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale
 from hansa.common.frames import select
 from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
@@ -96,9 +96,13 @@ class FleetServicer:
         tasks = runner.machine.state.tasks.values()
         if not any(task.site == site and getattr(task.work, "model", None) == key for task in tasks):
             raise Stale(f"no open task of {site} needs model {key}")
-        async for message in _send(self._federation, key, set(request.held)):
-            runner.bytes_down += len(message)
-            yield message
+        try:
+            async for message in _send(self._federation, key, set(request.held)):
+                runner.bytes_down += len(message)
+                yield message
+        except (NotFound, Broken) as error:
+            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=f"a model was lost: {error}"))
+            raise
 
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""

@@ -12,8 +12,9 @@ import numpy as np
 from hansa.common import faults, networks
 from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.errors import Stale
-from hansa.common.frames import pack, seal
+from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
+from hansa.common.memory import Buffers
 from hansa.common.model import Manifest
 from hansa.common.site.daemon import SiteDaemon, SiteOptions
 from hansa.common.site.holdout import split
@@ -39,6 +40,7 @@ class Learner(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
+        self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._tensors: dict[JobId, tuple[Examples, Tensors | None]] = {}
 
@@ -90,9 +92,15 @@ class Learner(SiteDaemon):
             loop.call_soon_threadsafe(self.attendance.report_progress, note)
 
         spec = base.spec.subset(work.tensors) if work.tensors else base.spec
+        layout = Layout(spec)
+        payload = allocate(layout, self._buffers.take(layout.size))
         if app.train is not None:
-            payload, facts = self._train_own(app, task, work, arrays, examples, progress, cancelled)
-            payload = pack(spec, payload)
+            own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
+            for name, place in views(layout, payload).items():
+                place[...] = arrays[name]
+                own[name] = place
+            made, facts = self._train_own(app, task, work, own, examples, progress, cancelled)
+            pack(spec, made, payload)
         else:
             assert tensors is not None
             network = self._network(app, task)
@@ -101,7 +109,7 @@ class Learner(SiteDaemon):
             done = train(app, network, tensors, work, task_seed(task), progress, cancelled.is_set)
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
-            payload = networks.payload_of(network, spec)
+            networks.payload_of(network, spec, payload)
         return seal(spec, payload), payload, UpdateFacts(n_train=len(examples), **facts)
 
     def _train_own(
@@ -114,7 +122,7 @@ class Learner(SiteDaemon):
         progress: Any,
         cancelled: Event,
     ) -> tuple[Any, dict[str, Any]]:
-        """Let the user's own function train on a copy of the arrays."""
+        """Let the user's own function train; the arrays are its own."""
         assert app.train is not None
         per_epoch = -(-len(examples) // work.batch_size)
         run = TrainingRun(
@@ -129,7 +137,7 @@ class Learner(SiteDaemon):
             cancelled=cancelled.is_set,
         )
         started = time.monotonic()
-        made = app.train({name: array.copy() for name, array in arrays.items()}, run)
+        made = app.train(arrays, run)
         if cancelled.is_set():
             raise Cancelled("the task was withdrawn")
         seconds = time.monotonic() - started

@@ -50,7 +50,8 @@ def train(
     epoch = 0
     while steps < work.steps if work.steps else epoch < work.epochs:
         epoch += 1
-        total, seen = torch.zeros((), device=data.y.device), 0
+        losses: list[torch.Tensor] = []
+        sizes: list[int] = []
         for rows in shuffled(len(data), work.batch_size, generator, normalises):
             if cancelled():
                 raise Cancelled("the task was withdrawn")
@@ -61,13 +62,14 @@ def train(
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            total += loss.detach() * len(rows)
-            seen += len(rows)
+            losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
+            sizes.append(len(rows))
             steps += 1
             if steps == work.steps:
                 break
+        seen = sum(sizes)
         used += seen
-        mean = float(total) / seen if seen else float("nan")
+        mean = float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) / seen if seen else float("nan")
         progress(epoch, steps, mean)
         if not seen:
             break  # nothing to train on

@@ -20,10 +20,13 @@ def redis_binary() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
+    """Return a free port; a cluster's nodes need the port 10,000 above it, too."""
+    while True:
+        with socket.socket() as trial:
+            trial.bind(("127.0.0.1", 0))
+            port: int = trial.getsockname()[1]
+            if port < 55_000:
+                return port
 
 
 class RedisServer:

@@ -60,6 +60,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         **more: Any,
     ) -> None:
         from hansa.common import logs
+        from hansa.common.memory import keep_freed_memory
         from hansa.common.state import announce, detach, locked
 
         folder = _folder(state, site)
@@ -69,6 +70,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             click.echo(detach([word for word in sys.argv[1:] if word != "--daemon"], folder, role))
             return
         logs.set_up()
+        keep_freed_memory()
         with locked(folder, role):
             from hansa.common.site.attendance import Identity
             from hansa.common.site.daemon import SiteOptions

@@ -10,6 +10,7 @@ from hansa.common import codec, faults
 from hansa.common.errors import Unreachable
 from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
 from hansa.common.ids import ModelKey, TaskId
+from hansa.common.memory import Buffers
 from hansa.common.model import DTYPES, Manifest, ModelSpec, check_manifest
 from hansa.common.rpc.errors import translated
 from hansa.common.site.attendance import Attendance
@@ -24,9 +25,10 @@ class Fetcher:
         self._attendance = attendance
         self._pool = pool
         self._held: dict[bytes, np.ndarray] = {}
+        self._buffers = Buffers()
 
     async def fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
-        """Return a model's manifest and its tensors; the arrays are read-only and may be kept."""
+        """Return a model's manifest and its tensors; the arrays are read-only, and stay while somebody holds them."""
         return await self._attendance.insist(lambda: self._fetch(key))
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
@@ -52,8 +54,8 @@ class Fetcher:
     async def _receive(self, part: Manifest, frames: AsyncIterator[bytes]) -> dict[str, np.ndarray]:
         """Put frames together and check them on a worker thread, while the next ones arrive."""
         layout = Layout(part.spec)
-        payload = allocate(layout)
-        check = FrameCheck(part)
+        payload = allocate(layout, self._buffers.take(layout.size))
+        check = FrameCheck(part, finite=False)
         loop = asyncio.get_running_loop()
 
         def keep(frame: bytes) -> None:

@@ -1,12 +1,16 @@
 """Models as files: one file per model, the frames first, then manifest and peaks, then a short footer.
 
-A file under `models/` is always whole: it is written under `drafts/`, synced, and renamed.
+A file under `models/` is always whole: it is written under `drafts/`, synced, and renamed. Files of deleted models are
+kept as spares and written over by new drafts: their blocks and pages in memory are there already, which saves more
+time than the writing takes.
 """
 
 import errno
 import os
 import secrets
 import struct
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,14 +23,17 @@ from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
+SPARES = 64  # files kept for drafts to come
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
 
 
 class _Model(StoredModel):
-    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], handle: int) -> None:
+    def __init__(
+        self, spares: "_Spares", key: ModelKey, manifest: Manifest, peaks: Sequence[float], handle: int
+    ) -> None:
         super().__init__(key, manifest, peaks)
-        self._handle = handle
+        self._spares, self._handle = spares, handle
 
     def read(self, index: int) -> bytes:
         frame = os.pread(self._handle, self.layout.frame_size(index), index * FRAME)
@@ -36,18 +43,71 @@ class _Model(StoredModel):
 
     def close(self) -> None:
         if self._handle >= 0:
-            os.close(self._handle)
+            self._spares.leave(self._handle)
             self._handle = -1
 
     def __del__(self) -> None:
         self.close()
 
 
+class _Spares:
+    """Files of deleted models that nobody reads any more."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._readers: Counter[int] = Counter()  # by inode: a key may have had several files
+        self._free: list[Path] = []
+
+    def open(self, path: Path) -> int:
+        """Open a file for reading; while it is open it will not be written over."""
+        with self._lock:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._readers[os.fstat(handle).st_ino] += 1
+            return handle
+
+    def leave(self, handle: int) -> None:
+        """Close a file that was opened for reading."""
+        with self._lock:
+            inode = os.fstat(handle).st_ino
+            self._readers[inode] -= 1
+            if not self._readers[inode]:
+                del self._readers[inode]
+            os.close(handle)
+
+    def retire(self, path: Path) -> None:
+        """Remove a model's file, or keep it as a spare."""
+        with self._lock:
+            if self._readers[path.stat().st_ino] or len(self._free) >= SPARES:
+                path.unlink()
+            else:
+                self._free.append(path.replace(self._folder / secrets.token_hex(8)))
+
+    def clear(self) -> None:
+        """Remove all spares."""
+        with self._lock:
+            while self._free:
+                self._free.pop().unlink(missing_ok=True)
+
+    def take(self, size: int) -> Path | None:
+        """Return a spare of about the right size."""
+        with self._lock:
+            for i, path in enumerate(self._free):
+                if size <= path.stat().st_size <= 2 * size:
+                    return self._free.pop(i)
+            while len(self._free) >= SPARES:  # of models of other sizes
+                self._free.pop(0).unlink()
+        return None
+
+
 class _Draft(Draft):
-    def __init__(self, draft: Path, final: Path, spec: ModelSpec) -> None:
-        self._draft, self._final = draft, final
+    def __init__(self, spares: _Spares, draft: Path, final: Path, spec: ModelSpec) -> None:
+        self._draft, self._final, self._spares = draft, final, spares
         self._size = Layout(spec).size
-        self._handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        spare = spares.take(self._size)
+        if spare:
+            spare.replace(draft)
+        self._handle = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
@@ -62,7 +122,9 @@ class _Draft(Draft):
         head = manifest_to_wire(manifest).SerializeToString()
         tail = struct.pack(f"<{len(peaks)}d", *peaks)
         try:
-            os.pwrite(self._handle, head + tail + FOOTER.pack(len(head), len(tail), MAGIC), self._size)
+            end = head + tail + FOOTER.pack(len(head), len(tail), MAGIC)
+            os.pwrite(self._handle, end, self._size)
+            os.ftruncate(self._handle, self._size + len(end))
             os.fdatasync(self._handle)
             os.close(self._handle)
             self._handle = -1
@@ -86,6 +148,7 @@ class DiskStore(Store):
         self.url = f"disk:{root}"
         self._models = root / "models"
         self._drafts = root / "drafts"
+        self._spares = _Spares(self._drafts)
         try:
             self._models.mkdir(parents=True, exist_ok=True)
             self._drafts.mkdir(exist_ok=True)
@@ -95,7 +158,7 @@ class DiskStore(Store):
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         try:
-            return _Draft(self._drafts / secrets.token_hex(8), self._path(key), spec)
+            return _Draft(self._spares, self._drafts / secrets.token_hex(8), self._path(key), spec)
         except OSError as error:
             raise _trouble(f"writing below {self._drafts}", error) from error
 
@@ -105,16 +168,16 @@ class DiskStore(Store):
         if path.is_dir():
             raise NotFound(f"the store holds no model {key}")
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = self._spares.open(path)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"the store holds no model {key}") from None
         except OSError as error:
             raise _trouble(f"reading {path}", error) from error
         try:
             manifest, peaks = _read_tail(handle)
-            return _Model(key, manifest, peaks, handle)
+            return _Model(self._spares, key, manifest, peaks, handle)
         except Exception as error:
-            os.close(handle)
+            self._spares.leave(handle)
             raise Broken(f"model {key}: {path} is damaged") from error
 
     def has(self, key: ModelKey) -> bool:
@@ -124,7 +187,7 @@ class DiskStore(Store):
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
         if self._path(key).is_file():
-            self._path(key).unlink(missing_ok=True)
+            self._spares.retire(self._path(key))
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -137,7 +200,8 @@ class DiskStore(Store):
             left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing to do: files are opened and closed by models and drafts."""
+        """Remove the spares."""
+        self._spares.clear()
 
     def _path(self, key: ModelKey) -> Path:
         return self._models / key
