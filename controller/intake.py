@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
+from hansa.common.conveyor import Conveyor
 from hansa.common.errors import Refused, Rejected, Stale
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
@@ -88,24 +90,24 @@ class Intake:
         return await asyncio.shield(upload.commit)
 
     async def _take(self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner") -> None:
-        """Check and store frames, reading the next one while a worker thread is busy with the last."""
+        """Check and store frames on a worker thread while the next ones arrive."""
 
-        def keep(frame: bytes) -> None:
-            upload.draft.write(upload.check.next, frame)  # may be repeated if the store was away; the check may not
-            upload.check.feed(frame)
+        def keep(batch: deque[bytes]) -> None:
+            while batch:
+                upload.draft.write(upload.check.next, batch[0])  # may be repeated if the store was away
+                upload.check.feed(batch[0])  # may not
+                batch.popleft()
 
-        busy: asyncio.Task[None] | None = None
+        conveyor = Conveyor[bytes](lambda batch: self._federation.workers.io(keep, batch))
         try:
             async for frame in frames:
                 runner.bytes_up += len(frame)
-                if busy:
-                    await busy
                 if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
                     raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
-                busy = asyncio.create_task(self._federation.workers.io(keep, frame))
+                await conveyor.put(frame)
+            await conveyor.drain()
         finally:
-            if busy:
-                await busy
+            await conveyor.settle()
         if not upload.check.complete:
             raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
 

@@ -5,12 +5,14 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 from hansa.common.errors import StoreFailed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+AHEAD = 2  # frames read at once: memory for each download is twice that
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -50,15 +52,20 @@ class Workers:
                 return result
 
     async def stream(self, frames: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield frames that are read on a worker thread, one ahead of the consumer."""
+        """Yield frames that are read on a worker thread, a few ahead of the consumer."""
         loop = asyncio.get_running_loop()
-        ahead = loop.run_in_executor(self._io, next, frames, None)
+
+        def read() -> list[bytes]:
+            return list(islice(frames, AHEAD))
+
+        ahead = loop.run_in_executor(self._io, read)
         try:
-            while (frame := await ahead) is not None:
-                ahead = loop.run_in_executor(self._io, next, frames, None)
-                yield frame
+            while batch := await ahead:
+                ahead = loop.run_in_executor(self._io, read)
+                for frame in batch:
+                    yield frame
         finally:
-            ahead.cancel()
+            await asyncio.wait([ahead])  # a read that is under way needs the model open
 
     def close(self) -> None:
         """Wait for what is under way and end the threads."""

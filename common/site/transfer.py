@@ -1,12 +1,14 @@
 """Models in and out of a site: delta download, resumable upload."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
 import numpy as np
 
 from hansa.common import codec, faults
+from hansa.common.conveyor import Conveyor
 from hansa.common.errors import Unreachable
 from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
 from hansa.common.ids import ModelKey, TaskId
@@ -58,18 +60,20 @@ class Fetcher:
         check = FrameCheck(part, finite=False)
         loop = asyncio.get_running_loop()
 
-        def keep(frame: bytes) -> None:
-            at = check.next * FRAME
-            check.feed(frame)
-            payload[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
+        def keep(batch: deque[bytes]) -> None:
+            while batch:
+                frame = batch.popleft()
+                at = check.next * FRAME
+                check.feed(frame)
+                payload[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
 
-        busy: asyncio.Future[None] | None = None
-        async for frame in frames:
-            if busy:
-                await busy
-            busy = loop.run_in_executor(self._pool, keep, frame)
-        if busy:
-            await busy
+        conveyor = Conveyor[bytes](lambda batch: loop.run_in_executor(self._pool, keep, batch))
+        try:
+            async for frame in frames:
+                await conveyor.put(frame)
+            await conveyor.drain()
+        finally:
+            await conveyor.settle()
         if not check.complete:
             raise Unreachable("the download ended early")
         return views(layout, payload)
