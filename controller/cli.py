@@ -8,6 +8,7 @@ import click
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
     Address,
+    Size,
     controller_option,
     json_option,
     print_json,
@@ -38,6 +39,14 @@ def controller() -> None:
     help="Where models live: memory:, disk:PATH or redis://… (default: disk below --state).",
 )
 @state_option
+@click.option(
+    "--memory",
+    type=Size(),
+    envvar="HANSA_MEMORY",
+    default="1GiB",
+    show_default=True,
+    help="What models in transit and sums may take; when it is reached, transfers wait.",
+)
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
     "--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats."
@@ -47,7 +56,14 @@ def controller() -> None:
 )
 @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
 def start(
-    listen: str, store: str | None, state: Path | None, insecure: bool, heartbeat: float, grace: float, daemon: bool
+    listen: str,
+    store: str | None,
+    state: Path | None,
+    memory: int,
+    insecure: bool,
+    heartbeat: float,
+    grace: float,
+    daemon: bool,
 ) -> None:
     """Start a controller; resume the jobs of its state directory."""
     from hansa.common import logs
@@ -61,7 +77,8 @@ def start(
     from hansa.controller.server import ControllerOptions, serve
 
     logs.set_up()
-    options = ControllerOptions(listen, folder, store or f"disk:{folder / 'store'}", insecure, heartbeat, grace)
+    url = store or f"disk:{folder / 'store'}"
+    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory)
 
     def ready(address: str) -> None:
         import os

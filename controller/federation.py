@@ -15,6 +15,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
+from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import Entry, JobRecord, Journal
 from hansa.controller.rules.compose import compose
@@ -30,9 +31,17 @@ class Federation:
     """Everything a controller knows. Use it as an async context manager: entering resumes the journal's jobs."""
 
     def __init__(
-        self, store: Store, journal: Journal, clock: Clock, heartbeat: float = 5.0, grace: float = 15.0
+        self,
+        store: Store,
+        journal: Journal,
+        clock: Clock,
+        heartbeat: float = 5.0,
+        grace: float = 15.0,
+        memory: int = 1 << 30,
     ) -> None:
         self.store = store
+        self.memory = memory  # bytes that models in transit and sums may take
+        self.uploads, self.downloads = Gate(memory), Gate(memory)
         self.clock = clock
         self.workers = Workers()
         self.intake = Intake(self)

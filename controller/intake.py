@@ -99,15 +99,17 @@ class Intake:
                 batch.popleft()
 
         conveyor = Conveyor[bytes](lambda batch: self._federation.workers.io(keep, batch))
-        try:
-            async for frame in frames:
-                runner.bytes_up += len(frame)
-                if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
-                    raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
-                await conveyor.put(frame)
-            await conveyor.drain()
-        finally:
-            await conveyor.settle()
+        async with self._federation.uploads.passing() as place:
+            try:
+                async for frame in frames:
+                    runner.bytes_up += len(frame)
+                    place.moved()
+                    if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
+                        raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+                    await conveyor.put(frame)
+                await conveyor.drain()
+            finally:
+                await conveyor.settle()
         if not upload.check.complete:
             raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
 

@@ -159,7 +159,7 @@ class JobRunner:
             draft = store.draft(community_key(self.id, plan.version), current.manifest.spec)
             sums, self._sums = self._sums, None  # void until the merge has succeeded
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
-                accumulator = Accumulator(current.manifest.spec, plan.kept)
+                accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
                 change = Change(plan.change.members, (), plan.change.members)
             else:
                 accumulator, change = sums[1], plan.change

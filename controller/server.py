@@ -38,6 +38,7 @@ class ControllerOptions:
     insecure: bool = False
     heartbeat: float = 5.0
     grace: float = 15.0
+    memory: int = 1 << 30
 
 
 async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
@@ -51,7 +52,8 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
     hand_over_quickly()
     clock = SystemClock()
     with opened(options.store, options.state) as backends:
-        async with Federation(backends.store, backends.journal, clock, options.heartbeat, options.grace) as federation:
+        timing = (options.heartbeat, options.grace)
+        async with Federation(backends.store, backends.journal, clock, *timing, options.memory) as federation:
             server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
             address = _bind(server, options.listen)
             _offer(server, federation, options, address, clock.now())

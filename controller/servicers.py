@@ -229,8 +229,10 @@ async def _send(federation: Federation, key: ModelKey, held: set[bytes]) -> Asyn
         header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
         yield header.SerializeToString()
         frames: Iterator[bytes] = select(model.layout, model.read, sent)
-        async for frame in federation.workers.stream(frames):
-            yield frame
+        async with federation.downloads.passing() as place:
+            async for frame in federation.workers.stream(frames):
+                place.moved()
+                yield frame
     finally:
         await federation.workers.io(model.close)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -25,6 +26,20 @@ class Address(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check an address."""
         return _checked(parse_address, value, self, param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, such as 512MiB or 2GiB."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a size."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", str(value).strip(), re.IGNORECASE)
+        if not match:
+            self.fail(f"{value!r} is no size: write for example 512MiB or 2GiB", param, ctx)
+        unit = match[2].upper().rstrip("B").rstrip("I")
+        return int(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0))
 
 
 class Site(click.ParamType[str]):

@@ -9,6 +9,7 @@ are copied from the newest contribution with the largest weight. A tensor nobody
 model.
 """
 
+import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -67,15 +68,24 @@ class _Plan:
 class Accumulator:
     """The sums of one job's model. If they are `kept`, the next commit goes on from them."""
 
-    def __init__(self, spec: ModelSpec, kept: bool) -> None:
+    def __init__(self, spec: ModelSpec, kept: bool, memory: int = 1 << 40) -> None:
         self._spec = spec
+        self._memory = memory  # bytes of sums that may be held; larger ones are mapped from a scratch file
         self._kept = kept
         self._columns = [_Column() for _ in spec.tensors]
         self._grids: list[Grid | None] = [None] * len(spec.tensors)
         self._sums: list[np.ndarray] | None = self._room() if kept else None
 
     def _room(self) -> list[np.ndarray]:
-        return [np.zeros(0 if info.role is Role.COUNT else info.elements) for info in self._spec.tensors]
+        """Return zeroed sums for every tensor that is averaged."""
+        counts = [0 if info.role is Role.COUNT else info.elements for info in self._spec.tensors]
+        total = sum(counts)
+        if 8 * total <= self._memory:
+            whole = np.zeros(total)
+        else:
+            with tempfile.TemporaryFile() as scratch:  # derived data: it need not outlive us
+                whole = np.memmap(scratch, dtype=np.float64, mode="w+", shape=(total,))
+        return np.split(whole, np.cumsum(counts)[:-1])
 
     def commit(
         self,

@@ -188,6 +188,16 @@ def test_many_models_are_merged_in_groups_with_the_same_result(tmp_path: Path, m
     assert community.recomputed() == whole
 
 
+def test_sums_that_are_larger_than_the_budget_are_mapped_from_a_file_with_the_same_result() -> None:
+    rng = np.random.default_rng(4)
+    held, mapped = Community(), Community()
+    mapped.accumulator = Accumulator(SPEC, kept=True, memory=0)
+    for site in "abcab":
+        arrays = arrays_of(rng)
+        digests = {c.commit(*c.replace(site, c.update(site, arrays, 2.5))) for c in (held, mapped)}
+        assert len(digests) == 1
+
+
 def test_counters_come_from_the_committing_site() -> None:
     rng = np.random.default_rng(2)
     community = Community()
