@@ -12,6 +12,7 @@ from bare_grpc import BareGrpc
 from blake3 import blake3
 from federation import Federation, round_seconds
 from harness import machine, print_table, save, verdict
+from peer import PEERS, run_peer
 
 from hansa.common.frames import Layout
 from hansa.common.model import ModelSpec
@@ -142,6 +143,40 @@ def report(found: list[dict[str, Any]]) -> None:
         )
 
 
+def compare(name: str, case: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Run another framework's rounds with the sites and parameters of a case that was just measured."""
+    found = run_peer(name, case["sites"], case["parameters"], rounds + WARM_UP)
+    seconds = statistics.median(found["seconds"][WARM_UP:])
+    return {
+        "peer": name,
+        "version": found["version"],
+        "parameters": case["parameters"],
+        "sites": case["sites"],
+        "peer_seconds": round(seconds, 4),
+        "hansa_seconds": case["hansa_seconds"],
+        "hansa_share": round(case["hansa_seconds"] / seconds, 3),
+        "peer_all": [round(value, 4) for value in found["seconds"]],
+    }
+
+
+def report_peers(found: list[dict[str, Any]]) -> None:
+    """Print other frameworks beside ours."""
+    print_table(
+        ("peer", "version", "parameters", "peer s per round", "hansa s per round", "hansa / peer"),
+        [
+            (
+                case["peer"],
+                case["version"],
+                f"{case['parameters']:,}",
+                f"{case['peer_seconds']:.3f}",
+                f"{case['hansa_seconds']:.3f}",
+                f"{case['hansa_share']:.2f}",
+            )
+            for case in found
+        ],
+    )
+
+
 def main() -> None:
     """Measure every size and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -150,15 +185,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="how often bare rounds and a job take turns")
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
+    parser.add_argument("--peer", action="append", choices=sorted(PEERS), default=[], help="install and run it, too")
     parser.add_argument("--name", default="round_overhead", help="the results' file name below results/")
     options = parser.parse_args()
     described = machine()
-    found = []
+    found, peers = [], []
     for parameters in options.parameters:
         rounds = options.rounds or (5 if parameters >= 5_000_000 else 10)
         found.append(measure(parameters, rounds, options.repeats, options.sites, options.store))
+        peers += [compare(name, found[-1], rounds) for name in options.peer]
     report(found)
-    save(options.name, {"machine": described, "promise": PROMISE, "cases": found})
+    if peers:
+        report_peers(peers)
+    save(options.name, {"machine": described, "promise": PROMISE, "cases": found, "peers": peers})
 
 
 if __name__ == "__main__":

@@ -33,9 +33,6 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
-        if ctx.default_map and isinstance(found, click.Group):
-            options = [param.name or "" for command in found.commands.values() for param in command.params]
-            check_options(cmd_name, set(options), dict(ctx.default_map))
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -84,4 +81,9 @@ def hansa(ctx: click.Context, config: str | None) -> None:
 
     Try `hansa run examples/digits/job.yaml` first; `hansa COMMAND --help` tells more about each command.
     """
-    ctx.default_map = defaults(config)
+    ctx.default_map = found = defaults(config)
+    group = ctx.invoked_subcommand or ""
+    if group in found:
+        command = hansa.get_command(ctx, group)
+        assert isinstance(command, click.Group)
+        check_options(group, {param.name or "" for each in command.commands.values() for param in each.params}, found)

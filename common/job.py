@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
@@ -28,24 +28,30 @@ Lines = Mapping[FieldPath, int]  # on which line each field stands
 class TrainSpec(Value):
     """What a learner does with a task."""
 
-    epochs: int = Field(1, ge=1, le=100_000)
-    batch_size: int = Field(32, ge=1)
+    epochs: int = Field(1, ge=1, le=100_000, strict=True)
+    batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
 
 
 class EvaluateSpec(Value):
     """When the community model is evaluated: every n versions, and always the last one."""
 
-    every: int = Field(1, ge=1)
+    every: int = Field(1, ge=1, strict=True)
     timeout: float = Field(60, gt=0, description="seconds to wait for evaluators after the last merge")
 
 
 class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
-    min: int = Field(1, ge=1)
+    min: int = Field(1, ge=1, strict=True)
     wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _enough_names(self) -> "SitesSpec":
+        if self.names is not None and len(set(self.names)) < self.min:
+            raise ValueError(f"{len(set(self.names))} different names cannot make the {self.min} sites of `min`")
+        return self
 
 
 class TargetSpec(Value):
@@ -74,7 +80,7 @@ class JobSpec(Value):
     """One federation run."""
 
     name: str = "job"
-    seed: int = Field(1990, ge=0, lt=1 << 63)
+    seed: int = Field(1990, ge=0, lt=1 << 63, strict=True)
     app: str
     rule: str = "fedavg"
     pace: Part | None = None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hansa.common.errors import HansaError, Refused, StoreFailed, Taken
+from hansa.common.errors import Broken, HansaError, Refused, StoreFailed, Taken
 
 READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon says that it is up, or why not
 FORMAT = 1
@@ -41,9 +41,15 @@ def locked(folder: Path, role: str) -> Iterator[None]:
 
 def _check_format(folder: Path) -> None:
     mark = folder / "format"
-    if not mark.exists():
-        mark.write_text(f"{FORMAT}\n")
-    elif int(mark.read_text()) > FORMAT:
+    held = mark.read_text().strip() if mark.exists() else ""
+    if not held:  # new, or its disk was full when it was
+        try:
+            mark.write_text(f"{FORMAT}\n")
+        except OSError as error:
+            raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
+    elif not held.isdigit():
+        raise Broken(f"{mark} is damaged: it should hold the number {FORMAT}")
+    elif int(held) > FORMAT:
         raise Refused(f"state directory {folder} was written by a newer Hansa; this one cannot read it")
 
 
@@ -94,12 +100,16 @@ def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
 
 def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
     """Start the same command without --daemon in a session of its own; return what it says when it is up."""
-    folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{role}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        out = log.open("ab")
+    except OSError as error:
+        raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     read, write = os.pipe()
-    with log.open("ab") as out:
+    with out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "hansa", *arguments],
+            [sys.executable, "-P", "-m", "hansa", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -112,9 +122,9 @@ def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.
         answer = answers.readline().strip()  # returns when the child answers or dies
     if not answer.startswith("ready "):
         code = child.wait(timeout=patience)
-        error = HansaError(answer.removeprefix("failed ") or f"the {role} ended with code {code}; see {log}")
-        error.exit_code = code or 1
-        raise error
+        failure = HansaError(answer.removeprefix("failed ") or f"the {role} ended with code {code}; see {log}")
+        failure.exit_code = code or 1
+        raise failure
     return answer.removeprefix("ready ")
 
 

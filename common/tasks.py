@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 
@@ -13,7 +13,7 @@ from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 class Value(BaseModel):
     """A frozen, strict value: what the journal keeps and the wire carries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants", allow_inf_nan=False)
 
 
 class OptimizerSpec(Value):
@@ -98,11 +98,13 @@ class UpdateFacts(Value):
     steps: int = Field(ge=0)
     epochs: float = Field(ge=0)
     seconds: float = Field(ge=0)
-    loss: float = float("nan")
+    loss: Annotated[float, AllowInfNan()] = float("nan")
 
 
 class Evaluation(Value):
     """What an evaluator found: sums, so that sites can be pooled exactly."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # a model may be as bad as that
 
     n: int = Field(ge=0, lt=1 << 53)
     loss_sum: float
@@ -135,7 +137,7 @@ class Progress(Value):
     epoch: int
     epochs: int
     steps: int
-    loss: float
+    loss: Annotated[float, AllowInfNan()]
 
 
 class Receipt(Value):

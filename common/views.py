@@ -25,6 +25,7 @@ class HistoryView(Value):
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered
+    unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why

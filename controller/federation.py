@@ -62,23 +62,28 @@ class Federation:
         for record in await self.workers.journal(self._journal.jobs):
             try:
                 await self._resume(record)
-            except Exception:  # one damaged job must not keep the others from going on
+            except Exception as error:  # one damaged job must not keep the others from going on
                 log.exception("job %s cannot be resumed", record.id)
+                self._bury(record, str(error) if isinstance(error, Broken) else one_line(error))
         return self
 
     async def __aexit__(self, *error: object) -> None:
         self.fleet.close()
-        for run in self._runs:
+        for run in list(self._runs):
             run.cancel()
         await self._exit.aclose()
 
     # Jobs.
 
     async def submit(self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes]) -> JobRunner:
-        """Check a job, store its first model if it brings one, and start it."""
-        rule = compose(spec)
+        """Check a job, store its first model if it brings one, and start it, even if the operator hangs up."""
+        compose(spec)
         job = new_job_id()
         digest = await self._keep_first(job, manifest, frames) if manifest else None
+        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest)))
+
+    async def _enter(self, job: JobId, spec: JobSpec, digest: str | None) -> JobRunner:
+        rule = compose(spec)
         spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
         await self.workers.journal(self._journal.create, JobRecord(job, spec.model_dump_json(), now))
@@ -87,7 +92,7 @@ class Federation:
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if digest:
             await runner.post(ev.ModelGiven(at=now, digest=digest))
-        for session in self.fleet.sessions:
+        for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
             runner.attended(session)
         return runner
 
@@ -137,10 +142,22 @@ class Federation:
             for site, role in runner.expected():
                 self.fleet.expect(site, role)
 
+    def _bury(self, record: JobRecord, reason: str) -> None:
+        """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
+        try:
+            spec = JobSpec.model_validate_json(record.spec)
+            machine = Machine(record.id, spec, compose(spec), record.at)
+        except ValueError:
+            return  # not even its words can be read; the log has said so
+        machine.abandon(f"{reason}; `hansa job verify` tells more", record.at)
+        self._runners[record.id] = JobRunner(machine, self)
+
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
         self._runners[runner.id] = runner
         if not runner.machine.ended:
-            self._runs.append(self._tasks.create_task(runner.run(effects)))
+            run = self._tasks.create_task(runner.run(effects))
+            self._runs.append(run)
+            run.add_done_callback(self._runs.remove)
 
     def runner(self, job: JobId) -> JobRunner:
         """Return a job by its id."""

@@ -63,6 +63,11 @@ class Intake:
             return upload.check.next, None
         await self._check_offer(runner, task, manifest)
         draft = await self._federation.workers.io(self._federation.store.draft, update_key(task_id), manifest.spec)
+        try:
+            runner.open_task(task_id, site)  # it may have ended meanwhile
+        except Stale:
+            draft.discard()
+            raise
         self.discard(task_id)
         self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
         return 0, None
@@ -115,10 +120,14 @@ class Intake:
 
     async def _commit(self, runner: "JobRunner", upload: _Upload) -> Receipt:
         task = upload.task
-        runner.open_task(task.id, task.site)
-        faults.reach("update-received")
-        await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
-        faults.reach("update-published")
+        try:
+            runner.open_task(task.id, task.site)
+            faults.reach("update-received")
+            await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
+            faults.reach("update-published")
+        finally:
+            self._uploads.pop(task.id, None)
+            upload.draft.discard()
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),
             task=task.id,
@@ -127,7 +136,6 @@ class Intake:
             digest=upload.manifest.digest.hex(),
             tensors=len(upload.manifest.digests),
         )
-        self._uploads.pop(task.id, None)
         try:
             await runner.post(event)
         except Stale:

@@ -62,24 +62,29 @@ class JobRunner:
             self._carry_out(effects)
             while not self.machine.ended:
                 event, done = await self._inbox.get()
-                await self._handle(event, done)
+                try:
+                    await self._handle(event, done)
+                except Exception as error:  # a fault in one job must not end the others
+                    log.exception("job %s: unexpected error", self.id)
+                    self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
+                    self.changed()
             while self._duties:
                 await asyncio.wait(self._duties)
         finally:
             for chore in self._alarms | self._duties:
                 chore.cancel()
             while not self._inbox.empty():
-                self._inbox.get_nowait()[1].set_exception(Stale(f"job {self.id} has ended"))
+                _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
     async def _handle(self, event: ev.Event, done: "asyncio.Future[int]") -> None:
         try:
             effects = self.machine.handle(event)
         except Stale as error:
-            done.set_exception(error)
+            _refuse(done, error)
             return
         except Exception as error:
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
-            done.set_exception(Stale(f"job {self.id} failed"))
+            _refuse(done, Stale(f"job {self.id} failed"))
             event = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {one_line(error)}")
             effects = self.machine.handle(event)
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
@@ -88,8 +93,7 @@ class JobRunner:
             await self._federation.record(self.id, entry, self.machine)
         except Exception as error:
             log.exception("job %s: its journal cannot be continued", self.id)
-            if not done.done():
-                done.set_exception(Stale(f"job {self.id} failed"))
+            _refuse(done, Stale(f"job {self.id} failed"))
             self._carry_out(self.machine.abandon(one_line(error), self._now()))
             self.changed()
             return
@@ -112,6 +116,7 @@ class JobRunner:
                     self._federation.intake.discard(task.id)
                     session = self._federation.fleet.find(task.site, role_of(task))
                     if session:
+                        session.progress.pop(task.id, None)
                         session.send(CancelTask(task.id, reason))
                 case ef.StartMerge(plan):
                     self._start(self._merge(plan), self._duties)
@@ -120,6 +125,7 @@ class JobRunner:
                 case ef.DropModels(keys):
                     self._start(self._drop(keys), self._duties)
                 case ef.JobEnded(status, reason):
+                    self._sums = None
                     log.info("job %s %s: %s", self.id, status, reason)
 
     def _clear_hands(self, event: ev.Event) -> None:
@@ -189,6 +195,11 @@ class JobRunner:
 
     # What the fleet tells.
 
+    def suits(self, session: Session) -> bool:
+        """Whether the job's app can be used by a daemon."""
+        app = session.apps.get(self.machine.spec.app)
+        return app is not None and not app.error
+
     def attended(self, session: Session) -> None:
         """Offer a daemon to the job and hand it what waits for it."""
         names = self.machine.spec.sites.names
@@ -237,15 +248,15 @@ class JobRunner:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def change(self) -> None:
-        """Return after the next change."""
-        await self._changed.wait()
+    def next_change(self) -> asyncio.Event:
+        """Return an event that is set by the next change; take it before looking, so that none is missed."""
+        return self._changed
 
-    def view(self, history: bool = True) -> JobView:
-        """Return what operators see."""
+    def view(self, history: bool = True, since: int = 0) -> JobView:
+        """Return what operators see; of the history, the versions from `since` on."""
         state, spec = self.machine.state, self.machine.spec
         evaluating = {task.work.version for task in state.tasks.values() if isinstance(task.work, Evaluate)}
-        reported = [record for record in state.history if record.reports]
+        reported = [record for record in state.history if record.examples]
         complete = [record for record in reported if record.version not in evaluating]
         newest = (complete or reported)[-1] if reported else None
         end = state.ended or self._now()
@@ -263,7 +274,7 @@ class JobRunner:
             seconds=round(end - state.submitted, 3),
             submitted=iso(state.submitted),
             metrics=newest.metrics() if newest else {},
-            examples=newest.examples() if newest else 0,
+            examples=newest.examples if newest else 0,
             bytes_up=sum(record.bytes_up for record in state.history) + self.bytes_up - self._counted_up,
             bytes_down=sum(record.bytes_down for record in state.history) + self.bytes_down - self._counted_down,
             sites=tuple(self._site_views()),
@@ -273,8 +284,9 @@ class JobRunner:
                     round=record.round,
                     seconds=round(record.at - state.submitted, 3),
                     metrics=record.metrics(),
-                    examples=record.examples(),
-                    evaluated=bool(record.reports) and record.version not in evaluating,
+                    examples=record.examples,
+                    evaluated=bool(record.examples) and record.version not in evaluating,
+                    unevaluated=record.unevaluated,
                     contributions=record.contributions,
                     staleness=record.staleness,
                     lost=record.lost,
@@ -282,7 +294,7 @@ class JobRunner:
                     bytes_down=record.bytes_down,
                 )
                 for record in state.history
-                if history
+                if history and record.version >= since
             ),
         )
 
@@ -321,6 +333,12 @@ class JobRunner:
 def role_of(task: Task) -> DaemonRole:
     """Return which daemon of a site does such tasks."""
     return "evaluator" if task.work.kind == "evaluate" else "learner"
+
+
+def _refuse(done: "asyncio.Future[int]", error: Stale) -> None:
+    """Answer with an error, unless whoever asked has hung up."""
+    if not done.done():
+        done.set_exception(error)
 
 
 def _heed(done: "asyncio.Future[int]") -> None:

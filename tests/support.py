@@ -193,7 +193,7 @@ class LightSite:
 async def ended(runner: JobRunner) -> JobRunner:
     """Wait until a job has ended."""
     while not runner.machine.ended:
-        await runner.change()
+        await runner.next_change().wait()
     return runner
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from hansa.common.data.partition import Iid, parse_partition, part
 from hansa.common.data.sources import load_source
+from hansa.common.errors import InvalidInput
 from hansa.common.job import DataSpec
 
 
@@ -14,7 +15,10 @@ def write_shards(spec: DataSpec, sites: int, seed: int, folder: Path) -> list[Pa
     data = load_source(spec.source, seed)
     train = part(parse_partition(spec.partition), data.train.y, sites, seed)
     test = part(Iid(), data.test.y, sites, seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{folder}: cannot be made: {error.strerror}") from None
     paths = []
     for number, (rows, test_rows) in enumerate(zip(train, test, strict=True), start=1):
         path = folder / f"site-{number}.npz"

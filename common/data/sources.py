@@ -32,9 +32,10 @@ def load_source(name: str, seed: int) -> DataSet:
         path = Path(name).expanduser()
         if not path.is_file():
             raise InvalidInput(f"data.source: {path}: no such file")
-        train, test = load_npz(path, "train"), load_npz(path, "test")
+        train = load_npz(path, "train")
         with np.load(path, allow_pickle=False) as arrays:
-            return DataSet(train, test) if "x_test" in arrays else _with_test(train, seed)
+            tested = "x_test" in arrays and "y_test" in arrays
+        return DataSet(train, load_npz(path, "test")) if tested else _with_test(train, seed)
     raise InvalidInput(
         f"data.source: there is no data set {name!r}{suggestion(name, ['digits'])}, or give an .npz file"
     )

@@ -7,11 +7,11 @@ import grpc
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import FRAME
 
-MESSAGE = 4 * FRAME + (64 << 10)  # a manifest of MAX_TENSORS may be larger than a frame
+MESSAGE = 16 * FRAME  # a manifest of MAX_TENSORS is larger than a frame
 
 COMMON = [
     ("grpc.max_receive_message_length", MESSAGE),
-    ("grpc.max_send_message_length", MESSAGE),
+    ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -45,6 +45,7 @@ def is_loopback(address: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def connect(address: str) -> grpc.aio.Channel:
-    """Open a channel; nothing is sent until the first call."""
-    return grpc.aio.insecure_channel(parse_address(address), options=CLIENT)
+def connect(address: str, largest: int = MESSAGE) -> grpc.aio.Channel:
+    """Open a channel that takes messages up to a size; nothing is sent until the first call."""
+    options = [*CLIENT, ("grpc.max_receive_message_length", largest)]
+    return grpc.aio.insecure_channel(parse_address(address), options=options)

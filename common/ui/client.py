@@ -19,6 +19,7 @@ from hansa.common.views import DaemonView, JobView, StatusView
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
+DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
 
 
@@ -27,7 +28,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._channel = connect(address)
+        self._channel = connect(address, DOCUMENT)
         self._stub = Stub(self._channel, operator.DESCRIPTOR.services_by_name["Operator"])
 
     async def __aenter__(self) -> "Client":
@@ -88,6 +89,8 @@ class Client:
                 at = check.next * FRAME
                 check.feed(frame)
                 memoryview(payload.data)[at : at + len(frame)] = frame
+            if not check.complete:
+                raise Unreachable("the download ended early")
         return manifest, payload
 
     async def sites(self) -> list[DaemonView]:

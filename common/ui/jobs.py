@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from hansa.common.errors import InvalidInput
 from hansa.common.ui.client import Client
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import JobView
@@ -125,11 +126,11 @@ def show(job_id: str, controller: str, as_json: bool) -> None:
             f"{entry.seconds:.1f}",
             _numbers(entry.metrics),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
-            "; ".join(f"{site}: {why}" for site, why in entry.lost.items()),
+            "; ".join(f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items())),
         )
         for entry in view.history
     ]
-    print_table(("version", "round", "seconds", "metrics", "contributions", "lost"), rows, "no model yet")
+    print_table(("version", "round", "seconds", "metrics", "contributions", "missing"), rows, "no model yet")
 
 
 @job.command()
@@ -173,6 +174,8 @@ def model(job_id: str, controller: str, output: Path, version: int | None, as_js
     """Fetch a job's community model as a safetensors file."""
     from hansa.common.checkpoints import save_checkpoint
 
+    if not output.absolute().parent.is_dir():
+        raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
     manifest, payload = ask(controller, lambda client: client.model(job_id, version))
     save_checkpoint(output, manifest, payload)
     if as_json:

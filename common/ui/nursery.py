@@ -4,10 +4,12 @@ A fork server imports PyTorch and the daemons' modules; every daemon is a real p
 milliseconds.
 """
 
+import contextlib
 import multiprocessing
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -74,6 +76,11 @@ class Nursery:
     def pipe(self) -> tuple[Connection, Connection]:
         """Return the two ends of a pipe: read, write."""
         return self._context.Pipe(duplex=False)
+
+    def close(self) -> None:
+        """End the fork server, too; it would otherwise end a moment after us."""
+        with contextlib.suppress(Exception):
+            forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
     def stop(self, names: Sequence[str], patience: float = 5.0) -> None:
         """End processes: politely first, then for certain."""

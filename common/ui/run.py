@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 
 from hansa.common.checkpoints import save_checkpoint
-from hansa.common.errors import HansaError, InvalidJob
+from hansa.common.errors import HansaError, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import exit_code, summary
@@ -44,7 +45,9 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
             f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}"
         )
     folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
-    federation = LocalFederation(spec, sites or spec.data.sites, folder)
+    if (folder / "controller").exists():
+        raise Taken(f"--out {folder}: another run has left its results there; choose a new folder")
+    federation = LocalFederation(_beside(spec, file), sites or spec.data.sites, folder)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except Interrupted:
@@ -55,6 +58,21 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     else:
         _conclude(view, folder, file)
     raise SystemExit(exit_code(view))
+
+
+def _beside(spec: JobSpec, file: Path) -> JobSpec:
+    """Find the app, and data that are a file, from here or from beside the job file."""
+    assert spec.data is not None
+    place, _, attribute = spec.app.rpartition(":")
+    if place.endswith(".py") and not Path(place).is_file():
+        if not (file.parent / place).is_file():
+            raise InvalidJob(f"{file}: app: there is no file {place}, neither here nor beside the job file")
+        spec = spec.model_copy(update={"app": f"{os.path.relpath(file.parent / place)}:{attribute}"})
+    source = spec.data.source if spec.data is not None else ""
+    if source.endswith(".npz") and not Path(source).is_file() and (file.parent / source).is_file():
+        data = spec.data.model_copy(update={"source": str(file.parent / source)}) if spec.data else None
+        spec = spec.model_copy(update={"data": data})
+    return spec
 
 
 class Interrupted(Exception):
@@ -174,6 +192,7 @@ class LocalFederation:
         names = list(self._nursery.processes)
         self._nursery.stop([name for name in names if name != "controller"])
         self._nursery.stop([name for name in names if name == "controller"])
+        self._nursery.close()
 
 
 def _last_line(log: Path) -> str:
@@ -184,19 +203,28 @@ def _last_line(log: Path) -> str:
     return "it left no message"
 
 
+def _quality(view: JobView) -> str:
+    accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
+    if not view.examples:
+        why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
+        return f"not measured{why}"
+    if accuracy is None and loss is None:
+        return f"the loss on {view.examples} test examples is not a finite number"
+    what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
+    return f"{what} on {view.examples} test examples that no site trained on"
+
+
 def _conclude(view: JobView, folder: Path, file: Path) -> None:
-    where = os.path.relpath(folder)
+    where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
         click.echo(f"The federation {view.status}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len({site for entry in view.history for site in entry.contributions})
-    accuracy = view.metrics.get("accuracy")
-    quality = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {view.metrics.get('loss') or 0:.4f}"
     work = f"{view.rounds} {view.unit}s, {view.seconds:.1f} s"
     click.echo(f"Done: {sites} sites trained one model together in {work}.")
-    click.echo(f"  result   {quality} on {view.examples} test examples that no site trained on")
+    click.echo(f"  result   {_quality(view)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
     click.echo(f"  report   {where}/report.json, logs in {where}/logs")
@@ -205,8 +233,8 @@ def _conclude(view: JobView, folder: Path, file: Path) -> None:
     here = "" if shutil.which("hansa") else os.path.relpath(Path(sys.executable).parent) + "/"
     predict = file.parent / "predict.py"
     if predict.exists():
-        click.echo(f"  {here}python {os.path.relpath(predict)} {where}/model.safetensors")
+        click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/model.safetensors")
     else:
         click.echo(f"  load {where}/model.safetensors with safetensors.torch.load_file")
-    click.echo(f"  {here}hansa run {file} --sites 10 --set train.epochs=1     change the federation")
+    click.echo(f"  {here}hansa run {shlex.quote(str(file))} --sites 10 --set train.epochs=1     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')

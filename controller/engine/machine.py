@@ -187,7 +187,7 @@ class Machine:
             gone = [task for task in self.state.tasks.values() if _is_evaluation(task) and task.site == event.site]
             effects = []
             for task in gone:
-                effects += self._evaluated(task, event.at)
+                effects += self._evaluated(task, event.at, "the site left")
             return effects
         if self.state.learners.pop(event.site, None) is None:
             raise Stale(f"learner {event.site} is not here")
@@ -285,7 +285,7 @@ class Machine:
 
     def _lost(self, task: Task, reason: str, now: float) -> list[Effect]:
         if isinstance(task.work, Evaluate):
-            return self._evaluated(task, now)
+            return self._evaluated(task, now, reason)
         del self.state.tasks[task.id]
         match task.work:
             case Init():
@@ -401,15 +401,20 @@ class Machine:
     def _record(self, version: int) -> VersionRecord:
         return next(record for record in self.state.history if record.version == version)
 
-    def _evaluated(self, task: Task, now: float) -> list[Effect]:
+    def _evaluated(self, task: Task, now: float, trouble: str = "") -> list[Effect]:
         """An evaluation has ended, one way or another: perhaps it was the last of its version, or of the job."""
         assert isinstance(task.work, Evaluate)
         del self.state.tasks[task.id]
+        record = self._record(task.work.version)
+        if trouble:
+            record.unevaluated[task.site] = trouble
+        if not self._evaluating(record.version):
+            record.close()
         if self.state.phase == "closing" and not self._evaluating():
             return self._end("completed", self.state.reason, now)
         version, target = task.work.version, self.spec.stop.target
         if target and self.state.phase in ("training", "gathering") and not self._evaluating(version):
-            value = self._record(version).metrics().get(target.metric)
+            value = record.metrics().get(target.metric)
             if value is not None and (value >= target.value if target.metric == "accuracy" else value <= target.value):
                 reached = f"target reached: {target.metric} {value:.4f} at version {version}"
                 return self._close(reached, now) + self._drop_unneeded()
@@ -425,6 +430,8 @@ class Machine:
         """No more training: wait for the last evaluation, then the job is complete."""
         if self.state.version < 0:
             return self._end("failed", f"{reason} before there was a model", now)
+        if self.state.version > 0 and not any(record.contributions for record in self.state.history):
+            return self._end("failed", f"{reason}, but no site delivered an update in time", now)
         self.state.phase = "closing"
         self.state.reason = reason
         self.state.plan = None
@@ -434,7 +441,7 @@ class Machine:
         for task in unfinished:
             del self.state.tasks[task.id]
         newest = self.state.history[-1] if self.state.history else None
-        if newest and newest.version > 0 and not newest.reports and not self._evaluating(newest.version):
+        if newest and newest.version > 0 and not newest.examples and not self._evaluating(newest.version):
             effects += self._evaluate(final=True)
         if not self._evaluating():
             return [*effects, *self._end("completed", reason, now)]

@@ -27,7 +27,7 @@ class AsyncState(BaseModel):
 class Async(Pacer):
     """No rounds: each site trains on the newest model, and its update is merged as soon as it arrives."""
 
-    updates: int = Field(100, ge=1, description="how many updates to merge")
+    updates: int = Field(100, ge=1, strict=True, description="how many updates to merge")
 
     def begin(self) -> AsyncState:
         """Return the state to start from."""

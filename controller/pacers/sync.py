@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from hansa.common.errors import Stale
 from hansa.common.ids import SiteName, TaskId
@@ -47,9 +47,16 @@ class Sync(Pacer):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"barrier"})
-    rounds: int = Field(10, ge=1, description="how many rounds")
+    rounds: int = Field(10, ge=1, strict=True, description="how many rounds")
     deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
     quorum: float = Field(0.5, gt=0, description="updates needed at the deadline: a share (≤ 1) or a number (> 1)")
+
+    @field_validator("quorum")
+    @classmethod
+    def _share_or_number(cls, quorum: float) -> float:
+        if quorum > 1 and quorum != int(quorum):
+            raise ValueError("a share up to 1, or a whole number of updates")
+        return quorum
 
     def begin(self) -> SyncState:
         """Return the state to start from."""

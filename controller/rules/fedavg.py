@@ -30,7 +30,7 @@ class Uniform(Sampler):
     def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
-        count = min(len(eligible), max(int(self.fraction * len(view.sites)), 1))
+        count = min(len(eligible), max(int(self.fraction * len(view.sites) + 1e-9), 1))
         drawn = view.rng("uniform").permutation(len(eligible))[:count]
         return [eligible[i] for i in drawn]
 

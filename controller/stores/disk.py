@@ -111,10 +111,7 @@ class _Draft(Draft):
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
-            rest, at = as_bytes(frame), index * FRAME
-            while rest:
-                written = os.pwrite(self._handle, rest, at)
-                rest, at = rest[written:], at + written
+            _write(self._handle, as_bytes(frame), index * FRAME)
         except OSError as error:
             raise _trouble(f"writing {self._draft}", error) from error
 
@@ -123,14 +120,17 @@ class _Draft(Draft):
         tail = struct.pack(f"<{len(peaks)}d", *peaks)
         try:
             end = head + tail + FOOTER.pack(len(head), len(tail), MAGIC)
-            os.pwrite(self._handle, end, self._size)
+            _write(self._handle, memoryview(end), self._size)
             os.ftruncate(self._handle, self._size + len(end))
             os.fdatasync(self._handle)
+            if not self._final.parent.is_dir():
+                self._final.parent.mkdir(exist_ok=True)
+                _sync_folder(self._final.parent.parent)
+            if self._draft.exists():  # else this is a second try, and that much had succeeded
+                self._draft.replace(self._final)  # a reader sees the old model or the new, never half
+            _sync_folder(self._final.parent)
             os.close(self._handle)
             self._handle = -1
-            self._final.parent.mkdir(exist_ok=True)
-            self._draft.replace(self._final)  # a reader sees the old model or the new, never half
-            _sync_folder(self._final.parent)
         except OSError as error:
             raise _trouble(f"writing {self._final}", error) from error
 
@@ -218,6 +218,13 @@ def _read_tail(handle: int) -> tuple[Manifest, list[float]]:
     if Layout(manifest.spec).size != start:
         raise ValueError("wrong size")
     return manifest, [value for (value,) in struct.iter_unpack("<d", both[heads:])]
+
+
+def _write(handle: int, data: memoryview, at: int) -> None:
+    """Write all of it: a disk that is nearly full takes only a part."""
+    while data:
+        written = os.pwrite(handle, data, at)
+        data, at = data[written:], at + written
 
 
 def _sync_folder(folder: Path) -> None:

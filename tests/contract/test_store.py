@@ -381,3 +381,41 @@ def test_a_place_that_cannot_hold_a_store_is_refused_by_name(tmp_path: Path) -> 
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(Broken, match="file"):
         DiskStore(tmp_path / "file")
+
+
+def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: whole(handle, bytes(data)[:1000], at))
+    store = DiskStore(tmp_path / "store")
+    draft, sealer = _begin(store, KEY, SMALL, 1)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SMALL, 1)
+
+
+def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    from hansa.common.errors import StoreFailed
+    from hansa.controller.stores import disk
+
+    store = DiskStore(tmp_path / "store")
+    draft, sealer = _begin(store, KEY, SMALL, 1)
+    healthy = disk._sync_folder
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for _ in range(2):
+        monkeypatch.setattr(disk, "_sync_folder", full)
+        with pytest.raises(StoreFailed, match="No space left"):
+            draft.publish(sealer.manifest(), sealer.peaks)
+    monkeypatch.setattr(disk, "_sync_folder", healthy)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    with store.open(KEY) as model:
+        assert _same(model, SMALL, 1)
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hansa.common.ui.nursery import Nursery
+from tests.redis_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "app.py:app"
@@ -85,11 +86,20 @@ class Site:
         assert done.returncode in (0, 1), done.stderr
         return json.loads(done.stdout)
 
-    def controller(self, name: str = "controller", listen: str = "127.0.0.1:0", store: str = "", **env: str) -> str:
+    def controller(self, name: str = "controller", listen: str = "", store: str = "", **env: str) -> str:
         """Start a controller and return its address."""
         read, write = self.nursery.pipe()
         state = self.folder / "state" / "controller"
-        arguments = ["controller", "start", "--listen", listen, "--state", str(state), "--grace", "2"]
+        arguments = [
+            "controller",
+            "start",
+            "--listen",
+            listen or f"127.0.0.1:{free_port()}",
+            "--state",
+            str(state),
+            "--grace",
+            "2",
+        ]
         words = [*arguments, *(["--store", store] if store else [])]
         self.nursery.start(name, words, self.log(name), write, environment=env)
         write.close()

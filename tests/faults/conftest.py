@@ -39,7 +39,7 @@ class Federation(Site):
         life = f"{name}.{self.lives[name]}"
         env = {"HANSA_KILL_AT": kill_at} if kill_at else {}
         if name == "controller":
-            self.controller(life, listen=self.address or "127.0.0.1:0", store=self.store, **env)
+            self.controller(life, listen=self.address, store=self.store, **env)
         else:
             role, _, site = name.partition("-")
             self.daemon(role, site, name=life, state=name, pause=0.004, **env)

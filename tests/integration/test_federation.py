@@ -210,7 +210,7 @@ async def test_a_controller_that_was_killed_goes_on_in_mid_round(tmp_path: Path)
         runner = await submit(served, job(sites={"min": 2}, pace={"rounds": 2}))
         await waiting.wait()
         while set(runner.machine.state.receipts) != {"quick"} or runner.machine.state.round != 1:
-            await runner.change()
+            await runner.next_change().wait()
         job_id = runner.id
         committed = {receipt.task for receipt in quick.receipts}
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
@@ -359,10 +359,10 @@ async def test_a_site_that_leaves_takes_its_contribution_with_it_if_asked(tmp_pa
         async with LightSite(served.address, "leaves", value=9.0, answer=staged).attending():
             runner = await submit(served, spec)
             while runner.machine.state.version < 2:
-                await runner.change()
+                await runner.next_change().wait()
             np.testing.assert_array_equal(model_of(served, runner)["norm.mean"], np.full(4, 5.0))
         while runner.machine.state.version < 3:
-            await runner.change()
+            await runner.next_change().wait()
         np.testing.assert_array_equal(model_of(served, runner)["norm.mean"], np.full(4, 1.0))
         gate.set()
         await ended(runner)

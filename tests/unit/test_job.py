@@ -50,7 +50,7 @@ weigh: {kind: equal}
 train: {epochs: 4, batch_size: 100, optimizer: {kind: sgd, lr: 0.05, momentum: 0.75}}
 validation: {fraction: 0.1, stratified: false}
 evaluate: {every: 2}
-sites: {min: 3, wait: 5, names: [a, b]}
+sites: {min: 2, wait: 5, names: [a, b]}
 stop: {seconds: 60, target: {metric: accuracy, value: 0.8}}
 data: {source: digits, partition: {kind: iid}, sites: 3}
 """

@@ -1,0 +1,147 @@
+"""What once went wrong: hung-up callers, missed changes, nobody trained, damaged journals, leaked drafts."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from hansa.common.tasks import Evaluate, Task, Train
+from hansa.common.ui.client import Client
+from hansa.controller.engine import events as ev
+from tests.support import LightSite, ended, job, serving
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+async def wait_for_ever(site: LightSite, task: Task) -> None:
+    if isinstance(task.work, Train):
+        await asyncio.Event().wait()
+    await site.do(task)
+
+
+async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        steady = await served.federation.submit(job(name="steady", pace={"rounds": 40}), None, nothing())
+        for _ in range(5):
+            runner = await served.federation.submit(job(name="doomed", pace={"rounds": 1000}), None, nothing())
+            posts = [runner.post(ev.CancelAsked(at=0)) for _ in range(20)]
+            for post in posts:
+                post.cancel()
+            await ended(runner)
+        assert (await ended(steady)).view().status == "completed"
+
+
+async def test_a_slow_watcher_still_sees_the_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with Client(served.address) as client:
+            runner = await served.federation.submit(job(pace={"rounds": 30}), None, nothing())
+            watching = aiter(client.watch(runner.id))
+            await anext(watching)
+            await ended(runner)
+            async with asyncio.timeout(10):
+                last = [view async for view in watching][-1]
+            assert last.status == "completed"
+
+
+async def test_watching_sends_each_version_with_its_metrics_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        for role in ("learner", "evaluator"):
+            await sites.enter_async_context(LightSite(served.address, "a", role=role).attending())
+        async with Client(served.address) as client:
+            runner = await served.federation.submit(job(pace={"rounds": 60}), None, nothing())
+            seen = [
+                entry.version async for view in client.watch(runner.id) for entry in view.history if entry.evaluated
+            ]
+        assert set(seen) == set(range(1, 61)) | ({0} & set(seen))
+        assert len(seen) < 60 * 3
+
+
+async def test_a_job_in_which_nobody_ever_delivered_fails(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a", answer=wait_for_ever).attending():
+        pace = {"rounds": 2, "deadline": 0.1}
+        runner = await ended(await served.federation.submit(job(pace=pace), None, nothing()))
+        assert runner.view().status == "failed"
+        assert "no site delivered an update" in runner.view().reason
+
+
+@pytest.mark.parametrize("name", ["aa", "zz"])
+async def test_a_site_without_the_app_fails_a_new_job_whatever_its_name(tmp_path: Path, name: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await sites.enter_async_context(LightSite(served.address, "m").attending())
+        await sites.enter_async_context(LightSite(served.address, name, app="other.py:app").attending())
+        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        assert runner.view().reason.startswith(f"site {name} (learner)")
+
+
+async def test_a_site_without_the_app_that_comes_later_is_no_matter(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    async def slowly(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round == 2:
+            started.set()
+            await asyncio.sleep(0.3)
+        await site.do(task)
+
+    async with serving(tmp_path) as served, LightSite(served.address, "m", answer=slowly).attending():
+        runner = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+        await started.wait()
+        async with LightSite(served.address, "late", app="other.py:app").attending():
+            assert (await ended(runner)).view().status == "completed"
+
+
+async def test_why_an_evaluator_could_not_evaluate_is_shown(tmp_path: Path) -> None:
+    async def broken(site: LightSite, task: Task) -> None:
+        assert isinstance(task.work, Evaluate)
+        await site.attendance.report_failure(task.id, "no more ink", final=False)
+
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with LightSite(served.address, "a", role="evaluator", answer=broken).attending():
+            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, nothing()))
+            assert runner.view().history[-1].unevaluated == {"a": "no more ink"}
+
+
+async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        good = await ended(await served.federation.submit(job(name="good"), None, nothing()))
+        bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute('update entries set event = \'{"kind": "nonsense"}\' where job = ? and sequence = 3', (bad.id,))
+    db.close()
+    async with serving(tmp_path) as served, Client(served.address) as client:
+        views = {view.name: view for view in await client.jobs()}
+        assert views["good"].status == "completed"
+        assert views["bad"].status == "failed"
+        assert f"journal entry 3 of job {bad.id} is damaged" in views["bad"].reason
+        assert good.id in {view.job for view in await client.jobs()}
+
+
+async def test_no_drafts_are_left_when_jobs_are_cancelled_in_mid_upload(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        for _ in range(30):
+            runner = await served.federation.submit(job(pace={"rounds": 1000}), None, nothing())
+            while runner.machine.state.round < 2:
+                await runner.next_change().wait()
+            runner.post(ev.CancelAsked(at=served.federation.clock.now()))
+            await ended(runner)
+        await asyncio.sleep(0.2)
+        spares = served.federation.store._spares._free  # type: ignore[attr-defined]
+        drafts = {path.name for path in (tmp_path / "store" / "drafts").iterdir()}
+        assert drafts == {path.name for path in spares}
+
+
+async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with Client(served.address) as client:
+            for number in range(20):
+                asking = asyncio.create_task(client.submit(job(name=f"j{number}", pace={"rounds": 1})))
+                await asyncio.sleep(0.001 * number)
+                asking.cancel()
+            await asyncio.sleep(0.5)
+            recorded = {record.id for record in served.federation._journal.jobs()}
+            assert recorded == {runner.id for runner in served.federation.jobs}
