@@ -23,7 +23,7 @@ from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
-SPARES = 64  # files kept for drafts to come
+SPARES = 512 << 20  # bytes in files that are kept for drafts to come
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
 
@@ -57,7 +57,7 @@ class _Spares:
         self._folder = folder
         self._lock = threading.Lock()
         self._readers: Counter[int] = Counter()  # by inode: a key may have had several files
-        self._free: list[Path] = []
+        self._free: dict[Path, int] = {}  # with their sizes
 
     def open(self, path: Path) -> int:
         """Open a file for reading; while it is open it will not be written over."""
@@ -78,25 +78,30 @@ class _Spares:
     def retire(self, path: Path) -> None:
         """Remove a model's file, or keep it as a spare."""
         with self._lock:
-            if self._readers[path.stat().st_ino] or len(self._free) >= SPARES:
+            about = path.stat()
+            if self._readers[about.st_ino] or sum(self._free.values()) + about.st_size > SPARES:
                 path.unlink()
             else:
-                self._free.append(path.replace(self._folder / secrets.token_hex(8)))
+                self._free[path.replace(self._folder / secrets.token_hex(8))] = about.st_size
 
     def clear(self) -> None:
         """Remove all spares."""
         with self._lock:
-            while self._free:
-                self._free.pop().unlink(missing_ok=True)
+            for path in self._free:
+                path.unlink(missing_ok=True)
+            self._free = {}
 
     def take(self, size: int) -> Path | None:
-        """Return a spare of about the right size."""
+        """Return a spare of about the right size, if there is one; otherwise the oldest makes room for others."""
         with self._lock:
-            for i, path in enumerate(self._free):
-                if size <= path.stat().st_size <= 2 * size:
-                    return self._free.pop(i)
-            while len(self._free) >= SPARES:  # of models of other sizes
-                self._free.pop(0).unlink()
+            for path, held in self._free.items():
+                if size <= held <= 2 * size + 4096:
+                    del self._free[path]
+                    return path
+            if self._free and sum(self._free.values()) + size > SPARES:
+                oldest = next(iter(self._free))
+                del self._free[oldest]
+                oldest.unlink()
         return None
 
 
@@ -148,10 +153,11 @@ class DiskStore(Store):
         self.url = f"disk:{root}"
         self._models = root / "models"
         self._drafts = root / "drafts"
-        self._spares = _Spares(self._drafts)
+        self._spares = _Spares(root / "spares")
         try:
             self._models.mkdir(parents=True, exist_ok=True)
             self._drafts.mkdir(exist_ok=True)
+            (root / "spares").mkdir(exist_ok=True)
         except OSError as error:
             raise _trouble(f"store {root}", error) from error
 
@@ -196,7 +202,7 @@ class DiskStore(Store):
 
     def sweep(self) -> None:
         """Remove drafts that nobody will publish."""
-        for left in self._drafts.iterdir():
+        for left in (*self._drafts.iterdir(), *(self._drafts.parent / "spares").iterdir()):
             left.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Federation(Site):
             assert frames == len(models), "frames without a model"
         else:
             store = self.folder / "state" / "controller" / "store"
-            drafts = [path.name for path in (store / "drafts").iterdir()]
+            drafts = [path.name for place in ("drafts", "spares") for path in (store / place).iterdir()]
             models = sorted(str(path.relative_to(store / "models")) for path in (store / "models").glob("*/*"))
         return drafts + [model for model in models if model.startswith(job)]
 

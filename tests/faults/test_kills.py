@@ -50,6 +50,7 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
     assert watched.returncode == 0, watched.stderr + watched.stdout
     federation.check(submitted["job"])
     assert digest(federation, "storm") == digest(federation, "calm")
+    federation.nursery.stop([f"controller.{federation.lives['controller']}"])
     assert len(federation.leftovers(submitted["job"])) == 4  # the last model and the three updates it is made of
     assert federation.kills == 13
 
