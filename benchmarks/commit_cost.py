@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from controller_process import redis_server
-from harness import machine, print_table, save, verdict
+from harness import end_in_order, machine, print_table, save, verdict
 from light_sites import light_payload, light_spec
 
 from hansa.common.frames import Sealer, cut
@@ -326,6 +326,7 @@ def main() -> None:
     )
     parser.add_argument("--name", default="commit_cost", help="the results' file name below results/")
     options = parser.parse_args()
+    end_in_order()
     keep_freed_memory()  # as the controller does
     hand_over_quickly()
     described = machine()

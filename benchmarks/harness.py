@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import signal
+import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -29,6 +31,11 @@ def _lines(path: str) -> list[str]:
         return Path(path).read_text().splitlines()
     except OSError:
         return []
+
+
+def end_in_order() -> None:
+    """Let SIGTERM unwind this process as Ctrl-C does, so that context managers end what they started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def save(name: str, document: dict[str, Any]) -> None:

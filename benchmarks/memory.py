@@ -9,7 +9,7 @@ from typing import Any
 
 from controller_process import ControllerProcess, redis_server
 from federation import round_seconds
-from harness import machine, print_table, save, verdict
+from harness import end_in_order, machine, print_table, save, verdict
 from light_sites import APP, LightSites
 
 from hansa.common.job import JobSpec
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4, help="client processes that share the sites")
     parser.add_argument("--name", default="memory", help="the results' file name below results/")
     options = parser.parse_args()
+    end_in_order()
     described = machine()
     sizes = (options.parameters, options.rounds, options.processes)
     found = [measure(store, sites, *sizes) for store in options.stores for sites in options.sites]

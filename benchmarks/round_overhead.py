@@ -11,7 +11,7 @@ import numpy as np
 from bare_grpc import BareGrpc
 from blake3 import blake3
 from federation import Federation, round_seconds
-from harness import machine, print_table, save, verdict
+from harness import end_in_order, machine, print_table, save, verdict
 from peer import PEERS, run_peer
 
 from hansa.common.frames import Layout
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", choices=sorted(PEERS), default=[], help="install and run it, too")
     parser.add_argument("--name", default="round_overhead", help="the results' file name below results/")
     options = parser.parse_args()
+    end_in_order()
     described = machine()
     found, peers = [], []
     for parameters in options.parameters:

@@ -210,8 +210,17 @@ class FrameCheck:
             raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
         if size != layout.frame_size(self.next):
             raise Rejected(f"frame {self.next} has {size} bytes, not {layout.frame_size(self.next)}")
+        end = 0
+        for span in layout.spans(self.next):
+            self._check_padding(frame, end, span.at)
+            end = span.at + span.size
+        self._check_padding(frame, end, size)
         self.sealer.feed(frame)
         self._check_closed()
+
+    def _check_padding(self, frame: Buffer, start: int, stop: int) -> None:
+        if start < stop and any(as_bytes(frame)[start:stop]):
+            raise Rejected(f"the padding in frame {self.next} is not zero")
 
     def _check_closed(self) -> None:
         for i in range(self._checked, len(self.sealer.digests)):

@@ -105,7 +105,7 @@ class Manifest:
     @cached_property
     def digest(self) -> bytes:
         """One digest for the whole model."""
-        hasher = blake3()
+        hasher = blake3("\0".join(self.spec.layers).encode())
         for info, digest in zip(self.spec.tensors, self.digests, strict=True):
             head = f"{info.name}\0{info.dtype}\0{info.shape}\0{info.role.name}\0{info.layer}\0"
             hasher.update(head.encode() + digest)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Rejected
+from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Rejected, one_line
 from hansa.common.frames import Buffer, FrameCheck
 from hansa.common.ids import JobId, ModelKey
 from hansa.common.job import JobSpec
@@ -101,8 +101,12 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
             check = FrameCheck(model.manifest)
             for index in range(model.layout.frames):
                 check.feed(model.read(index))
+            if check.sealer.peaks != list(model.peaks):
+                yield Finding(where, "the magnitudes kept beside it are not its own")
     except (NotFound, Broken, Rejected) as error:
         yield Finding(where, str(error))
+    except ValueError as error:
+        yield Finding(where, f"it cannot be read: {one_line(error)}")
 
 
 def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         "apps",
         multiple=True,
         required=True,
+        envvar="HANSA_APP",
         metavar="REF",
         help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.",
     )

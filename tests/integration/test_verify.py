@@ -1,0 +1,93 @@
+"""Verification offline: one byte changed in a model, an update, a receipt or an event is found and named."""
+
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hansa.controller.backends import opened
+from hansa.controller.verify import Finding, verify
+from tests.redis_server import RedisServer
+from tests.support import LightSite, ended, job, serving
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+async def run_job(folder: Path, store: str, rule: str) -> str:
+    """Run a small job to its end and return its id."""
+    pace = {"updates": 9} if rule == "async-fedavg" else {"rounds": 3}
+    async with serving(folder, store=store) as served, AsyncExitStack() as sites:
+        for name, value in (("a", 1.0), ("b", 4.0)):
+            site = LightSite(served.address, name, value=value, examples=int(value))
+            await sites.enter_async_context(site.attending())
+        runner = await served.federation.submit(job(rule=rule, pace=pace, sites={"min": 2}), None, nothing())
+        assert (await ended(runner)).view().status == "completed"
+        return runner.id
+
+
+def findings(folder: Path, store: str, job_id: str) -> list[Finding]:
+    with opened(store or f"disk:{folder / 'store'}", folder, lease=False) as backends:
+        (record,) = [record for record in backends.journal.jobs() if record.id == job_id]
+        return verify(backends, record)[2]
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
+async def test_a_byte_changed_on_disk_is_found_and_named(tmp_path: Path, rule: str) -> None:
+    job_id = await run_job(tmp_path, "", rule)
+    assert findings(tmp_path, "", job_id) == []
+    chance = random.Random(rule)
+    for path in sorted((tmp_path / "store" / "models" / job_id).iterdir()):
+        whole = path.read_bytes()
+        for at in [0, *(chance.randrange(len(whole)) for _ in range(25)), len(whole) - 1]:
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert [f.where for f in findings(tmp_path, "", job_id)] == [f"model {job_id}/{path.name}"], at
+        path.write_bytes(whole)
+    path.unlink()
+    assert any(path.name in found.where for found in findings(tmp_path, "", job_id))
+    path.write_bytes(whole)
+    assert findings(tmp_path, "", job_id) == []
+
+
+@pytest.mark.parametrize("column", ["receipt", "event"])
+async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: Path, column: str) -> None:
+    job_id = await run_job(tmp_path, "", "fedavg")
+    db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
+    rows: list[tuple[int, str]] = db.execute(
+        f"select sequence, {column} from entries where job = ? and receipt != '' order by sequence", (job_id,)
+    ).fetchall()
+    for sequence, text in rows:
+        at = text.index('"digest":"') + len('"digest":"') + 5
+        other = "0" if text[at] != "0" else "1"
+        change = f"update entries set {column} = ? where job = ? and sequence = ?"
+        db.execute(change, (text[:at] + other + text[at + 1 :], job_id, sequence))
+        found = findings(tmp_path, "", job_id)
+        assert any(f"receipt {sequence}" == finding.where for finding in found), (sequence, found)
+        db.execute(change, (text, job_id, sequence))
+    db.close()
+    assert findings(tmp_path, "", job_id) == []
+
+
+async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis: RedisServer) -> None:
+    store = f"{redis.url}?prefix=verify"
+    job_id = await run_job(tmp_path, store, "async-fedavg")
+    assert findings(tmp_path, store, job_id) == []
+    client: Any = redis.client()
+    records = [client.get(key) for key in client.keys("verify:model:*")]
+    frames = [f"verify:frame:{record[:16].decode()}:0" for record in records]
+    named = set()
+    for frame in frames:
+        whole = client.get(frame)
+        client.setrange(frame, 3, bytes([whole[3] ^ 1]))
+        named |= {found.where for found in findings(tmp_path, store, job_id)}
+        client.delete(frame)
+        assert all("is gone" in found.what for found in findings(tmp_path, store, job_id))
+        client.set(frame, whole)
+    assert len(named) == 3  # the community model and two updates; an update that came too late does not matter
+    client.close()
