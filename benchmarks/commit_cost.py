@@ -4,10 +4,10 @@ A commit is what the controller does for it: open the models, draft, arithmetic,
 it must read the new update (4 bytes), the old one (4), the sum (8), and write the sum (8) and the result (4): 28 bytes
 moved. memcpy of n bytes moves 2·n (it reads and writes them), so the yardstick copies 14 bytes per parameter, on one
 core. Beside it stands the full recomputation over all members, nothing kept. It reads each member once, a commit reads
-two models and writes one: full / commit / N cannot pass 0.5 where reading and adding models is what costs.
+two models, and both write one: if every model costs the same, full / commit / N stays below 0.5.
 
-The members of a case share a few stored models under names of their own, so that 1000 of them fit on this machine; each
-of those is larger than the processor's caches together.
+The members of a case share a few stored models under names of their own, so that 1000 of them fit on this machine. With
+few parameters these models may stay in the processor's caches, which those of 1000 learners would not.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Other frameworks doing the same idle rounds on this machine, each in a virtual environment of its own.
 
 Optional and never part of CI: it needs a package index. Flower runs on its simulation engine (`run_simulation`, Ray
-actors), NVFLARE in its simulator with one process per site. Both are these projects' own ways to run a whole federation
-on one machine; neither sends its models through sockets between as many processes as a real federation has.
+actors), NVFLARE in its simulator with as many threads as sites. Both are these projects' own ways to run a whole
+federation on one machine. They are not their deployments (SuperLink and SuperNodes, POC mode), whose figures differ.
 """
 
 import json

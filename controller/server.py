@@ -1,6 +1,7 @@
 """Start-up, main loop and shut-down of the controller process."""
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -58,6 +59,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             address = _bind(server, options.listen)
             _offer(server, federation, options, address, clock.now())
             await server.start()
+            gc.freeze()  # what start-up made stays: collections need not look at it
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
             try:

@@ -5,6 +5,7 @@ milliseconds.
 """
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import sys
@@ -30,6 +31,7 @@ def _become(
     arguments: Sequence[str], log: Path, answer: Connection | None, folder: Path, environment: dict[str, str]
 ) -> None:
     """Run a hansa command in a new process, its output in a log file."""
+    gc.freeze()  # what the fork server loaded will never be garbage, and stays shared
     os.chdir(folder)  # the fork server keeps those of its own start
     os.environ.clear()
     os.environ.update(environment)

@@ -18,7 +18,7 @@ import numpy as np
 HEADROOM = 12  # 2^12 terms fit without a coarser grid
 STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
 FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
-CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in a core's cache
+CHUNK = 1 << 15  # numbers added at once: their float64 terms stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,13 @@ class Grid:
         """Add weight·numbers, rounded to the grid, to the float64 array `total`; a negative weight takes them out."""
         factor = self.scaled(weight)
         constant = math.ldexp(1.5, 52 - self.bits)
+        if numbers.dtype.itemsize < 4:
+            numbers = numbers.astype(np.float32)
+        scratch = np.empty(min(len(total), CHUNK))
         for start in range(0, len(total), CHUNK):
-            term = numbers[start : start + CHUNK].astype(np.float64)
-            term *= factor
+            part = numbers[start : start + CHUNK]
+            term = scratch[: len(part)]
+            np.multiply(part, factor, out=term, dtype=np.float64)
             term += constant
             term -= constant
             total[start : start + CHUNK] += term
