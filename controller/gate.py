@@ -15,11 +15,15 @@ class Gate:
     def __init__(self, memory: int) -> None:
         self._places = asyncio.Semaphore(max(FEWEST, min(MOST, memory // PLACE)))
 
+    async def enter(self) -> "Place":
+        """Wait for a place; whoever enters must leave."""
+        await self._places.acquire()
+        return Place(self._places)
+
     @asynccontextmanager
     async def passing(self) -> AsyncIterator["Place"]:
         """Wait for a place and hold it while frames move."""
-        await self._places.acquire()
-        place = Place(self._places)
+        place = await self.enter()
         try:
             yield place
         finally:
@@ -39,6 +43,11 @@ class Place:
         if self._held:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(STILL, self.leave)
+
+    @property
+    def held(self) -> bool:
+        """Whether the place is still ours."""
+        return self._held
 
     def leave(self) -> None:
         """Give the place to the next."""

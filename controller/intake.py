@@ -15,6 +15,7 @@ from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, check_manifest, require_fit
 from hansa.common.tasks import Init, Receipt, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
+from hansa.controller.gate import Place
 from hansa.controller.stores import Draft
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class _Upload:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
     stream: int = 0  # which connection may write: the newest
+    place: Place | None = None  # at the gate, taken with the offer: the site sends nothing before it may
 
 
 class Intake:
@@ -60,6 +62,7 @@ class Intake:
         task = runner.open_task(task_id, site)
         upload = self._uploads.get(task_id)
         if upload and upload.manifest == manifest:
+            await self._enter_gate(upload)
             return upload.check.next, None
         await self._check_offer(runner, task, manifest)
         draft = await self._federation.workers.io(self._federation.store.draft, update_key(task_id), manifest.spec)
@@ -69,8 +72,15 @@ class Intake:
             draft.discard()
             raise
         self.discard(task_id)
-        self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
+        upload = self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
+        await self._enter_gate(upload)
         return 0, None
+
+    async def _enter_gate(self, upload: _Upload) -> Place:
+        """Give an upload a place at the gate, unless it has one."""
+        if upload.place is None or not upload.place.held:
+            upload.place = await self._federation.uploads.enter()
+        return upload.place
 
     async def receive(self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]) -> Receipt:
         """Take the frames of an offered update and commit it; what has come stays if the connection breaks."""
@@ -104,17 +114,18 @@ class Intake:
                 batch.popleft()
 
         conveyor = Conveyor[bytes](lambda batch: self._federation.workers.io(keep, batch))
-        async with self._federation.uploads.passing() as place:
-            try:
-                async for frame in frames:
-                    runner.bytes_up += len(frame)
-                    place.moved()
-                    if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
-                        raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
-                    await conveyor.put(frame)
-                await conveyor.drain()
-            finally:
-                await conveyor.settle()
+        place = await self._enter_gate(upload)
+        try:
+            async for frame in frames:
+                runner.bytes_up += len(frame)
+                place.moved()
+                if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
+                    raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+                await conveyor.put(frame)
+            await conveyor.drain()
+        finally:
+            await conveyor.settle()
+            place.leave()
         if not upload.check.complete:
             raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
 
@@ -170,6 +181,8 @@ class Intake:
     def discard(self, task: TaskId) -> None:
         """Throw away what has come for a task."""
         upload = self._uploads.pop(task, None)
+        if upload and upload.place:
+            upload.place.leave()
         if upload and upload.commit is None:
             upload.draft.discard()
 
