@@ -39,9 +39,13 @@ fmt: $(STAMP)  ## format the code and mend what the linter can mend
 protos: $(STAMP)  ## generate the protobuf modules again
 	@$(BIN)/python protos/compile.py
 
-bench: $(STAMP)  ## run the benchmarks of this machine's size
+bench: $(STAMP)  ## run the benchmarks (half an hour)
 	@$(BIN)/python benchmarks/training_loop.py
 	@$(BIN)/python benchmarks/round_overhead.py
+	@$(BIN)/python benchmarks/next_task.py
+	@$(BIN)/python benchmarks/commit_cost.py
+	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python benchmarks/many_sites.py
 
 clean:  ## remove the virtual environments and caches
 	rm -rf $(VENV) .tools build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

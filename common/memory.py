@@ -25,11 +25,6 @@ def keep_freed_memory(arenas: int = 2) -> None:
     mallopt(M_ARENA_MAX, arenas)
 
 
-def hand_over_quickly() -> None:
-    """Let threads wait for the interpreter less than Python's 5 ms: frames take a fraction of that."""
-    sys.setswitchinterval(0.0005)
-
-
 class Buffers:
     """Large buffers that are used again once nobody holds a view of them any more."""
 

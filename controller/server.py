@@ -15,7 +15,7 @@ from hansa import __version__
 from hansa.common.clock import SystemClock, iso
 from hansa.common.errors import InvalidInput, StoreFailed, Taken
 from hansa.common.lifetime import stop_signal
-from hansa.common.memory import hand_over_quickly, keep_freed_memory
+from hansa.common.memory import keep_freed_memory
 from hansa.common.rpc.channel import SERVER, is_loopback, parse_address
 from hansa.common.rpc.errors import ErrorStatuses
 from hansa.common.rpc.methods import handler
@@ -50,7 +50,6 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             " listen on 127.0.0.1, or give --insecure if the network is trusted"
         )
     keep_freed_memory()
-    hand_over_quickly()
     clock = SystemClock()
     with opened(options.store, options.state) as backends:
         timing = (options.heartbeat, options.grace)

@@ -61,7 +61,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         **more: Any,
     ) -> None:
         from hansa.common import logs
-        from hansa.common.memory import hand_over_quickly, keep_freed_memory
+        from hansa.common.memory import keep_freed_memory
         from hansa.common.state import announce, detach, locked
 
         folder = _folder(state, site)
@@ -72,7 +72,6 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             return
         logs.set_up()
         keep_freed_memory()
-        hand_over_quickly()
         with locked(folder, role):
             from hansa.common.site.attendance import Identity
             from hansa.common.site.daemon import SiteOptions
