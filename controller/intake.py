@@ -47,6 +47,7 @@ class Intake:
     def __init__(self, federation: "Federation") -> None:
         self._federation = federation
         self._uploads: dict[TaskId, _Upload] = {}
+        self._chores: set[asyncio.Task[None]] = set()
         self._rejected: dict[TaskId, str] = {}  # why; the newest few, for sites that ask again
 
     async def offer(
@@ -69,7 +70,7 @@ class Intake:
         try:
             runner.open_task(task_id, site)  # it may have ended meanwhile
         except Stale:
-            draft.discard()
+            self._throw_away(draft)
             raise
         self.discard(task_id)
         upload = self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
@@ -138,7 +139,7 @@ class Intake:
             faults.reach("update-published")
         finally:
             self._uploads.pop(task.id, None)
-            upload.draft.discard()
+            self._throw_away(upload.draft)
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),
             task=task.id,
@@ -184,7 +185,13 @@ class Intake:
         if upload and upload.place:
             upload.place.leave()
         if upload and upload.commit is None:
-            upload.draft.discard()
+            self._throw_away(upload.draft)
+
+    def _throw_away(self, draft: Draft) -> None:
+        """Discard a draft on a worker thread: the store may be far away, or away."""
+        chore = asyncio.create_task(self._federation.workers.io(draft.discard))
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
 
 
 def _heed(commit: "asyncio.Task[Receipt]") -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale
+from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale, StoreFailed, Unreachable
 from hansa.common.frames import select
 from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
@@ -100,6 +100,8 @@ class FleetServicer:
             async for message in _send(self._federation, key, set(request.held)):
                 runner.bytes_down += len(message)
                 yield message
+        except StoreFailed as error:
+            raise Unreachable(str(error)) from None  # it may pass: the site asks again
         except (NotFound, Broken) as error:
             runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=f"a model was lost: {error}"))
             raise

@@ -128,9 +128,9 @@ class _Draft(Draft):
 
     def discard(self) -> None:
         if self._open:
-            self._open = False
             with self._space.answering():
                 remove_frames(self._space, self._id, self._frames)
+            self._open = False
 
 
 class RedisStore(Store):

@@ -67,6 +67,8 @@ def write_data(path: Path, seed: int, rows: int = 60, changed: dict[str, Any] | 
 class Site:
     """The folder of one scene: app, job, data, and every process that was started in it."""
 
+    grace = 2.0  # seconds until a lost site counts as gone
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.nursery = Nursery()
@@ -98,7 +100,7 @@ class Site:
             "--state",
             str(state),
             "--grace",
-            "2",
+            str(self.grace),
         ]
         words = [*arguments, *(["--store", store] if store else [])]
         self.nursery.start(name, words, self.log(name), write, environment=env)

@@ -1,6 +1,6 @@
 """kill -9 at named points and at random ones: nothing that was acknowledged is lost, and the model is the same.
 
-The short form runs in every test run. The long form: HANSA_FAULT_KILLS=200 pytest tests/faults -k random
+The named points are run in every test run. Random kills: HANSA_FAULT_KILLS=200 pytest tests/faults -k random
 """
 
 import os
@@ -20,7 +20,7 @@ CONTROLLER = (
 )
 LEARNER = ("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded")
 EVALUATOR = ("evaluation-done", "evaluation-reported")
-KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "8"))
+KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "0"))
 SETTINGS = ("--set", "sites={min: 3, wait: 120}", "--set", "validation.fraction=0.2", "--set", "train.epochs=1")
 
 
@@ -55,6 +55,7 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
     assert federation.kills == 13
 
 
+@pytest.mark.skipif(not KILLS, reason="the long form: set HANSA_FAULT_KILLS, for example to 200")
 @pytest.mark.timeout(60 + 10 * KILLS)
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
 def test_a_job_survives_random_kills_of_every_process(federation: Federation, rule: str) -> None:
