@@ -11,7 +11,7 @@ from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId
-from hansa.common.site.daemon import SiteDaemon, SiteOptions
+from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import split
 from hansa.common.site.shelf import Shelf
 from hansa.common.tasks import Evaluate, Evaluation, Task
@@ -21,7 +21,6 @@ from hansa.evaluator.metrics import measure
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-KEPT = 4  # jobs whose model and data stay in memory
 
 
 class Evaluator(SiteDaemon):
@@ -58,8 +57,7 @@ class Evaluator(SiteDaemon):
     def _prepare(self, app: App, task: Task) -> tuple[Examples, Tensors | None, Any]:
         """Return the data to evaluate on (the validation part, or all of a test set) and the app's model."""
         if task.job not in self._prepared:
-            while len(self._prepared) >= KEPT:
-                self._prepared.pop(next(iter(self._prepared)))
+            make_room(self._prepared)
             held = self.shelf.get(task.app).examples
             if self.options.split == "validation":
                 _, rows = split(held.y, task.validation, task.seed, task.site)

@@ -16,7 +16,7 @@ from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
 from hansa.common.memory import Buffers
 from hansa.common.model import Manifest
-from hansa.common.site.daemon import SiteDaemon, SiteOptions
+from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
@@ -26,7 +26,6 @@ from hansa.common.torch_model import load
 from hansa.learner.trainer import Cancelled, train
 
 log = logging.getLogger(__name__)
-KEPT = 4  # jobs whose model and data stay in memory
 
 
 def task_seed(task: Task) -> int:
@@ -147,22 +146,17 @@ class Learner(SiteDaemon):
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:
-            _make_room(self._networks)
+            make_room(self._networks)
             self._networks[task.job] = networks.build(app, task.seed, self.options.device)
         return self._networks[task.job]
 
     def _data(self, app: App, task: Task) -> tuple[Examples, Tensors | None]:
         """Return the training part of the site's data, as arrays and (for torch apps) as tensors."""
         if task.job not in self._tensors:
-            _make_room(self._tensors)
+            make_room(self._tensors)
             held = self.shelf.get(task.app).examples
             rows, _ = split(held.y, task.validation, task.seed, task.site)
             part = held.take(rows)
             tensors = to_tensors(app, part, self.options.device) if app.train is None else None
             self._tensors[task.job] = (part, tensors)
         return self._tensors[task.job]
-
-
-def _make_room(kept: dict[JobId, Any]) -> None:
-    while len(kept) >= KEPT:
-        kept.pop(next(iter(kept)))

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from hansa.common.errors import HansaError, InvalidApp, InvalidData, Stale, one_line
-from hansa.common.ids import TaskId
+from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.shelf import Shelf
@@ -18,6 +19,7 @@ from hansa.common.site.transfer import Fetcher
 from hansa.common.tasks import Task
 
 log = logging.getLogger(__name__)
+KEPT = 4  # jobs whose model and data stay in memory
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,9 @@ class SiteDaemon(ABC):
             log.exception("task %s failed", task.id)
             reason = str(error) if isinstance(error, HansaError) else one_line(error)
             await self.attendance.report_failure(task.id, reason, final=False)
+
+
+def make_room(kept: dict[JobId, Any]) -> None:
+    """Forget the oldest jobs, so that one more can be kept."""
+    while len(kept) >= KEPT:
+        kept.pop(next(iter(kept)))
