@@ -6,17 +6,17 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
-from hansa.common.clock import iso
 from hansa.common.errors import HansaError, Stale, one_line
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
-from hansa.common.tasks import Evaluate, Receipt, Task, Train
-from hansa.common.views import HistoryView, JobView, SiteProgress
+from hansa.common.tasks import Receipt, Task
+from hansa.common.views import JobView
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
+from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
 
 if TYPE_CHECKING:
@@ -254,80 +254,14 @@ class JobRunner:
 
     def view(self, history: bool = True, since: int = 0) -> JobView:
         """Return what operators see; of the history, the versions from `since` on."""
-        state, spec = self.machine.state, self.machine.spec
-        evaluating = {task.work.version for task in state.tasks.values() if isinstance(task.work, Evaluate)}
-        reported = [record for record in state.history if record.examples]
-        complete = [record for record in reported if record.version not in evaluating]
-        newest = (complete or reported)[-1] if reported else None
-        end = state.ended or self._now()
-        return JobView(
-            job=self.id,
-            name=spec.name,
-            rule=spec.rule,
-            app=spec.app,
-            status=state.status,
-            reason=self._reason(),
-            version=max(state.version, 0),
-            rounds=sum(1 for record in state.history if record.version > 0),
-            rounds_asked=self.machine.rule.pace.rounds_asked(),
-            unit="round" if "barrier" in self.machine.rule.pace.provides else "update",
-            seconds=round(end - state.submitted, 3),
-            submitted=iso(state.submitted),
-            metrics=newest.metrics() if newest else {},
-            examples=newest.examples if newest else 0,
-            bytes_up=sum(record.bytes_up for record in state.history) + self.bytes_up - self._counted_up,
-            bytes_down=sum(record.bytes_down for record in state.history) + self.bytes_down - self._counted_down,
-            sites=tuple(self._site_views()),
-            history=tuple(
-                HistoryView(
-                    version=record.version,
-                    round=record.round,
-                    seconds=round(record.at - state.submitted, 3),
-                    metrics=record.metrics(),
-                    examples=record.examples,
-                    evaluated=bool(record.examples) and record.version not in evaluating,
-                    unevaluated=record.unevaluated,
-                    contributions=record.contributions,
-                    staleness=record.staleness,
-                    lost=record.lost,
-                    bytes_up=record.bytes_up,
-                    bytes_down=record.bytes_down,
-                )
-                for record in state.history
-                if history and record.version >= since
-            ),
+        around = Surroundings(
+            fleet=self._federation.fleet,
+            now=self._now(),
+            bytes_up=self.bytes_up - self._counted_up,
+            bytes_down=self.bytes_down - self._counted_down,
+            trouble=self._federation.workers.trouble,
         )
-
-    def _reason(self) -> str:
-        trouble = self._federation.workers.trouble
-        return f"waiting for the store: {trouble}" if trouble and not self.machine.ended else self.machine.state.reason
-
-    def _site_views(self) -> list[SiteProgress]:
-        state = self.machine.state
-        training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
-        asked = set(training) | set(state.learners) | set(state.history[-1].contributions if state.history else ())
-        found = []
-        for site in sorted(asked):
-            session = self._federation.fleet.find(site, "learner")
-            task = training.get(site)
-            note = session.progress.get(task.id) if session and task else None
-            if self.machine.ended:
-                doing = "done"
-            elif session is None:
-                doing = "away"
-            else:
-                doing = "training" if task else "idle"
-            found.append(
-                SiteProgress(
-                    site=site,
-                    state=doing,
-                    epoch=note.epoch if note else 0,
-                    epochs=self.machine.spec.train.epochs,
-                    loss=note.loss if note else None,
-                    examples=state.learners.get(site, 0),
-                )
-            )
-        return found
+        return job_view(self.machine, around, history, since)
 
 
 def role_of(task: Task) -> DaemonRole:

@@ -167,12 +167,22 @@ class Aggregator(Plugin):
     remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
     kept: ClassVar[bool] = False  # the sums are kept, so that a merge costs the same however many sites there are
 
+    @property
+    def forgets(self) -> bool:
+        """Whether a site that leaves takes its contribution with it."""
+        return False
+
 
 class Remembering(Aggregator):
     """An aggregator over every site's last contribution."""
 
     remembers: ClassVar[bool] = True
     drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a site that leaves takes its contribution with it."""
+        return self.drop_on_leave
 
 
 class ServerUpdate(Plugin):

@@ -1,0 +1,89 @@
+"""What comes back: updates and reports from sites, community models from the workers."""
+
+from hansa.common.errors import Stale
+from hansa.common.ids import update_key
+from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.controller.engine import endings, events, merges, sites
+from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.evaluation import evaluate, settle
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.models import drop_unneeded
+from hansa.controller.engine.parts import Action, Contribution, Stop
+from hansa.controller.engine.rounds import act, next_round
+
+
+def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
+    """Take an update, or version 0."""
+    task = job.open_task(event.task, event.site)
+    key = update_key(task.id)
+    effects: list[Effect] = []
+    if isinstance(task.work, Init):
+        sites.first_version(job, key, event.digest, event.at)
+        job.state.phase = "gathering"
+        del job.state.tasks[task.id]
+        effects = sites.gathered(job, event.at) or next_round(job, event.at)
+    else:
+        contribution = Contribution(task=task, model=key, digest=event.digest, facts=event.facts)
+        actions = job.rule.pace.on_result(job.pacing, contribution, job.view(event.at))
+        del job.state.tasks[task.id]
+        job.state.models.add(key)
+        job.state.fresh.add(key)
+        effects = act(job, actions, event.at)
+    job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    return effects
+
+
+def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
+    """A site could not do a task."""
+    task = job.open_task(event.task, event.site)
+    if event.final:
+        return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at)
+    return lost(job, task, event.reason, event.at)
+
+
+def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
+    """A task will not be answered."""
+    if isinstance(task.work, Evaluate):
+        return endings.judge(job, settle(job, task, None, reason), now)
+    del job.state.tasks[task.id]
+    match task.work:
+        case Init():
+            return sites.could_not_build(job, task.site, reason, now)
+        case Train():
+            return act(job, job.rule.pace.on_lost(job.pacing, task, reason, job.view(now)), now)
+
+
+def reported(job: Job, event: events.Reported) -> list[Effect]:
+    """Take an evaluator's findings."""
+    task = job.open_task(event.task, event.site)
+    if not isinstance(task.work, Evaluate):
+        raise Stale(f"task {task.id} is no evaluation")
+    return endings.judge(job, settle(job, task, event.evaluation), event.at)
+
+
+def merged(job: Job, event: events.Merged) -> list[Effect]:
+    """Take the next community model; evaluate it and let the pacer go on."""
+    plan = job.state.plan
+    if plan is None or plan.version != event.version:
+        raise Stale(f"version {event.version} is not being merged")
+    pending = job.state.queue.pop(0)
+    merges.enter_version(job, plan, pending, event)
+    weights = {member.task: member.weight for member in plan.change.added}
+    job.issue_receipt(version=event.version, contributions=weights, digest=event.digest)
+    actions: list[Action] = []
+    if pending.forgotten is None:
+        contributors = [c.site for c in pending.contributions]
+        actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
+    stopping = any(isinstance(action, Stop) for action in actions)
+    effects = evaluate(job) if event.version % job.spec.evaluate.every == 0 and not stopping else []
+    effects += act(job, actions, event.at)
+    if job.state.queue and job.state.phase == "training":
+        effects += merges.start(job, event.at)
+    return effects + drop_unneeded(job)
+
+
+def merge_failed(job: Job, event: events.MergeFailed) -> list[Effect]:
+    """The next community model could not be made."""
+    if job.state.plan is None or job.state.plan.version != event.version:
+        raise Stale(f"version {event.version} is not being merged")
+    return endings.end(job, "failed", f"merging version {event.version}: {event.reason}", event.at)

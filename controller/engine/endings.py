@@ -1,0 +1,65 @@
+"""How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
+
+from hansa.common.job import TargetSpec
+from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
+from hansa.controller.engine.evaluation import evaluate
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.models import drop_unneeded
+from hansa.controller.engine.state import Status, VersionRecord
+
+LAST_EVALUATION = "evaluation"  # the alarm that ends the wait for it
+
+
+def close(job: Job, reason: str, now: float) -> list[Effect]:
+    """No more training: wait for the last evaluation, then the job is complete."""
+    state = job.state
+    if state.version < 0:
+        return end(job, "failed", f"{reason} before there was a model", now)
+    if state.version > 0 and not any(record.contributions for record in state.history):
+        return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
+    state.phase = "closing"
+    state.reason = reason
+    state.plan = None
+    state.queue = []
+    unfinished = job.working()
+    effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
+    for task in unfinished:
+        del state.tasks[task.id]
+    newest = state.history[-1] if state.history else None
+    if newest and newest.version > 0 and not newest.examples and not job.evaluating(newest.version):
+        effects += evaluate(job, final=True)
+    if not job.evaluating():
+        return [*effects, *end(job, "completed", reason, now)]
+    state.alarms = {}
+    return [*effects, job.set_alarm(LAST_EVALUATION, now + job.spec.evaluate.timeout)]
+
+
+def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
+    """Nothing more will happen."""
+    state = job.state
+    effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
+    state.tasks = {}
+    state.alarms = {}
+    state.plan = None
+    state.queue = []
+    state.status, state.reason = status, reason
+    state.phase, state.ended = "ended", now
+    return [*effects, *drop_unneeded(job), JobEnded(status, reason)]
+
+
+def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
+    """An evaluation has ended, one way or another: perhaps it was the last of the job, or the target is reached."""
+    if job.state.phase == "closing" and not job.evaluating():
+        return end(job, "completed", job.state.reason, now)
+    effects: list[Effect] = []
+    target = job.spec.stop.target
+    if target and job.state.phase in ("training", "gathering") and not job.evaluating(record.version):
+        value = record.metrics().get(target.metric)
+        if value is not None and _reached(target, value):
+            reason = f"target reached: {target.metric} {value:.4f} at version {record.version}"
+            effects = close(job, reason, now)
+    return effects + drop_unneeded(job)
+
+
+def _reached(target: TargetSpec, value: float) -> bool:
+    return value >= target.value if target.metric == "accuracy" else value <= target.value
