@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 from hansa.common.clock import Clock
@@ -24,7 +24,7 @@ from hansa.controller.stores import Store
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
-SNAPSHOT_EVERY = 500  # entries; a restart replays at most so many
+SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
 
 
 class Federation:
@@ -118,7 +118,7 @@ class Federation:
         machine.start()
         snapshot = await self.workers.journal(self._journal.snapshot, record.id)
         if snapshot:
-            machine.restore(snapshot[1])
+            machine.restore(snapshot)
         for entry in await self.workers.journal(self._journal.entries, record.id, machine.state.sequence):
             replay(machine, entry)
         current = machine.state.current
@@ -183,11 +183,11 @@ class Federation:
         """All jobs, newest first."""
         return list(reversed(self._runners.values()))
 
-    async def record(self, job: JobId, entry: Entry, machine: Machine) -> None:
-        """Make an event durable. While the journal cannot be written the job waits; nothing is acknowledged."""
-        await self.workers.journal(self._journal.append, job, entry)
-        if entry.sequence % SNAPSHOT_EVERY == 0:
-            await self.workers.journal(self._journal.save_snapshot, job, entry.sequence, machine.snapshot())
+    async def record(self, job: JobId, entries: Sequence[Entry], machine: Machine) -> None:
+        """Make events durable. While the journal cannot be written the job waits; nothing is acknowledged."""
+        await self.workers.journal(self._journal.append, job, entries)
+        if machine.unsaved >= max(SNAPSHOT_EVERY, 2 * len(machine.state.learners)):  # its size grows with the sites
+            await self.workers.journal(self._journal.save_snapshot, job, machine.snapshot())
 
     async def manifest(self, key: ModelKey) -> Manifest:
         """Return a model's manifest; the last few are remembered."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
-from hansa.common.tasks import Evaluate, Train
+from hansa.common.tasks import Train
 from hansa.common.views import HistoryView, JobView, SiteProgress
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import Fleet
@@ -24,10 +24,8 @@ class Surroundings:
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
     """Return a job as operators see it; of the history, the versions from `since` on."""
     state, spec = machine.state, machine.spec
-    evaluating = {task.work.version for task in state.tasks.values() if isinstance(task.work, Evaluate)}
-    reported = [record for record in state.history if record.examples]
-    complete = [record for record in reported if record.version not in evaluating]
-    newest = (complete or reported)[-1] if reported else None
+    shown = state.evaluated if state.evaluated is not None else state.reported
+    newest = state.history[shown] if shown is not None else None
     waiting = around.trouble and not machine.ended
     return JobView(
         job=machine.job,
@@ -37,37 +35,36 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
         version=max(state.version, 0),
-        rounds=sum(1 for record in state.history if record.version > 0),
+        rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
         unit="round" if "barrier" in machine.rule.pace.provides else "update",
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
         metrics=newest.metrics() if newest else {},
         examples=newest.examples if newest else 0,
-        bytes_up=sum(record.bytes_up for record in state.history) + around.bytes_up,
-        bytes_down=sum(record.bytes_down for record in state.history) + around.bytes_down,
+        bytes_up=state.bytes_up + around.bytes_up,
+        bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)),
-        history=tuple(_history_views(machine, evaluating, since)) if history else (),
+        history=tuple(_history_views(machine, since)) if history else (),
     )
 
 
-def _history_views(machine: Machine, evaluating: set[int], since: int) -> Iterator[HistoryView]:
-    for record in machine.state.history:
-        if record.version >= since:
-            yield HistoryView(
-                version=record.version,
-                round=record.round,
-                seconds=round(record.at - machine.state.submitted, 3),
-                metrics=record.metrics(),
-                examples=record.examples,
-                evaluated=bool(record.examples) and record.version not in evaluating,
-                unevaluated=record.unevaluated,
-                contributions=record.contributions,
-                staleness=record.staleness,
-                lost=record.lost,
-                bytes_up=record.bytes_up,
-                bytes_down=record.bytes_down,
-            )
+def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
+    for record in machine.state.history[max(since, 0) :]:
+        yield HistoryView(
+            version=record.version,
+            round=record.round,
+            seconds=round(record.at - machine.state.submitted, 3),
+            metrics=record.metrics(),
+            examples=record.examples,
+            evaluated=bool(record.examples) and record.version not in machine.evaluating,
+            unevaluated=record.unevaluated,
+            contributions=record.contributions,
+            staleness=record.staleness,
+            lost=record.lost,
+            bytes_up=record.bytes_up,
+            bytes_down=record.bytes_down,
+        )
 
 
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from hansa.controller.federation import Federation
 
 log = logging.getLogger(__name__)
+BATCH = 64  # events that are made durable together
+Post = tuple[ev.Event, "asyncio.Future[int]"]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of an event, and what it asks for once it is durable."""
+
+    event: ev.Event
+    done: "asyncio.Future[int]"
+    effects: list[ef.Effect]
+    entry: Entry | None  # none if it was stale
+    refusal: Stale | None
 
 
 class JobRunner:
@@ -35,8 +49,9 @@ class JobRunner:
         self._counted_up = 0  # what the history accounts for already
         self._counted_down = 0
         self._federation = federation
-        self._inbox: asyncio.Queue[tuple[ev.Event, asyncio.Future[int]]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
+        self._unsent: set[TaskId] = set()  # tasks of events that are not durable yet
         self._sums: tuple[int, Accumulator] | None = None  # kept by rules that remember, as of a version
         self._alarms: set[asyncio.Task[None]] = set()  # void once the job has ended
         self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
@@ -61,9 +76,11 @@ class JobRunner:
         try:
             self._carry_out(effects)
             while not self.machine.ended:
-                event, done = await self._inbox.get()
+                batch = [await self._inbox.get()]
+                while len(batch) < BATCH and not self._inbox.empty():
+                    batch.append(self._inbox.get_nowait())
                 try:
-                    await self._handle(event, done)
+                    await self._handle(batch)
                 except Exception as error:  # a fault in one job must not end the others
                     log.exception("job %s: unexpected error", self.id)
                     self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
@@ -76,34 +93,54 @@ class JobRunner:
             while not self._inbox.empty():
                 _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
-    async def _handle(self, event: ev.Event, done: "asyncio.Future[int]") -> None:
+    async def _handle(self, batch: "list[Post]") -> None:
+        """Apply events, make them durable together, and only then answer and act."""
+        outcomes = [self._apply(*post) for post in batch]
+        entries = [outcome.entry for outcome in outcomes if outcome.entry]
+        self._unsent = {e.task.id for outcome in outcomes for e in outcome.effects if isinstance(e, ef.SendTask)}
+        if entries:
+            try:
+                await self._federation.record(self.id, entries, self.machine)
+            except Exception as error:
+                log.exception("job %s: its journal cannot be continued", self.id)
+                for _, done in batch:
+                    _refuse(done, Stale(f"job {self.id} failed"))
+                self._carry_out(self.machine.abandon(one_line(error), self._now()))
+                self.changed()
+                return
+        self._unsent = set()
+        for outcome in outcomes:
+            self._conclude(outcome)
+        if entries:
+            self.changed()
+
+    def _apply(self, event: ev.Event, done: "asyncio.Future[int]") -> "_Outcome":
+        """Let the engine handle an event."""
+        refusal: Stale | None = None
         try:
             effects = self.machine.handle(event)
         except Stale as error:
-            _refuse(done, error)
-            return
+            return _Outcome(event, done, [], None, error)
         except Exception as error:
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
-            _refuse(done, Stale(f"job {self.id} failed"))
+            refusal = Stale(f"job {self.id} failed")
             event = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {one_line(error)}")
             effects = self.machine.handle(event)
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
         entry = Entry(self.machine.state.sequence, event.model_dump_json(), receipt)
-        try:
-            await self._federation.record(self.id, entry, self.machine)
-        except Exception as error:
-            log.exception("job %s: its journal cannot be continued", self.id)
-            _refuse(done, Stale(f"job {self.id} failed"))
-            self._carry_out(self.machine.abandon(one_line(error), self._now()))
-            self.changed()
-            return
-        if isinstance(event, ev.UpdateArrived | ev.Merged):
-            faults.reach("update-journaled" if isinstance(event, ev.UpdateArrived) else "merge-journaled")
-        self._clear_hands(event)
-        self._carry_out(effects)
-        if not done.done():
-            done.set_result(self.machine.state.sequence)
-        self.changed()
+        return _Outcome(event, done, effects, entry, refusal)
+
+    def _conclude(self, outcome: "_Outcome") -> None:
+        """Act on an event that is durable, and answer whoever brought it."""
+        if outcome.entry:
+            if isinstance(outcome.event, ev.UpdateArrived | ev.Merged):
+                faults.reach("update-journaled" if isinstance(outcome.event, ev.UpdateArrived) else "merge-journaled")
+            self._clear_hands(outcome.event)
+            self._carry_out(outcome.effects)
+        if outcome.refusal:
+            _refuse(outcome.done, outcome.refusal)
+        elif outcome.entry and not outcome.done.done():
+            outcome.done.set_result(outcome.entry.sequence)
 
     def _carry_out(self, effects: list[ef.Effect]) -> None:
         for effect in effects:
@@ -164,11 +201,13 @@ class JobRunner:
         with store.open(plan.current) as current:
             draft = store.draft(community_key(self.id, plan.version), current.manifest.spec)
             sums, self._sums = self._sums, None  # void until the merge has succeeded
+            members = self.machine.members(plan)
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
-                change = Change(plan.change.members, (), plan.change.members)
+                whole = tuple(members)
+                change = Change(whole, (), whole)
             else:
-                accumulator, change = sums[1], plan.change
+                accumulator, change = sums[1], Change(plan.added, plan.removed, members)
             try:
                 manifest, peaks = accumulator.commit(
                     change, store.open, current, draft, self._federation.workers.arithmetic
@@ -215,8 +254,8 @@ class JobRunner:
             return
         joined = ev.SiteJoined(at=self._now(), site=session.site, role=session.role, examples=app.examples)
         self.post(joined)
-        for task in self.machine.state.tasks.values():
-            if task.site == session.site and role_of(task) == session.role and task.id not in session.in_hand:
+        for task in self.machine.tasks_of(session.site):
+            if role_of(task) == session.role and task.id not in session.in_hand | self._unsent:
                 session.send(task)
 
     def left(self, site: SiteName, role: DaemonRole) -> None:

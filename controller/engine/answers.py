@@ -7,7 +7,6 @@ from hansa.controller.engine import endings, events, merges, sites
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.models import drop_unneeded
 from hansa.controller.engine.parts import Action, Contribution, Stop
 from hansa.controller.engine.rounds import act, next_round
 
@@ -20,14 +19,13 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     if isinstance(task.work, Init):
         sites.first_version(job, key, event.digest, event.at)
         job.state.phase = "gathering"
-        del job.state.tasks[task.id]
+        job.finish(task.id)
         effects = sites.gathered(job, event.at) or next_round(job, event.at)
     else:
         contribution = Contribution(task=task, model=key, digest=event.digest, facts=event.facts)
         actions = job.rule.pace.on_result(job.pacing, contribution, job.view(event.at))
-        del job.state.tasks[task.id]
-        job.state.models.add(key)
-        job.state.fresh.add(key)
+        job.finish(task.id)
+        job.keep_update(key)
         effects = act(job, actions, event.at)
     job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
     return effects
@@ -45,7 +43,7 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     """A task will not be answered."""
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
-    del job.state.tasks[task.id]
+    job.finish(task.id)
     match task.work:
         case Init():
             return sites.could_not_build(job, task.site, reason, now)
@@ -68,7 +66,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         raise Stale(f"version {event.version} is not being merged")
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
-    weights = {member.task: member.weight for member in plan.change.added}
+    weights = {member.task: member.weight for member in plan.added}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest)
     actions: list[Action] = []
     if pending.forgotten is None:
@@ -79,7 +77,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     effects += act(job, actions, event.at)
     if job.state.queue and job.state.phase == "training":
         effects += merges.start(job, event.at)
-    return effects + drop_unneeded(job)
+    return effects + job.models.drop_idle()
 
 
 def merge_failed(job: Job, event: events.MergeFailed) -> list[Effect]:

@@ -1,5 +1,6 @@
 """What the engine wants done. The controller's shell does it and reports back with events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
@@ -38,7 +39,7 @@ class Change:
 
     added: tuple[Member, ...]
     removed: tuple[Member, ...]
-    members: tuple[Member, ...]
+    members: Sequence[Member]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class MergePlan:
 
     version: int
     current: ModelKey
-    change: Change
+    added: tuple[Member, ...]
+    removed: tuple[Member, ...]
     kept: bool  # the sums go on from the version before
 
 

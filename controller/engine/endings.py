@@ -4,7 +4,6 @@ from hansa.common.job import TargetSpec
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.evaluation import evaluate
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.models import drop_unneeded
 from hansa.controller.engine.state import Status, VersionRecord
 
 LAST_EVALUATION = "evaluation"  # the alarm that ends the wait for it
@@ -21,14 +20,14 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     state.reason = reason
     state.plan = None
     state.queue = []
-    unfinished = job.working()
+    unfinished = job.desk.work()
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
-        del state.tasks[task.id]
+        job.finish(task.id)
     newest = state.history[-1] if state.history else None
-    if newest and newest.version > 0 and not newest.examples and not job.evaluating(newest.version):
+    if newest and newest.version > 0 and not newest.examples and not job.desk.evaluates(newest.version):
         effects += evaluate(job, final=True)
-    if not job.evaluating():
+    if not job.desk.evaluates():
         return [*effects, *end(job, "completed", reason, now)]
     state.alarms = {}
     return [*effects, job.set_alarm(LAST_EVALUATION, now + job.spec.evaluate.timeout)]
@@ -38,27 +37,30 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     """Nothing more will happen."""
     state = job.state
     effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
-    state.tasks = {}
+    for task in list(state.tasks):
+        job.finish(task)
+    for key in list(state.fresh):
+        job.let_go(key)
     state.alarms = {}
     state.plan = None
     state.queue = []
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
-    return [*effects, *drop_unneeded(job), JobEnded(status, reason)]
+    return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
 
 
 def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
     """An evaluation has ended, one way or another: perhaps it was the last of the job, or the target is reached."""
-    if job.state.phase == "closing" and not job.evaluating():
+    if job.state.phase == "closing" and not job.desk.evaluates():
         return end(job, "completed", job.state.reason, now)
     effects: list[Effect] = []
     target = job.spec.stop.target
-    if target and job.state.phase in ("training", "gathering") and not job.evaluating(record.version):
+    if target and job.state.phase in ("training", "gathering") and not job.desk.evaluates(record.version):
         value = record.metrics().get(target.metric)
         if value is not None and _reached(target, value):
             reason = f"target reached: {target.metric} {value:.4f} at version {record.version}"
             effects = close(job, reason, now)
-    return effects + drop_unneeded(job)
+    return effects + job.models.drop_idle()
 
 
 def _reached(target: TargetSpec, value: float) -> bool:

@@ -1,50 +1,105 @@
 """One job under way: what it is, what it remembers, and the small steps that all parts of the engine take."""
 
+from types import MappingProxyType
 from typing import Any
 
 from hansa.common.errors import Stale
-from hansa.common.ids import JobId, SiteName, TaskId, task_id
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, task_id
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train
+from hansa.controller.engine.desk import Desk
 from hansa.controller.engine.effects import SendTask, SetAlarm
+from hansa.controller.engine.models import Models
 from hansa.controller.engine.parts import Composition, View
-from hansa.controller.engine.state import JobState
+from hansa.controller.engine.roster import Roster
+from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
+
+UNDER_WAY = 2  # evaluations per evaluator; a slow one skips versions instead of falling behind for ever
 
 
 class Job:
-    """A job's specification, rule and state. The engine's modules are functions over it."""
+    """A job's specification, rule and state. The engine's modules are functions over it.
+
+    Beside the state stand indices (eligible, free, desk, models), so that an event costs no more than what it changes.
+    They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members, current and
+    history goes through a method here, or tells the index.
+    """
+
+    state: JobState
+    eligible: Roster  # sites that can train: they attend and have examples
+    evaluators: Roster  # that attend
+    free: Roster  # those of them that are not behind
+    desk: Desk
+    models: Models
+    touched: set[int]  # chapters of the history that are newer than the last snapshot
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.id = id_
         self.spec = spec
         self.rule = rule
-        self.state = JobState(submitted=submitted)
         self.pacing = rule.pace.begin()
         self.issued: Receipt | None = None  # the receipt of the event that was handled last
+        self.remember(JobState(submitted=submitted))
+
+    def remember(self, state: JobState) -> None:
+        """Take a state and make the indices that belong to it."""
+        self.state = state
+        self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
+        self.evaluators = Roster(state.evaluators)
+        self.desk = Desk(state.tasks, state.learners)
+        self.free = Roster(site for site in state.evaluators if len(self.desk.evaluations(site)) < UNDER_WAY)
+        self.models = Models(state)
+        self.touched = set()
 
     @property
     def ended(self) -> bool:
         """Whether nothing can happen any more."""
         return self.state.phase == "ended"
 
-    # Sites.
-
-    def eligible(self) -> list[SiteName]:
-        """Return the sites that can train: they attend and have examples."""
-        return sorted(site for site, examples in self.state.learners.items() if examples > 0)
-
     def view(self, now: float) -> View:
         """Return what plugins see."""
         return View(
-            sites=tuple(self.eligible()),
-            busy=frozenset(task.site for task in self.working()),
-            examples=dict(self.state.learners),
+            sites=self.eligible,
+            busy=self.desk.busy,
+            examples=MappingProxyType(self.state.learners),
             version=self.state.version,
             round=self.state.round,
             steps=self.state.steps,
             seed=self.spec.seed,
             now=now,
         )
+
+    # Sites.
+
+    def learner_came(self, site: SiteName, examples: int) -> None:
+        """Enter a learner, or its new number of examples."""
+        if site not in self.state.learners:
+            self.desk.came(site)
+        self.state.learners[site] = examples
+        (self.eligible.add if examples > 0 else self.eligible.discard)(site)
+
+    def learner_went(self, site: SiteName) -> None:
+        """Strike a learner."""
+        del self.state.learners[site]
+        self.eligible.discard(site)
+        self.desk.went(site)
+
+    def evaluator_came(self, site: SiteName) -> None:
+        """Enter an evaluator."""
+        self.state.evaluators.add(site)
+        self.evaluators.add(site)
+        self._mind_load(site)
+
+    def evaluator_went(self, site: SiteName) -> None:
+        """Strike an evaluator."""
+        self.state.evaluators.discard(site)
+        self.evaluators.discard(site)
+        self._mind_load(site)
+
+    def _mind_load(self, site: SiteName) -> None:
+        """Keep account of whether an evaluator is free."""
+        free = site in self.evaluators and len(self.desk.evaluations(site)) < UNDER_WAY
+        (self.free.add if free else self.free.discard)(site)
 
     # Tasks.
 
@@ -61,7 +116,9 @@ class Job:
             validation=self.spec.validation,
             work=work,
         )
-        self.state.tasks[task.id] = task
+        self.desk.add(task)
+        self.models.hold_base(task)
+        self._mind_load(site)
         return SendTask(task)
 
     def open_task(self, task: TaskId, site: SiteName) -> Task:
@@ -71,14 +128,45 @@ class Job:
             raise Stale(f"task {task} is over")
         return held
 
-    def working(self) -> list[Task]:
-        """Return the open tasks that lead to a model."""
-        return [task for task in self.state.tasks.values() if not isinstance(task.work, Evaluate)]
+    def finish(self, task: TaskId) -> Task | None:
+        """Take a task off the desk, however it ended; return it if it was there."""
+        held = self.desk.take(task)
+        if held:
+            self.models.release_base(held)
+            self._mind_load(held.site)
+        return held
 
-    def evaluating(self, version: int | None = None) -> list[Task]:
-        """Return the open evaluations of a version, or of all."""
-        found = [task for task in self.state.tasks.values() if isinstance(task.work, Evaluate)]
-        return [task for task in found if version in (None, getattr(task.work, "version", None))]
+    # Models and versions.
+
+    def keep_update(self, key: ModelKey) -> None:
+        """Keep an update until a merge has taken it."""
+        self.models.add(key)
+        self.models.hold(key)
+        self.state.fresh.add(key)
+
+    def let_go(self, key: ModelKey) -> None:
+        """A merge has taken an update, or none ever will."""
+        self.state.fresh.discard(key)
+        self.models.release(key)
+
+    def enter_version(self, record: VersionRecord, key: ModelKey) -> None:
+        """Make a model the newest community model."""
+        self.models.add(key)
+        self.models.hold(key)
+        if self.state.current is not None:
+            self.models.release(self.state.current)
+        self.state.version, self.state.current = record.version, key
+        self.state.history.append(record)
+        self.touch(record.version)
+
+    def record(self, version: int) -> VersionRecord:
+        """Return a version's record in order to change it."""
+        self.touch(version)
+        return self.state.history[version]
+
+    def touch(self, version: int) -> None:
+        """Take note that a version's record has changed since the last snapshot."""
+        self.touched.add(version // CHAPTER)
 
     # Alarms and receipts.
 

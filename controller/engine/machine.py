@@ -6,28 +6,33 @@ gathering ──► initialising ──► training ⟲ rounds ──► closing
 
 Its parts, each on top of those above it:
 
-    job         what a job is and remembers      models      which models the store must keep
-    evaluation  of community models              endings     how a job ends
+    roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
+    job         what a job is and remembers      evaluation  of community models
+    endings     how a job ends
     merges      from updates to the next model   rounds      what the pacer wants
     sites       who comes and goes; version 0    answers     what sites and workers bring back
+    snapshots   the memory as text
 """
 
-import json
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from pydantic import BaseModel
 
 from hansa.common.errors import Stale
-from hansa.common.ids import JobId, community_key
+from hansa.common.ids import JobId, SiteName, community_key
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Receipt
-from hansa.controller.engine import answers, endings, sites
+from hansa.common.tasks import Receipt, Task
+from hansa.controller.engine import answers, endings, sites, snapshots
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartMerge
+from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartMerge
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.merges import Membership
 from hansa.controller.engine.parts import Composition
 from hansa.controller.engine.rounds import GATHER, act
+from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState
 
 TIME = "time"  # the alarm that ends training
@@ -42,6 +47,7 @@ class Machine:
         self.spec = spec
         self.rule = rule
         self._job = Job(job, spec, rule, submitted)
+        self._saved = 0  # the last event that a snapshot includes
 
     @property
     def state(self) -> JobState:
@@ -81,15 +87,33 @@ class Machine:
             effects.append(StartMerge(self.state.plan))
         return effects
 
-    def snapshot(self) -> str:
-        """Return the whole state as JSON."""
-        return json.dumps({"state": self.state.model_dump_json(), "pacing": self.pacing.model_dump_json()})
+    def snapshot(self) -> Snapshot:
+        """Return the job's memory; of its history only what is new since the last snapshot."""
+        self._saved = self.state.sequence
+        return snapshots.take(self._job)
 
-    def restore(self, snapshot: str) -> None:
-        """Take the state of a snapshot."""
-        held = json.loads(snapshot)
-        self._job.state = JobState.model_validate_json(held["state"])
-        self._job.pacing = type(self.pacing).model_validate_json(held["pacing"])
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take the memory of a snapshot that has all chapters."""
+        snapshots.give_back(self._job, snapshot)
+        self._saved = self.state.sequence
+
+    @property
+    def unsaved(self) -> int:
+        """How many events have come since the last snapshot."""
+        return self.state.sequence - self._saved
+
+    def tasks_of(self, site: SiteName) -> Sequence[Task]:
+        """Return the open tasks of a site."""
+        return self._job.desk.of(site)
+
+    @property
+    def evaluating(self) -> AbstractSet[int]:
+        """The versions that are being evaluated."""
+        return self._job.desk.versions
+
+    def members(self, plan: MergePlan) -> Sequence[Member]:
+        """Return everything that counts once a plan is carried out; it is worked out only if it is read."""
+        return Membership(self._job, plan)
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Apply one event and return what must now be done."""

@@ -1,13 +1,16 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import overload
 
 import numpy as np
 
 from hansa.common.ids import SiteName, community_key
 from hansa.common.tasks import Train
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Change, Effect, Member, MergePlan, StartMerge
+from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Contribution
 from hansa.controller.engine.state import PendingMerge, VersionRecord
@@ -22,59 +25,111 @@ def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
 def start(job: Job, now: float) -> list[Effect]:
     """Start the first merge of the queue."""
     assert job.state.current is not None
+    pending = job.state.queue[0]
+    added = _weighed(job, pending.contributions, now)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
         current=job.state.current,
-        change=_change(job, job.state.queue[0], now),
+        added=added,
+        removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
         kept=job.rule.merge.kept,
     )
     return [StartMerge(job.state.plan)]
 
 
-def _change(job: Job, pending: PendingMerge, now: float) -> Change:
-    """Weigh the contributions and say what they put in the place of what."""
-    contributions = pending.contributions
+def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[Member, ...]:
+    """Let the weigher say what contributions are worth."""
     weights = job.rule.weigh.weigh(contributions, job.view(now)) if contributions else np.zeros(0)
     if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
-    added = tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
-    if not job.rule.merge.remembers:
-        return Change(added, (), added)
-    members, removed = dict(job.state.members), []
-    if pending.forgotten is not None:
-        removed += members.pop(pending.forgotten, [])
+    return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+
+
+def _counted(job: Job, site: SiteName | None) -> list[Member]:
+    """Return what counts of a site before the merge and may go on counting after it."""
+    return job.state.members.get(site, []) if site is not None and job.rule.merge.remembers else []
+
+
+def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
+    """Return what counts of the sites that have something new, once it counts, and what it replaces."""
+    changed: dict[SiteName, list[Member]] = {}
+    removed: list[Member] = []
     for member in added:
-        kept, replaced = _overlay(members.get(member.site, []), member)
-        members[member.site] = [*kept, member]
+        held = changed[member.site] if member.site in changed else _counted(job, member.site)
+        kept, replaced = _overlay(held, member) if job.rule.merge.remembers else (held, [])
+        changed[member.site] = [*kept, member]
         removed += replaced
-    return Change(added, tuple(removed), tuple(m for site in sorted(members) for m in members[site]))
+    return changed, removed
+
+
+def _changed(job: Job, plan: MergePlan) -> dict[SiteName, list[Member]]:
+    """Return what counts of each site that a plan is about, once it is carried out."""
+    return {member.site: [] for member in plan.removed} | _overlaid(job, plan.added)[0]
+
+
+class Membership(Sequence[Member]):
+    """Everything that counts once a plan is carried out: worked out only if somebody asks, as a rebuild of sums does.
+
+    It may be read on a worker thread while the plan is under way: what counts changes only when the plan is done.
+    """
+
+    def __init__(self, job: Job, plan: MergePlan) -> None:
+        self._job, self._plan = job, plan
+
+    @cached_property
+    def _members(self) -> tuple[Member, ...]:
+        before = self._job.state.members if self._job.rule.merge.remembers else {}
+        members = before | _changed(self._job, self._plan)
+        return tuple(member for site in sorted(members) for member in members[site])
+
+    @overload
+    def __getitem__(self, at: int) -> Member: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Member, ...]: ...
+    def __getitem__(self, at: int | slice) -> Member | tuple[Member, ...]:
+        return self._members[at]
+
+    def __len__(self) -> int:
+        return len(self._members)
 
 
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
-    members: dict[SiteName, list[Member]] = {}
-    for member in plan.change.members:
-        members.setdefault(member.site, []).append(member)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
-        contributions={member.site: member.weight for member in plan.change.added},
+        contributions={member.site: member.weight for member in plan.added},
         staleness={c.site: _staleness(job, c) for c in pending.contributions},
         lost=pending.lost,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )
-    state.history.append(record)
     state.plan = None
-    state.version = event.version
-    state.current = community_key(job.id, event.version)
-    state.models.add(state.current)
-    state.members = members
-    state.fresh -= {c.model for c in pending.contributions}
     state.steps += sum(c.facts.steps for c in pending.contributions)
+    state.bytes_up += event.bytes_up
+    state.bytes_down += event.bytes_down
+    job.enter_version(record, community_key(job.id, event.version))
+    _count(job, plan)
+    for c in pending.contributions:
+        job.let_go(c.model)
+
+
+def _count(job: Job, plan: MergePlan) -> None:
+    """Let count what a plan says, in the place of what it replaces."""
+    members = job.state.members
+    changed = _changed(job, plan)
+    if not job.rule.merge.remembers:
+        changed = {site: [] for site in members} | changed
+    for site, held in changed.items():
+        for member in held:
+            job.models.hold(member.model)
+        for member in members.pop(site, []):
+            job.models.release(member.model)
+        if held:
+            members[site] = held
 
 
 def _staleness(job: Job, c: Contribution) -> tuple[int, int]:

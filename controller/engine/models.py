@@ -1,18 +1,68 @@
-"""Which models the store must keep, and which may go."""
+"""Which models the store must keep, and which may go.
 
-from typing import Any
+A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
+made of it, or it is that model.
+"""
 
+from collections import Counter
+
+from hansa.common.ids import ModelKey
+from hansa.common.tasks import Init, Task
 from hansa.controller.engine.effects import DropModels, Effect
-from hansa.controller.engine.job import Job
+from hansa.controller.engine.state import JobState
 
 
-def drop_unneeded(job: Job) -> list[Effect]:
-    """Forget models that neither a task, a merge to come, nor the check of the last merge needs."""
-    state = job.state
-    bases: set[Any] = {getattr(task.work, "model", None) for task in state.tasks.values()}
-    fresh = set() if job.ended else state.fresh
-    counted = {member.model for held in state.members.values() for member in held}
-    needed = bases | fresh | counted | {state.current}
-    unneeded = tuple(sorted(state.models - needed))
-    state.models -= set(unneeded)
-    return [DropModels(unneeded)] if unneeded else []
+class Models:
+    """Counts the reasons to keep each model; it can be made anew from a job's state at any time."""
+
+    def __init__(self, state: JobState) -> None:
+        self._stored = state.models
+        self._reasons: Counter[ModelKey] = Counter()
+        self._idle = set(self._stored)  # in the store for no reason
+        for task in state.tasks.values():
+            self.hold_base(task)
+        for key in state.fresh:
+            self.hold(key)
+        for members in state.members.values():
+            for member in members:
+                self.hold(member.model)
+        if state.current is not None:
+            self.hold(state.current)
+
+    def add(self, key: ModelKey) -> None:
+        """Take note of a model in the store; whoever needs it says so with `hold`."""
+        self._stored.add(key)
+        if not self._reasons[key]:
+            self._idle.add(key)
+
+    def hold(self, key: ModelKey) -> None:
+        """Keep a model for one more reason."""
+        self._reasons[key] += 1
+        self._idle.discard(key)
+
+    def release(self, key: ModelKey) -> None:
+        """Take one reason away."""
+        self._reasons[key] -= 1
+        if not self._reasons[key]:
+            del self._reasons[key]
+            if key in self._stored:
+                self._idle.add(key)
+
+    def hold_base(self, task: Task) -> None:
+        """Keep the model that a task starts from."""
+        if not isinstance(task.work, Init):
+            self.hold(task.work.model)
+
+    def release_base(self, task: Task) -> None:
+        """A task no longer needs its model."""
+        if not isinstance(task.work, Init):
+            self.release(task.work.model)
+
+    def drop_idle(self) -> list[Effect]:
+        """Forget the models that nobody needs."""
+        if not self._idle:
+            return []
+        dropped = tuple(sorted(self._idle))
+        self._stored -= self._idle
+        self._idle = set()
+        return [DropModels(dropped)]

@@ -15,7 +15,7 @@ GATHER = "gather"  # the alarm that ends the wait for sites
 
 def next_round(job: Job, now: float) -> list[Effect]:
     """Begin the next round, or wait if too few sites are here."""
-    if len(job.eligible()) < job.spec.sites.min:
+    if len(job.eligible) < job.spec.sites.min:
         job.state.phase = "gathering"
         job.state.reason = f"waiting for {job.spec.sites.min} sites"
         return [wait_for_sites(job, now)]
@@ -39,7 +39,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case NextRound():
                 effects += next_round(job, now)
             case Withdraw(task, reason):
-                withdrawn = job.state.tasks.pop(task, None)
+                withdrawn = job.finish(task)
                 if withdrawn:
                     effects.append(WithdrawTask(withdrawn, reason))
             case MergeNow(contributions, lost):

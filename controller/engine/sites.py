@@ -16,12 +16,12 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     if event.role == "evaluator":
         if event.site in job.state.evaluators:
             raise Stale(f"evaluator {event.site} is known")
-        job.state.evaluators.add(event.site)
+        job.evaluator_came(event.site)
         return []
     if job.state.learners.get(event.site) == event.examples:
         raise Stale(f"learner {event.site} is known")
-    job.state.learners[event.site] = event.examples
-    if job.state.phase == "initialising" and not job.working():
+    job.learner_came(event.site, event.examples)
+    if job.state.phase == "initialising" and not job.desk.busy:
         return ask_for_model(job, event.at)
     if job.state.phase == "training":
         return act(job, job.rule.pace.on_joined(job.pacing, event.site, job.view(event.at)), event.at)
@@ -43,16 +43,17 @@ def unfit(job: Job, event: events.SiteUnfit) -> list[Effect]:
 def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     if event.site not in job.state.evaluators:
         raise Stale(f"evaluator {event.site} is not here")
-    job.state.evaluators.discard(event.site)
+    job.evaluator_went(event.site)
     effects: list[Effect] = []
-    for task in [task for task in job.evaluating() if task.site == event.site]:
+    for task in job.desk.evaluations(event.site):
         effects += endings.judge(job, settle(job, task, None, "the site left"), event.at)
     return effects
 
 
 def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
-    if job.state.learners.pop(event.site, None) is None:
+    if event.site not in job.state.learners:
         raise Stale(f"learner {event.site} is not here")
+    job.learner_went(event.site)
     effects: list[Effect] = []
     if job.state.phase == "initialising":
         effects = _ask_another(job, event.site, event.at)
@@ -65,7 +66,7 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
 
 def gathered(job: Job, now: float) -> list[Effect]:
     """Go on from gathering once enough sites are here."""
-    if job.state.phase != "gathering" or len(job.eligible()) < job.spec.sites.min:
+    if job.state.phase != "gathering" or len(job.eligible) < job.spec.sites.min:
         return []
     job.state.status = "running"
     job.state.reason = ""
@@ -80,7 +81,7 @@ def mind_absence(job: Job, now: float) -> list[Effect]:
     """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
     if job.state.phase not in ("initialising", "training"):
         return []
-    if job.state.plan is not None or any(task.site in job.state.learners for task in job.working()):
+    if job.state.plan is not None or job.desk.somebody_works:
         job.state.alarms.pop(GATHER, None)
     elif GATHER not in job.state.alarms:
         return [wait_for_sites(job, now)]
@@ -91,10 +92,10 @@ def too_few(job: Job) -> str:
     """Say who is missing."""
     wait = f"{job.spec.sites.wait:g} s"
     if job.state.phase != "gathering":
-        awaited = sorted({task.site for task in job.working()})
+        awaited = sorted(job.desk.busy)
         away = f": {', '.join(awaited)}" if awaited else ""
         return f"the sites that round {job.state.round} waits for did not come back in {wait}{away}"
-    here = job.eligible()
+    here = job.eligible
     names = f" ({', '.join(here)})" if here else ""
     empty = sorted(site for site, examples in job.state.learners.items() if not examples)
     without = f"; without examples: {', '.join(empty)}" if empty else ""
@@ -106,9 +107,9 @@ def too_few(job: Job) -> str:
 
 def ask_for_model(job: Job, now: float) -> list[Effect]:
     """Ask a site that has not been asked in vain to build version 0."""
-    candidates = [site for site in job.eligible() if site not in job.state.init_tried]
+    candidates = [site for site in job.eligible if site not in job.state.init_tried]
     if not candidates:
-        if job.eligible():
+        if job.eligible:
             return endings.end(job, "failed", "no site could build the first model", now)
         return []  # all are away; the next to join is asked
     return [job.issue(candidates[0], 0, Init())]
@@ -117,22 +118,19 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
 def could_not_build(job: Job, site: SiteName, reason: str, now: float) -> list[Effect]:
     """Ask another site for version 0."""
     job.state.init_tried.add(site)
-    if not set(job.eligible()) - job.state.init_tried:
+    if not set(job.eligible) - job.state.init_tried:
         return endings.end(job, "failed", f"site {site} could not build the first model: {reason}", now)
     return ask_for_model(job, now)
 
 
 def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
-    under_way = [task for task in job.working() if task.site == gone]
+    under_way = job.desk.work(gone)
     if not under_way:
         return []
-    del job.state.tasks[under_way[0].id]
+    job.finish(under_way[0].id)
     return ask_for_model(job, now)
 
 
 def first_version(job: Job, key: ModelKey, digest: str, at: float) -> None:
     """Enter version 0."""
-    job.state.version = 0
-    job.state.current = key
-    job.state.models.add(key)
-    job.state.history.append(VersionRecord(version=0, round=0, at=at, digest=digest))
+    job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)

@@ -11,6 +11,7 @@ from hansa.common.tasks import Evaluation, Receipt, Task, Value
 from hansa.controller.engine.effects import Member, MergePlan
 from hansa.controller.engine.parts import Contribution
 
+CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "initialising", "training", "closing", "ended"]
 
@@ -99,4 +100,8 @@ class JobState(BaseModel):
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
     init_tried: set[SiteName] = set()
-    history: list[VersionRecord] = []
+    bytes_up: int = 0  # of all versions
+    bytes_down: int = 0
+    reported: int | None = None  # the newest version that some evaluator has measured
+    evaluated: int | None = None  # the newest that all who were asked have measured, or have failed to
+    history: list[VersionRecord] = []  # by version, from 0 on

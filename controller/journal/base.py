@@ -1,10 +1,12 @@
 """The contract of a journal. Methods block; the controller calls them from one worker thread."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.common.errors import Broken
 from hansa.common.ids import JobId
+from hansa.controller.engine.snapshots import Snapshot
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Journal(ABC):
         """Enter a job; harmless if the same record is there already."""
 
     @abstractmethod
-    def append(self, job: JobId, entry: Entry) -> None:
-        """Append an entry; repeating the last one is harmless, a gap or a conflict raises Broken."""
+    def append(self, job: JobId, entries: Sequence[Entry]) -> None:
+        """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
 
     @abstractmethod
     def jobs(self) -> list[JobRecord]:
@@ -45,16 +47,27 @@ class Journal(ABC):
         """Return a job's entries in order, those with a higher number than `after`."""
 
     @abstractmethod
-    def save_snapshot(self, job: JobId, sequence: int, snapshot: str) -> None:
-        """Keep a job's state as of an entry, instead of an older snapshot."""
+    def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
+        """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
 
     @abstractmethod
-    def snapshot(self, job: JobId) -> tuple[int, str] | None:
-        """Return the newest snapshot and the number of the entry it includes."""
+    def snapshot(self, job: JobId) -> Snapshot | None:
+        """Return the newest snapshot with all chapters."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the journal."""
+
+
+def missing(job: JobId, entries: Sequence[Entry], held: Sequence[Entry], last: int) -> Sequence[Entry]:
+    """Return those of some new entries that a journal lacks. `held` are those from the first new number on."""
+    first = entries[0].sequence
+    if first < 1 or last < first - 1 or len(held) > len(entries):
+        raise gap(job, first, last)
+    for old, new in zip(held, entries, strict=False):
+        if old != new:
+            raise conflict(job, new.sequence)
+    return entries[len(held) :]
 
 
 def conflict(job: JobId, sequence: int) -> Broken:

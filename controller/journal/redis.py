@@ -1,23 +1,26 @@
 """The journal in Redis: a stream per job, whose ids are the entries' numbers."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
 
 from hansa.common.ids import JobId
-from hansa.controller.journal.base import Entry, JobRecord, Journal, conflict, gap
+from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
 from hansa.controller.redis_space import RedisSpace
 
-# One key, so it is atomic and works in a cluster. Returns {} or {number of the last entry, its event, its receipt}.
+# One key, so it is atomic and works in a cluster. The arguments are the number of the first entry, then event and
+# receipt of each. Returns {} or, if they do not follow the last entry, its number.
 APPEND = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local last = 0
 if #tail > 0 then last = tonumber(string.match(tail[1][1], '^%d+')) end
-if last == tonumber(ARGV[1]) - 1 and last >= 0 then
-  redis.call('XADD', KEYS[1], ARGV[1] .. '-0', 'event', ARGV[2], 'receipt', ARGV[3])
-  return {}
+local first = tonumber(ARGV[1])
+if last ~= first - 1 then return {last} end
+for i = 2, #ARGV, 2 do
+  local id = string.format('%d-0', first + i / 2 - 1)
+  redis.call('XADD', KEYS[1], id, 'event', ARGV[i], 'receipt', ARGV[i + 1])
 end
-if #tail > 0 and last == tonumber(ARGV[1]) then return {last, tail[1][2][2], tail[1][2][4]} end
-return {last}
+return {}
 """
 
 
@@ -33,15 +36,17 @@ class RedisJournal(Journal):
         with self._space.answering():
             self._space.client.hsetnx(self._space.key("jobs"), record.id, text)
 
-    def append(self, job: JobId, entry: Entry) -> None:
-        """Append an entry; repeating the same is harmless, a gap or a conflict raises Broken."""
-        words = (entry.sequence, entry.event, entry.receipt)
+    def append(self, job: JobId, entries: Sequence[Entry]) -> None:
+        """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
+        first = entries[0].sequence
+        words = [word for entry in entries for word in (entry.event, entry.receipt)]
         with self._space.answering():
-            answer: list[Any] = self._space.client.eval(APPEND, 1, self._space.key("journal", job), *words)
-        if len(answer) == 1:
-            raise gap(job, entry.sequence, answer[0])
-        if answer and [part.decode() for part in answer[1:]] != [entry.event, entry.receipt]:
-            raise conflict(job, entry.sequence)
+            answer: list[int] = self._space.client.eval(APPEND, 1, self._space.key("journal", job), first, *words)
+        if answer:
+            held = self.entries(job, first - 1) if first >= 1 else []
+            rest = missing(job, entries, held, answer[0])
+            if rest:
+                self.append(job, rest)
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
@@ -59,19 +64,22 @@ class RedisJournal(Journal):
             for number, fields in rows
         ]
 
-    def save_snapshot(self, job: JobId, sequence: int, snapshot: str) -> None:
-        """Keep a job's state as of an entry, instead of an older snapshot."""
+    def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
+        """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
+        fields = {"sequence": str(snapshot.sequence), "state": snapshot.state}
+        fields |= {str(number): text for number, text in snapshot.chapters.items()}
         with self._space.answering():
-            self._space.client.set(self._space.key("snapshot", job), f"{sequence} {snapshot}")
+            self._space.client.hset(self._space.key("snapshot", job), mapping=fields)  # one command: all or none
 
-    def snapshot(self, job: JobId) -> tuple[int, str] | None:
-        """Return the newest snapshot and the number of the entry it includes."""
+    def snapshot(self, job: JobId) -> Snapshot | None:
+        """Return the newest snapshot with all chapters."""
         with self._space.answering():
-            held = self._space.client.get(self._space.key("snapshot", job))
-        if held is None:
+            held = self._space.client.hgetall(self._space.key("snapshot", job))
+        if not held:
             return None
-        sequence, _, text = held.decode().partition(" ")
-        return int(sequence), text
+        fields = {name.decode(): text.decode() for name, text in held.items()}
+        sequence, state = int(fields.pop("sequence")), fields.pop("state")
+        return Snapshot(sequence, state, {int(number): text for number, text in fields.items()})
 
     def close(self) -> None:
         """Nothing to do: the space is closed by whoever opened it."""

@@ -1,21 +1,27 @@
 """The journal in an SQLite file: a write-ahead log, synced at each append."""
 
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hansa.common.errors import Broken, StoreFailed
 from hansa.common.ids import JobId
-from hansa.controller.journal.base import Entry, JobRecord, Journal, conflict, gap
+from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
 
-SCHEMA = 1
+SCHEMA = 2
 TABLES = """
 create table if not exists jobs (id text primary key, spec text not null, at real not null);
 create table if not exists entries (
     job text not null, sequence integer not null, event text not null, receipt text not null,
     primary key (job, sequence)
 ) without rowid;
-create table if not exists snapshots (job text primary key, sequence integer not null, snapshot text not null);
+create table if not exists snapshots (job text primary key, sequence integer not null, state text not null);
+create table if not exists chapters (
+    job text not null, number integer not null, text text not null, primary key (job, number)
+);
 """
 
 
@@ -26,9 +32,10 @@ class SqliteJournal(Journal):
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             found = self._db.execute("pragma user_version").fetchone()[0]
-            if found > SCHEMA:
+            if found not in (0, SCHEMA):
                 self._db.close()
-                raise Broken(f"{path} was written by a newer Hansa (format {found}, this one knows {SCHEMA})")
+                age = "a newer" if found > SCHEMA else "an older"
+                raise Broken(f"{path} was written by {age} Hansa (format {found}, this one knows {SCHEMA})")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")  # durable before it is acknowledged, also when power fails
             self._db.executescript(TABLES)
@@ -40,19 +47,15 @@ class SqliteJournal(Journal):
         """Enter a job; harmless if the same record is there already."""
         self._do("insert or ignore into jobs values (?, ?, ?)", record.id, record.spec, record.at)
 
-    def append(self, job: JobId, entry: Entry) -> None:
-        """Append an entry; repeating the same is harmless, a gap or a conflict raises Broken."""
-        tail = self._do(
-            "select sequence, event, receipt from entries where job = ? order by sequence desc limit 1", job
-        )
-        last = tail[0][0] if tail else 0
-        if tail and last == entry.sequence:
-            if tail[0][1:] != (entry.event, entry.receipt):
-                raise conflict(job, entry.sequence)
-            return
-        if last != entry.sequence - 1 or entry.sequence < 1:
-            raise gap(job, entry.sequence, last)
-        self._do("insert into entries values (?, ?, ?, ?)", job, entry.sequence, entry.event, entry.receipt)
+    def append(self, job: JobId, entries: Sequence[Entry]) -> None:
+        """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
+        tail = self._do("select max(sequence) from entries where job = ?", job)
+        last = tail[0][0] or 0
+        held = self.entries(job, entries[0].sequence - 1) if last >= entries[0].sequence else []
+        new = missing(job, entries, held, last)
+        with self._together():
+            for entry in new:
+                self._do("insert into entries values (?, ?, ?, ?)", job, entry.sequence, entry.event, entry.receipt)
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
@@ -64,18 +67,33 @@ class SqliteJournal(Journal):
         query = "select sequence, event, receipt from entries where job = ? and sequence > ? order by sequence"
         return [Entry(*row) for row in self._do(query, job, after)]
 
-    def save_snapshot(self, job: JobId, sequence: int, snapshot: str) -> None:
-        """Keep a job's state as of an entry, instead of an older snapshot."""
-        self._do("insert or replace into snapshots values (?, ?, ?)", job, sequence, snapshot)
+    def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
+        """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
+        with self._together():
+            self._do("insert or replace into snapshots values (?, ?, ?)", job, snapshot.sequence, snapshot.state)
+            for number, text in snapshot.chapters.items():
+                self._do("insert or replace into chapters values (?, ?, ?)", job, number, text)
 
-    def snapshot(self, job: JobId) -> tuple[int, str] | None:
-        """Return the newest snapshot and the number of the entry it includes."""
-        rows = self._do("select sequence, snapshot from snapshots where job = ?", job)
-        return (rows[0][0], rows[0][1]) if rows else None
+    def snapshot(self, job: JobId) -> Snapshot | None:
+        """Return the newest snapshot with all chapters."""
+        rows = self._do("select sequence, state from snapshots where job = ?", job)
+        chapters = dict(self._do("select number, text from chapters where job = ? order by number", job))
+        return Snapshot(rows[0][0], rows[0][1], chapters) if rows else None
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Make what is done inside one step, durable as a whole."""
+        try:
+            self._do("begin")
+            yield
+            self._do("commit")
+        finally:
+            if self._db.in_transaction:
+                self._do("rollback")
 
     def _do(self, statement: str, *values: object) -> list[Any]:
         try:

@@ -1,5 +1,7 @@
 """The semi-synchronous pacer: rounds of equal length instead of equal work (Stripelis and Ambite, 2021)."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from hansa.common.ids import SiteName
@@ -30,14 +32,13 @@ class SemiSync(Sync):
         """Return the state to start from."""
         return SemiSyncState()
 
-    def ask(self, state: SyncState, site: SiteName, view: View) -> Ask:
-        """Give a site the steps that fit; the job's epochs while it has not been measured."""
+    def asks(self, state: SyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
+        """Give each site the steps that fit; the job's epochs while it has not been measured."""
         assert isinstance(state, SemiSyncState)
-        measured = {s: t for s, t in state.seconds_per_epoch.items() if s in view.sites}
-        if site not in measured:
-            return Ask(site)
-        length = self.periods * max(measured.values())
-        return Ask(site, steps=max(1, int(length / state.seconds_per_step[site])))
+        measured = {site: seconds for site, seconds in state.seconds_per_epoch.items() if site in view.sites}
+        length = self.periods * max(measured.values(), default=0)
+        steps = {site: max(1, int(length / state.seconds_per_step[site])) for site in sites if site in measured}
+        return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
         """Measure the site's speed, then go on as in any round."""

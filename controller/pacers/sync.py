@@ -73,11 +73,11 @@ class Sync(Pacer):
         state.asked, state.received, state.lost = {}, {}, {}
         state.failed, state.reissued, state.phase = set(), False, "open"
         state.waiting = set(chosen)
-        return [*(self.ask(state, site, view) for site in chosen), *self._wake(view)]
+        return [*self.asks(state, chosen, view), *self._wake(view)]
 
-    def ask(self, state: SyncState, site: SiteName, view: View) -> Ask:
-        """Return what a site is asked for: the job's epochs."""
-        return Ask(site)
+    def asks(self, state: SyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
+        """Return what the sites of a round are asked for: the job's epochs."""
+        return [Ask(site) for site in sites]
 
     def on_asked(self, state: BaseModel, task: Task) -> None:
         """Remember the task of each site."""
@@ -141,8 +141,7 @@ class Sync(Pacer):
         return max(1, min(int(share), len(state.asked)))
 
     def _close_if_complete(self, state: SyncState, view: View) -> list[Action]:
-        present = state.waiting & set(view.sites)
-        if present:
+        if any(site in view.sites for site in state.waiting):
             return []
         if not state.received and state.failed == set(state.asked):
             site = min(state.failed)

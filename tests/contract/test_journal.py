@@ -8,6 +8,7 @@ import pytest
 
 from hansa.common.errors import Broken
 from hansa.common.ids import JobId
+from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
 from hansa.controller.journal.sqlite import SCHEMA
 from hansa.controller.redis_space import RedisSpace
@@ -46,7 +47,7 @@ def journal(reopen: Open) -> Journal:
 
 def _fill(journal: Journal, job: JobId, *events: str) -> None:
     for sequence, event in enumerate(events, start=1):
-        journal.append(job, Entry(sequence, event))
+        journal.append(job, [Entry(sequence, event)])
 
 
 def _events(journal: Journal, job: JobId) -> list[str]:
@@ -55,8 +56,8 @@ def _events(journal: Journal, job: JobId) -> list[str]:
 
 def test_events_come_back_in_order_and_apart_by_job(journal: Journal) -> None:
     for sequence in range(1, 25):
-        journal.append(A, Entry(sequence, f"a{sequence}", f"receipt {sequence}"))
-        journal.append(B, Entry(sequence, f"b{sequence}"))
+        journal.append(A, [Entry(sequence, f"a{sequence}", f"receipt {sequence}")])
+        journal.append(B, [Entry(sequence, f"b{sequence}")])
     assert journal.entries(A) == [Entry(i, f"a{i}", f"receipt {i}") for i in range(1, 25)]
     assert journal.entries(B) == [Entry(i, f"b{i}") for i in range(1, 25)]
 
@@ -83,7 +84,7 @@ def test_any_text_is_kept_as_it_is(journal: Journal) -> None:
 def test_repeating_an_event_is_harmless(journal: Journal) -> None:
     _fill(journal, A, "one", "two")
     for _ in range(3):
-        journal.append(A, Entry(3, "three", "receipt"))
+        journal.append(A, [Entry(3, "three", "receipt")])
     assert journal.entries(A) == [Entry(1, "one"), Entry(2, "two"), Entry(3, "three", "receipt")]
 
 
@@ -91,9 +92,9 @@ def test_repeating_an_event_with_other_contents_is_refused(journal: Journal) -> 
     _fill(journal, A, "one", "two")
     for other in (Entry(2, "other"), Entry(2, "two", "receipt")):
         with pytest.raises(Broken, match="j-a: entry 2 is in the journal already"):
-            journal.append(A, other)
+            journal.append(A, [other])
     with pytest.raises(Broken, match="j-a: entry 1 "):
-        journal.append(A, Entry(1, "other"))
+        journal.append(A, [Entry(1, "other")])
     assert _events(journal, A) == ["one", "two"]
 
 
@@ -101,16 +102,16 @@ def test_repeating_an_event_with_other_contents_is_refused(journal: Journal) -> 
 def test_a_gap_is_refused(journal: Journal, sequence: int) -> None:
     _fill(journal, A, "one", "two")
     with pytest.raises(Broken, match=f"j-a: entry {sequence} cannot follow entry 2"):
-        journal.append(A, Entry(sequence, "late"))
-    journal.append(A, Entry(3, "three"))
+        journal.append(A, [Entry(sequence, "late")])
+    journal.append(A, [Entry(3, "three")])
     assert _events(journal, A) == ["one", "two", "three"]
 
 
 def test_the_first_event_is_number_one(journal: Journal) -> None:
     for sequence in (0, 2):
         with pytest.raises(Broken):
-            journal.append(A, Entry(sequence, "x"))
-    journal.append(A, Entry(1, "x"))
+            journal.append(A, [Entry(sequence, "x")])
+    journal.append(A, [Entry(1, "x")])
     assert _events(journal, A) == ["x"]
 
 
@@ -118,13 +119,39 @@ def test_a_job_has_no_snapshot_until_one_is_saved_and_then_the_newest(reopen: Op
     journal = reopen()
     assert journal.snapshot(A) is None
     _fill(journal, A, "one", "two", "three")
-    journal.save_snapshot(A, 1, "first")
-    journal.save_snapshot(B, 7, "another job's")
-    journal.save_snapshot(A, 3, "second")
-    assert journal.snapshot(A) == (3, "second")
-    assert journal.snapshot(B) == (7, "another job's")
-    assert reopen().snapshot(A) == (3, "second")
+    journal.save_snapshot(A, Snapshot(1, "first", {}))
+    journal.save_snapshot(B, Snapshot(7, "another job's", {0: "its history"}))
+    journal.save_snapshot(A, Snapshot(3, "second", {}))
+    assert journal.snapshot(A) == Snapshot(3, "second", {})
+    assert journal.snapshot(B) == Snapshot(7, "another job's", {0: "its history"})
+    assert reopen().snapshot(A) == Snapshot(3, "second", {})
     assert _events(journal, A) == ["one", "two", "three"]
+
+
+def test_a_snapshot_replaces_the_chapters_that_it_brings_and_keeps_the_others(reopen: Open) -> None:
+    journal = reopen()
+    journal.save_snapshot(A, Snapshot(1, "first", {0: "zero", 1: "one"}))
+    journal.save_snapshot(A, Snapshot(2, "second", {1: "one and more", 2: "two"}))
+    whole = Snapshot(2, "second", {0: "zero", 1: "one and more", 2: "two"})
+    assert journal.snapshot(A) == whole
+    assert reopen().snapshot(A) == whole
+
+
+def test_several_events_are_appended_together_and_may_be_repeated(journal: Journal) -> None:
+    _fill(journal, A, "one")
+    entries = [Entry(2, "two", "receipt"), Entry(3, "three"), Entry(4, "four")]
+    for _ in range(2):
+        journal.append(A, entries)
+    journal.append(A, [*entries[1:], Entry(5, "five")])  # the first two of these are known
+    assert journal.entries(A, 1) == [*entries, Entry(5, "five")]
+
+
+@pytest.mark.parametrize("entries", [["three", "other"], ["other", "four"], ["other", "four", "five"]])
+def test_of_several_events_that_contradict_the_journal_none_is_kept(journal: Journal, entries: list[str]) -> None:
+    _fill(journal, A, "one", "two", "three", "four")
+    with pytest.raises(Broken, match=r"j-a: entry [34] is in the journal already"):
+        journal.append(A, [Entry(3 + i, text) for i, text in enumerate(entries)])
+    assert _events(journal, A) == ["one", "two", "three", "four"]
 
 
 def test_jobs_come_back_in_the_order_of_their_submission(journal: Journal) -> None:
@@ -139,7 +166,7 @@ def test_jobs_come_back_in_the_order_of_their_submission(journal: Journal) -> No
 def test_creating_a_job_again_is_harmless(journal: Journal) -> None:
     record = JobRecord(A, "{}", 1.25)
     journal.create(record)
-    journal.append(A, Entry(1, "one"))
+    journal.append(A, [Entry(1, "one")])
     journal.create(record)
     assert journal.jobs() == [record]
     assert _events(journal, A) == ["one"]
@@ -154,8 +181,8 @@ def test_everything_is_there_when_the_journal_is_opened_again(reopen: Open) -> N
     again = reopen()
     assert again.jobs() == [record]
     assert _events(again, A) == ["one", "two"]
-    again.append(A, Entry(2, "two"))
-    again.append(A, Entry(3, "three"))
+    again.append(A, [Entry(2, "two")])
+    again.append(A, [Entry(3, "three")])
     assert _events(again, A) == ["one", "two", "three"]
 
 

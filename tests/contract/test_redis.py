@@ -82,12 +82,12 @@ def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(t
     server = RedisServer(tmp_path / "redis", durable=False).start()
     space = RedisSpace(server.url)
     journal = RedisJournal(space)
-    journal.append(JobId("j"), Entry(1, "one"))
-    journal.append(JobId("j"), Entry(2, "two"))
+    journal.append(JobId("j"), [Entry(1, "one")])
+    journal.append(JobId("j"), [Entry(2, "two")])
     server.kill()
     server.start()
     with pytest.raises(Broken, match="entry 3 cannot follow entry 0: the journal lost entries"):
-        journal.append(JobId("j"), Entry(3, "three"))
+        journal.append(JobId("j"), [Entry(3, "three")])
     space.close()
     server.kill()
 
@@ -146,7 +146,7 @@ def test_a_cluster_works(tmp_path: Path) -> None:
         pass
     with opened(f"redis+cluster://127.0.0.1:{server.port}", tmp_path) as held:
         put(held.store)
-        held.journal.append(JobId("j"), Entry(1, "one", "receipt"))
+        held.journal.append(JobId("j"), [Entry(1, "one", "receipt")])
         assert held.journal.entries(JobId("j")) == [Entry(1, "one", "receipt")]
         assert held.store.keys() == [KEY]
         held.store.delete(KEY)

@@ -46,7 +46,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     assert play.update(first[1], n_train=30) == []
     (plan,) = plans(play.update(first[0], n_train=10))
     assert (plan.version, plan.current) == (1, "j1/u1")
-    assert [(part.site, part.model, part.weight) for part in plan.change.added] == [
+    assert [(part.site, part.model, part.weight) for part in plan.added] == [
         ("a", "j1/u2", 10.0),
         ("b", "j1/u3", 30.0),
     ]
@@ -159,7 +159,7 @@ def test_at_the_deadline_a_round_with_a_quorum_is_merged_without_the_late() -> N
     play.update(tasks["a"])
     effects = play.ring("round-1-1")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 30 s"}
 
@@ -187,7 +187,7 @@ def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_m
     assert set(play.tasks(Train)) == {"b"}
     effects = play.ring("round-1-2")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
 
 
 def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
@@ -196,7 +196,7 @@ def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
     play.update(tasks["a"])
     play.ring("round-1-1")
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.change.added] == ["a", "b"]
+    assert [part.site for part in plan.added] == ["a", "b"]
     assert play.ring("round-1-2") == []  # merging already
 
 
@@ -205,7 +205,7 @@ def test_a_round_without_any_answer_makes_a_version_without_contributions() -> N
     play.training("a", "b")
     play.ring("round-1-1")
     (plan,) = plans(play.ring("round-1-2"))
-    assert plan.change.added == ()
+    assert plan.added == ()
     assert [task.site for task in sent(play.merged())] == ["a", "b"]
     assert set(play.machine.state.history[-1].lost) == {"a", "b"}
 
@@ -246,7 +246,7 @@ def test_a_round_goes_on_without_a_site_that_left_if_the_others_make_a_quorum() 
     play.update(tasks["a"])
     effects = play.leave("b")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].change.added] == ["a"]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "the site left"}
 
@@ -260,7 +260,7 @@ def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when
     play.join("b")
     play.update(tasks["a"])
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.change.added] == ["a", "b"]
+    assert [part.site for part in plan.added] == ["a", "b"]
     play.merged()
     assert play.machine.state.history[-1].lost == {}
 
@@ -297,7 +297,7 @@ def test_a_failed_task_is_lost_and_the_others_are_merged() -> None:
     tasks = play.training("a", "b")
     assert play.fail(tasks["a"]) == []
     (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.change.added] == ["b"]
+    assert [part.site for part in plan.added] == ["b"]
     assert set(play.tasks(Train)) == set()
     effects = play.merged()
     assert play.machine.state.history[-1].lost == {"a": "out of memory"}
@@ -738,10 +738,10 @@ def test_the_last_merges_contributions_stay_and_older_ones_go() -> None:
     play = Play()
     play.training("a", "b")
     play.round()
-    first = {part.model for part in plans(play.effects)[-1].change.added}
+    first = {part.model for part in plans(play.effects)[-1].added}
     assert not first & dropped(play.effects)
     play.round()
-    second = {part.model for part in plans(play.effects)[-1].change.added}
+    second = {part.model for part in plans(play.effects)[-1].added}
     assert first <= dropped(play.effects)
     assert not second & dropped(play.effects)
     assert play.machine.state.models == {"j1/v2", *second}

@@ -92,8 +92,8 @@ class AnyOrder:
         self.merging = plan.version
         assert plan.version == state.version + 1
         assert plan.current == state.current
-        assert len({part.site for part in plan.change.added}) == len(plan.change.added), "a site counts twice"
-        for part in plan.change.added:
+        assert len({part.site for part in plan.added}) == len(plan.added), "a site counts twice"
+        for part in plan.added:
             task = self.asked[part.task]
             assert isinstance(task.work, Train)
             assert (task.site, task.round, task.work.version) == (part.site, state.round, state.version)
@@ -212,7 +212,7 @@ class AnyOrder:
         state = self.play.machine.state
         needed = {task.work.model for task in state.tasks.values() if not isinstance(task.work, Init)}
         if state.plan:
-            needed |= {state.plan.current, *(part.model for part in state.plan.change.members)}
+            needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
         needed |= {member.model for held in state.members.values() for member in held}
         needed |= {state.current} if state.current else set()
         if not self.play.machine.ended:
