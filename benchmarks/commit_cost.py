@@ -28,7 +28,7 @@ from light_sites import light_payload, light_spec
 
 from hansa.common.frames import Sealer, cut
 from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.memory import hand_over_quickly, keep_freed_memory
+from hansa.common.memory import keep_freed_memory
 from hansa.common.model import ModelSpec
 from hansa.controller.backends import opened
 from hansa.controller.community import accumulator as tier
@@ -328,7 +328,6 @@ def main() -> None:
     options = parser.parse_args()
     end_in_order()
     keep_freed_memory()  # as the controller does
-    hand_over_quickly()
     described = machine()
     found = [case for parameters in options.parameters for case in measure(parameters, options)]
     ratios = report(found)

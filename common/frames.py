@@ -79,6 +79,23 @@ class Layout:
                 yield Span(tensor, start, stop, begin + start - first)
             tensor += 1
 
+    def padding(self, index: int) -> Iterator[slice]:
+        """Yield the parts of frame `index` between tensors, which hold zeros."""
+        end = 0
+        for span in self.spans(index):
+            if end < span.at:
+                yield slice(end, span.at)
+            end = span.at + span.size
+        if end < self.frame_size(index):
+            yield slice(end, self.frame_size(index))
+
+    def blank(self, index: int) -> np.ndarray:
+        """Return room for frame `index`. Only the padding is cleared: everything else will be written."""
+        room = np.empty(self.frame_size(index), dtype=np.uint8)
+        for part in self.padding(index):
+            room[part] = 0
+        return room
+
 
 def as_bytes(frame: Buffer) -> memoryview:
     """Look at a buffer as plain bytes."""
@@ -210,17 +227,10 @@ class FrameCheck:
             raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
         if size != layout.frame_size(self.next):
             raise Rejected(f"frame {self.next} has {size} bytes, not {layout.frame_size(self.next)}")
-        end = 0
-        for span in layout.spans(self.next):
-            self._check_padding(frame, end, span.at)
-            end = span.at + span.size
-        self._check_padding(frame, end, size)
+        if any(any(as_bytes(frame)[part]) for part in layout.padding(self.next)):
+            raise Rejected(f"the padding in frame {self.next} is not zero")
         self.sealer.feed(frame)
         self._check_closed()
-
-    def _check_padding(self, frame: Buffer, start: int, stop: int) -> None:
-        if start < stop and any(as_bytes(frame)[start:stop]):
-            raise Rejected(f"the padding in frame {self.next} is not zero")
 
     def _check_closed(self) -> None:
         for i in range(self._checked, len(self.sealer.digests)):

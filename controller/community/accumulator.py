@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -227,12 +228,22 @@ class _Step:
         """
         spans = [(span, self.plans[span.tensor]) for span in self.current.layout.spans(index)]
         sums = [self._sum(span, plan) for span, plan in spans]
-        for key, model in self.models.items():
-            cache: dict[int, bytes] = {}  # one model's frame at a time, however many models there are
-            for (span, plan), total in zip(spans, sums, strict=True):
-                if plan.grid is not None and key in plan.terms:
-                    plan.grid.add(total, self._read(model, span, cache), plan.terms[key])
-        made = np.zeros(self.current.layout.frame_size(index) if self.last else 0, dtype=np.uint8)
+        fresh = [plan.fresh and self.first for _, plan in spans]
+        for pair in self._pairs():
+            caches: dict[ModelKey, dict[int, bytes]] = {key: {} for key in pair}
+            for i, (span, plan) in enumerate(spans):
+                terms = [
+                    (self._read(model, span, caches[key]), plan.terms[key])
+                    for key, model in pair.items()
+                    if key in plan.terms
+                ]
+                if plan.grid is not None and terms:
+                    plan.grid.add(sums[i], terms, fresh[i])
+                    fresh[i] = False
+        for total, untouched in zip(sums, fresh, strict=True):
+            if untouched:  # its terms are in groups to come
+                total.fill(0)
+        made = self.current.layout.blank(index) if self.last else np.empty(0, dtype=np.uint8)
         if self.last:
             for (span, plan), total in zip(spans, sums, strict=True):
                 room = numbers(self.current.manifest.spec.tensors[span.tensor], span, made)
@@ -246,16 +257,20 @@ class _Step:
                         np.nan_to_num(room, copy=False)
         return made
 
+    def _pairs(self) -> Iterator[dict[ModelKey, StoredModel]]:
+        """Yield the group's models by twos: that many frames are in memory, however many models there are."""
+        models = iter(self.models.items())
+        while pair := dict(islice(models, 2)):
+            yield pair
+
     def _sum(self, span: Span, plan: _Plan) -> np.ndarray:
+        """Return the place of a span's sum; what a fresh one holds is written over by its first terms."""
         width = DTYPES[self.current.manifest.spec.tensors[span.tensor].dtype].itemsize
         if plan.grid is None:
-            return np.zeros(0)
+            return np.empty(0)
         if self.sums is None:
-            return np.zeros(span.size // width)
-        total = self.sums[span.tensor][span.start // width : span.stop // width]
-        if plan.fresh and self.first:
-            total.fill(0)
-        return total
+            return np.empty(span.size // width)
+        return self.sums[span.tensor][span.start // width : span.stop // width]
 
     def _read(self, model: StoredModel, span: Span, cache: dict[int, bytes]) -> np.ndarray:
         """Return a span of a tensor from a model whose payload may be laid out differently (a partial update)."""

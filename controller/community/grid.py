@@ -18,7 +18,10 @@ import numpy as np
 HEADROOM = 12  # 2^12 terms fit without a coarser grid
 STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
 FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
-CHUNK = 1 << 15  # numbers added at once: their float64 terms stay in a core's cache
+CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in the cache
+
+
+Term = tuple[np.ndarray, float]  # numbers and their weight
 
 
 @dataclass(frozen=True)
@@ -44,24 +47,39 @@ class Grid:
         """Return the weight that terms of this grid are made with."""
         return math.ldexp(weight, -self.shift)
 
-    def add(self, total: np.ndarray, numbers: np.ndarray, weight: float) -> None:
-        """Add weight·numbers, rounded to the grid, to the float64 array `total`; a negative weight takes them out."""
-        factor = self.scaled(weight)
+    def add(self, total: np.ndarray, terms: Sequence[Term], fresh: bool = False) -> None:
+        """Add each term's weight·numbers, rounded to the grid, to the float64 array `total`; `fresh`: write over it.
+
+        A negative weight takes numbers out. The constant that rounds a term need not be taken away again if the next
+        term is rounded with its negative (both round alike: the constant is even), which saves a pass over memory.
+        """
         constant = math.ldexp(1.5, 52 - self.bits)
-        if numbers.dtype.itemsize < 4:
-            numbers = numbers.astype(np.float32)
-        scratch = np.empty(min(len(total), CHUNK))
+        factors = [(_wide(numbers), self.scaled(weight)) for numbers, weight in terms]
+        scratch = np.empty((2, min(len(total), CHUNK)))
         for start in range(0, len(total), CHUNK):
-            part = numbers[start : start + CHUNK]
-            term = scratch[: len(part)]
-            np.multiply(part, factor, out=term, dtype=np.float64)
-            term += constant
-            term -= constant
-            total[start : start + CHUNK] += term
+            room = total[start : start + CHUNK]
+            rounded, partial = scratch[0, : len(room)], room if fresh else scratch[1, : len(room)]
+            bias = constant
+            for i, (numbers, factor) in enumerate(factors):
+                term = rounded if i else partial
+                np.multiply(numbers[start : start + CHUNK], factor, out=term, dtype=np.float64)
+                term += bias
+                bias = -bias
+                if i:
+                    partial += rounded
+            if bias < 0:
+                partial -= constant
+            if not fresh:
+                room += partial
 
     def sum(self, weights: Sequence[float]) -> float:
         """Return the sum of the scaled weights, rounded once: again independent of order."""
         return float(sum((Fraction(self.scaled(weight)) for weight in weights), Fraction(0)))
+
+
+def _wide(numbers: np.ndarray) -> np.ndarray:
+    """Return numbers that numpy multiplies without a detour."""
+    return numbers.astype(np.float32) if numbers.dtype.itemsize < 4 else numbers
 
 
 def exponent(value: float) -> int:

@@ -3,6 +3,7 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,32 @@ def test_many_models_are_merged_in_groups_with_the_same_result(tmp_path: Path, m
     whole = community.recomputed()
     monkeypatch.setattr("hansa.controller.community.accumulator.GROUP", 2)
     assert community.recomputed() == whole
+
+
+def test_a_tensor_that_only_the_last_group_carries_starts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    community = Community()
+    for number in range(6):
+        names = ("w",) if number < 5 else ("v", "s")
+        whole = arrays_of(rng)
+        part = community.update(f"s{number}", {name: whole[name] for name in names}, number + 1.0, part=True)
+        community.members[f"s{number}"] = [part]
+    once = community.recomputed()
+    monkeypatch.setattr("hansa.controller.community.accumulator.GROUP", 2)
+    monkeypatch.setattr(Accumulator, "_room", _littered(Accumulator._room))
+    assert community.recomputed() == once
+
+
+def _littered(room: Any) -> Any:
+    """Return room that is not clean: nobody may rely on zeros in sums that are fresh."""
+
+    def littered(self: Accumulator) -> list[np.ndarray]:
+        made: list[np.ndarray] = room(self)
+        for part in made:
+            part.fill(1e6)
+        return made
+
+    return littered
 
 
 def test_sums_that_are_larger_than_the_budget_are_mapped_from_a_file_with_the_same_result() -> None:

@@ -33,7 +33,7 @@ def _grid(given_: list[Term]) -> Grid:
 def _total(grid: Grid, given_: list[Term]) -> np.ndarray:
     total = np.zeros(9)
     for weight, numbers in given_:
-        grid.add(total, numbers, weight)
+        grid.add(total, [(numbers, weight)])
     return total
 
 
@@ -48,12 +48,34 @@ def test_the_sum_does_not_depend_on_the_order(given_: list[Term], random: Random
 
 
 @settings(max_examples=200, deadline=None)
+@given(terms(), st.integers(0, 7), st.booleans())
+def test_terms_added_together_give_the_sum_of_terms_added_one_by_one(given_: list[Term], cut: int, fresh: bool) -> None:
+    grid = _grid(given_)
+    total = np.full(9, 7e7) if fresh else np.zeros(9)
+    for i, part in enumerate((given_[:cut], given_[cut:])):
+        if part:
+            grid.add(total, [(numbers, weight) for weight, numbers in part], fresh and (i == 0 or not given_[:cut]))
+    assert total.tobytes() == _total(grid, given_).tobytes()
+
+
+def test_halves_of_a_step_are_rounded_alike_wherever_a_term_stands() -> None:
+    grid = Grid.of([1.0] * 4, [1.0] * 4)
+    halves = np.ldexp(np.arange(-7, 8) + 0.5, -grid.bits)
+    alone = np.zeros(15)
+    grid.add(alone, [(halves, 1.0)])
+    for together in (2, 3, 4):
+        total = np.zeros(15)
+        grid.add(total, [(halves, 1.0)] * together)
+        assert np.array_equal(total, together * alone)
+
+
+@settings(max_examples=200, deadline=None)
 @given(terms(), st.integers(0, 6))
 def test_taking_a_term_away_restores_the_sum_bit_for_bit(given_: list[Term], which: int) -> None:
     grid = _grid(given_)
     gone = which % len(given_)
     total = _total(grid, given_)
-    grid.add(total, -given_[gone][1], given_[gone][0])
+    grid.add(total, [(-given_[gone][1], given_[gone][0])])
     assert np.array_equal(total, _total(grid, [term for i, term in enumerate(given_) if i != gone]))
 
 
@@ -64,7 +86,7 @@ def test_every_term_is_off_by_at_most_half_a_step(given_: list[Term]) -> None:
     step = Fraction(2) ** -grid.bits
     for weight, numbers in given_:
         total = np.zeros(9)
-        grid.add(total, numbers, weight)
+        grid.add(total, [(numbers, weight)])
         for rounded, number in zip(total.tolist(), numbers.tolist(), strict=True):
             exact = Fraction(weight) * Fraction(number) / Fraction(2) ** grid.shift
             # The product is rounded to float64 first; it is below 2^(51-bits)-ish, so that costs far less than a step.
@@ -87,9 +109,9 @@ def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:
         total = np.zeros(3)
         numbers = np.array([1.0, -1.0, 1 / 3])
         one = np.zeros(3)
-        grid.add(one, numbers, 1.0)
+        grid.add(one, [(numbers, 1.0)])
         for _ in range(count):
-            grid.add(total, numbers, 1.0)
+            grid.add(total, [(numbers, 1.0)])
         assert [Fraction(v) for v in total.tolist()] == [count * Fraction(v) for v in one.tolist()]
         assert grid.sum([1.0] * count) == math.ldexp(count, -grid.shift)
 
@@ -105,5 +127,5 @@ def test_zeros_and_tiny_numbers_get_the_finest_grid() -> None:
     assert Grid.of([1.0, 2.0], [0.0, 0.0]).bits == FINEST
     assert Grid.of([1.0, 2.0], [5e-324, 0.0]).bits == FINEST
     total = np.zeros(9)
-    Grid.of([1.0, 2.0], [0.0, 0.0]).add(total, np.zeros(9), 2.0)
+    Grid.of([1.0, 2.0], [0.0, 0.0]).add(total, [(np.zeros(9), 2.0)])
     assert not total.any()
