@@ -11,6 +11,7 @@ from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
+from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
@@ -41,9 +42,10 @@ class Federation:
     ) -> None:
         self.store = store
         self.memory = memory  # bytes that models in transit and sums may take
-        self.uploads, self.downloads = Gate(memory), Gate(memory)
+        self.uploads = Gate(memory)
         self.clock = clock
         self.workers = Workers()
+        self.downloads = Downloads(store, self.workers, memory)
         self.intake = Intake(self)
         self.fleet = Fleet(clock, self, heartbeat, grace)
         self._journal = journal

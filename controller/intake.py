@@ -55,13 +55,15 @@ class Intake:
     ) -> tuple[int, Receipt | None]:
         """Take note of an update to come; return the first frame wanted, or the receipt if it is here already."""
         runner = self._federation.runner(job_of(task_id))
+        upload = self._uploads.get(task_id)
+        if upload and upload.commit and upload.task.site == site:  # a receipt is given once it is durable
+            return 0, await asyncio.shield(upload.commit)
         receipt = runner.receipt(task_id, site)
         if receipt:
             return 0, receipt
         if task_id in self._rejected:
             raise Rejected(self._rejected[task_id])
         task = runner.open_task(task_id, site)
-        upload = self._uploads.get(task_id)
         if upload and upload.manifest == manifest:
             await self._enter_gate(upload)
             return upload.check.next, None
@@ -131,6 +133,14 @@ class Intake:
             raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
 
     async def _commit(self, runner: "JobRunner", upload: _Upload) -> Receipt:
+        try:
+            return await self._enter(runner, upload)
+        finally:
+            if self._uploads.get(upload.task.id) is upload:
+                del self._uploads[upload.task.id]
+
+    async def _enter(self, runner: "JobRunner", upload: _Upload) -> Receipt:
+        """Publish an update and tell the engine."""
         task = upload.task
         try:
             runner.open_task(task.id, task.site)
@@ -138,7 +148,6 @@ class Intake:
             await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
             faults.reach("update-published")
         finally:
-            self._uploads.pop(task.id, None)
             self._throw_away(upload.draft)
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from hansa import __version__
 from hansa.common import codec
 from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale, StoreFailed, Unreachable
-from hansa.common.frames import select
 from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
 from hansa.common.tasks import Evaluation, Task
@@ -93,11 +92,10 @@ class FleetServicer:
         """Send a model that one of the site's open tasks starts from."""
         site, key = SiteName(request.site), ModelKey(request.model)
         runner = self._federation.runner(JobId(key.partition("/")[0]))
-        tasks = runner.machine.state.tasks.values()
-        if not any(task.site == site and getattr(task.work, "model", None) == key for task in tasks):
+        if not any(getattr(task.work, "model", None) == key for task in runner.machine.tasks_of(site)):
             raise Stale(f"no open task of {site} needs model {key}")
         try:
-            async for message in _send(self._federation, key, set(request.held)):
+            async for message in self._federation.downloads.send(key, set(request.held)):
                 runner.bytes_down += len(message)
                 yield message
         except StoreFailed as error:
@@ -202,7 +200,7 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in _send(self._federation, key, set()):
+        async for message in self._federation.downloads.send(key, set()):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:
@@ -225,22 +223,6 @@ def peak_memory() -> float:
     import resource
 
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
-
-
-async def _send(federation: Federation, key: ModelKey, held: set[bytes]) -> AsyncIterator[bytes]:
-    """Yield a model's header and the frames of the tensors that are not held."""
-    model = await federation.workers.io(federation.store.open, key)
-    try:
-        sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
-        header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
-        yield header.SerializeToString()
-        frames: Iterator[bytes] = select(model.layout, model.read, sent)
-        async with federation.downloads.passing() as place:
-            async for frame in federation.workers.stream(frames):
-                place.moved()
-                yield frame
-    finally:
-        await federation.workers.io(model.close)
 
 
 def _to_site(message: Task | CancelTask) -> fleet.ToSite:

@@ -3,16 +3,14 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from itertools import islice
 from typing import TypeVar
 
 from hansa.common.errors import StoreFailed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-AHEAD = 2  # frames read at once: memory for each download is twice that
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -51,21 +49,9 @@ class Workers:
                 self.trouble = ""
                 return result
 
-    async def stream(self, frames: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield frames that are read on a worker thread, a few ahead of the consumer."""
-        loop = asyncio.get_running_loop()
-
-        def read() -> list[bytes]:
-            return list(islice(frames, AHEAD))
-
-        ahead = loop.run_in_executor(self._io, read)
-        try:
-            while batch := await ahead:
-                ahead = loop.run_in_executor(self._io, read)
-                for frame in batch:
-                    yield frame
-        finally:
-            await asyncio.wait([ahead])  # a read that is under way needs the model open
+    def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin to read from the store, once: whoever waits for it hears of a store that is away."""
+        return asyncio.get_running_loop().run_in_executor(self._io, work)
 
     def close(self) -> None:
         """Wait for what is under way and end the threads."""

@@ -7,6 +7,7 @@ import grpc
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import FRAME
 
+WINDOW = 4 * FRAME  # bytes under way in a stream: enough for 300 Mbit/s over 100 ms
 MESSAGE = 16 * FRAME  # a manifest of MAX_TENSORS is larger than a frame
 
 COMMON = [
@@ -16,6 +17,8 @@ COMMON = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.bdp_probe", 0),  # a window of fixed size: probing costs a tenth of the speed, and memory per stream
+    ("grpc.http2.lookahead_bytes", WINDOW),
 ]
 SERVER = [
     *COMMON,

@@ -114,6 +114,57 @@ async def test_an_update_that_is_committed_already_gets_its_receipt_again(scene:
     assert scene.runner.machine.state.version <= 1
 
 
+async def test_a_receipt_is_given_only_once_the_update_is_durable(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    federation, durable = scene.served.federation, asyncio.Event()
+    record = federation.record
+
+    async def slow(*entries: Any) -> None:
+        await durable.wait()
+        await record(*entries)
+
+    monkeypatch.setattr(federation, "record", slow)
+    upload = asyncio.ensure_future(scene.upload(frames))
+    while "a" not in scene.runner.machine.state.receipts or scene.task.id in scene.runner.machine.state.tasks:
+        await asyncio.sleep(0.01)
+    again = asyncio.ensure_future(scene.offer(manifest))
+    await asyncio.sleep(0.2)
+    assert not upload.done()
+    assert not again.done()
+    durable.set()
+    assert (await again).receipt == await upload
+
+
+async def test_many_sites_that_fetch_one_model_cost_the_store_one_reading(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = scene.served.federation.store
+    reads: list[int] = []
+    opened = store.open
+
+    def watched(key: ModelKey) -> Any:
+        model = opened(key)
+        read: Any = model.read
+
+        def counted(index: int) -> bytes:
+            reads.append(index)
+            return read(index)  # type: ignore[no-any-return]
+
+        model.read = counted
+        return model
+
+    monkeypatch.setattr(store, "open", watched)
+    key = ModelKey(scene.runner.machine.state.current)
+    with ThreadPoolExecutor(1) as pool:
+        models = [(await Fetcher(scene.site.attendance, pool).fetch(key))[1] for _ in range(3)]
+    assert sorted(reads) == [0, 1, 2, 3]
+    for model in models[1:]:
+        np.testing.assert_array_equal(model["b"], models[0]["b"])
+
+
 async def refused(call: Callable[[], Any], match: str, kind: type[HansaError]) -> None:
     """Make a call until its answer comes through: one that is refused while it still sends may be cut short."""
     for _ in range(20):

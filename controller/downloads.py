@@ -1,0 +1,85 @@
+"""Models on their way to sites and operators: only what they lack travels, and the store reads it once for all."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+
+from hansa.common import codec
+from hansa.common.frames import FRAME, select
+from hansa.common.ids import ModelKey
+from hansa.controller.gate import Gate
+from hansa.controller.stores import Store, StoredModel
+from hansa.controller.workers import Workers
+from hansa.protos import fleet_pb2 as fleet
+
+AHEAD = 2  # frames read at once while those before are sent: memory for each download is twice that
+HOT = 64 << 20  # bytes of frames that are kept, at most
+Reading = asyncio.Future[list[bytes]]
+
+
+class Downloads:
+    """Sends models. The frames sent last are kept: the sites of a round fetch the same model at about the same time."""
+
+    def __init__(self, store: Store, workers: Workers, memory: int) -> None:
+        self._store, self._workers = store, workers
+        self._gate = Gate(memory)
+        self._room = min(HOT, memory // 8)
+        self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
+
+    async def send(self, key: ModelKey, held: set[bytes]) -> AsyncIterator[bytes]:
+        """Yield a model's header and the frames of the tensors that are not held."""
+        model = await self._workers.io(self._store.open, key)
+        try:
+            sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
+            header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
+            yield header.SerializeToString()
+            whole = len(sent) == len(model.manifest.digests)
+            async with self._gate.passing() as place:
+                async for batch in self._whole(model) if whole else self._part(model, sent):
+                    for frame in batch:
+                        place.moved()
+                        yield frame
+        finally:
+            await self._workers.io(model.close)
+
+    async def _whole(self, model: StoredModel) -> AsyncIterator[list[bytes]]:
+        """Yield all frames of a model; those that were sent a moment ago come from memory."""
+        ahead: Reading | None = None
+        try:
+            for at in range(0, model.layout.frames, AHEAD):
+                frames = self._recall(model, at)
+                if frames is None:
+                    frames = await (ahead or self._read(model, at))
+                    self._keep(model, at, frames)
+                missing = at + AHEAD < model.layout.frames and self._recall(model, at + AHEAD) is None
+                ahead = self._read(model, at + AHEAD) if missing else None
+                yield frames
+        finally:
+            if ahead:
+                await asyncio.wait([ahead])  # it needs the model open
+
+    async def _part(self, model: StoredModel, sent: Sequence[int]) -> AsyncIterator[list[bytes]]:
+        """Yield the frames of some of a model's tensors."""
+        frames = select(model.layout, model.read, sent)
+        ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
+        try:
+            while batch := await ahead:
+                ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
+                yield batch
+        finally:
+            await asyncio.wait([ahead])
+
+    def _read(self, model: StoredModel, at: int) -> Reading:
+        return self._workers.begin(lambda: [model.read(i) for i in range(at, min(at + AHEAD, model.layout.frames))])
+
+    def _recall(self, model: StoredModel, at: int) -> list[bytes] | None:
+        frames = self._hot.get((model.key, at))
+        if frames:
+            self._hot.move_to_end((model.key, at))
+        return frames
+
+    def _keep(self, model: StoredModel, at: int, frames: list[bytes]) -> None:
+        self._hot[model.key, at] = frames
+        while len(self._hot) * AHEAD * FRAME > self._room:
+            self._hot.popitem(last=False)
