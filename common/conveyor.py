@@ -19,6 +19,11 @@ class Conveyor(Generic[T]):
         self._taken = asyncio.Event()
         self._busy: asyncio.Task[None] | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way."""
+        return self._busy is not None and not self._busy.done()
+
     async def put(self, item: T) -> None:
         """Add an item; raise what the worker raised."""
         if len(self._waiting) >= MOST:
@@ -27,7 +32,7 @@ class Conveyor(Generic[T]):
         if self._busy and self._busy.done():
             self._busy.result()
         self._waiting.append(item)
-        if self._busy is None or self._busy.done():
+        if not self.busy:
             self._busy = asyncio.create_task(self._run())
 
     async def drain(self) -> None:

@@ -38,7 +38,7 @@ class Downloads:
             async with self._gate.passing() as place:
                 async for batch in self._whole(model) if whole else self._part(model, sent):
                     for frame in batch:
-                        place.moved()
+                        await place.moved()
                         yield frame
         finally:
             await self._workers.io(model.close)

@@ -1,16 +1,21 @@
-"""Back-pressure: how many transfers move at once. The others wait at the gate; nobody is refused."""
+"""Back-pressure: how many transfers move at full speed at once. The others wait at the gate; nobody is refused.
+
+What takes memory is a transfer whose frames come faster than they are worked on. One over a slow link hardly takes
+any, so it goes on without a place: a hundred slow sites are served at once, four fast ones in turn with the others.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-STILL = 2.0  # seconds without a frame after which a transfer gives its place to others
+SLOW = 0.5  # seconds without a frame after which a transfer gives its place to others
 PLACE = 64 << 20  # of the memory budget, for each place at a gate
-FEWEST, MOST = 2, 8  # more than a few at once do not move more bytes
+FEWEST, MOST = 2, max(4, 2 * (os.cpu_count() or 1))  # more at once do not move more bytes
 
 
 class Gate:
-    """A gate with a few places. A transfer that stands still (a slow link) goes on without holding one."""
+    """A gate with a few places."""
 
     def __init__(self, memory: int) -> None:
         self._places = asyncio.Semaphore(max(FEWEST, min(MOST, memory // PLACE)))
@@ -31,23 +36,26 @@ class Gate:
 
 
 class Place:
-    """A place at the gate."""
+    """A transfer's place at the gate: lost while the other side is slow, taken again when it is fast."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
-        self._held = True
-        self._timer = asyncio.get_running_loop().call_later(STILL, self.leave)
-
-    def moved(self) -> None:
-        """Take note that a frame has moved."""
-        if self._held:
-            self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(STILL, self.leave)
+        self._loop = asyncio.get_running_loop()
+        self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
+        self._take()
 
     @property
     def held(self) -> bool:
-        """Whether the place is still ours."""
+        """Whether the place is ours."""
         return self._held
+
+    async def moved(self) -> None:
+        """Take note that a frame has moved; wait for a place if it was lost and frames move fast again."""
+        pause = self._loop.time() - self._moved
+        self._moved = self._loop.time()
+        if not self._held and pause < SLOW:
+            await self._places.acquire()
+            self._take()
 
     def leave(self) -> None:
         """Give the place to the next."""
@@ -55,3 +63,17 @@ class Place:
             self._held = False
             self._timer.cancel()
             self._places.release()
+
+    def _take(self) -> None:
+        self._held = True
+        self._moved = self._loop.time()
+        self._timer = self._loop.call_later(SLOW, self._look)
+
+    def _look(self) -> None:
+        if self.working():
+            self._moved = self._loop.time()
+        left = self._moved + SLOW - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self.leave()

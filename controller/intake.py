@@ -118,10 +118,11 @@ class Intake:
 
         conveyor = Conveyor[bytes](lambda batch: self._federation.workers.io(keep, batch))
         place = await self._enter_gate(upload)
+        place.working = lambda: conveyor.busy
         try:
             async for frame in frames:
                 runner.bytes_up += len(frame)
-                place.moved()
+                await place.moved()
                 if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
                     raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
                 await conveyor.put(frame)

@@ -18,7 +18,7 @@ async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through()
             moving += 1
             most = max(most, moving)
             for _ in range(5):
-                place.moved()
+                await place.moved()
                 await asyncio.sleep(0)
             moving -= 1
             done += 1
@@ -28,16 +28,47 @@ async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through()
 
 
 async def test_a_transfer_that_stands_still_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "STILL", 0.01)
+    monkeypatch.setattr(gates, "SLOW", 0.01)
     gate = Gate(memory=0)  # two places
     async with gate.passing(), gate.passing():
         async with asyncio.timeout(5), gate.passing() as third:
-            third.moved()
+            await third.moved()
     async with asyncio.timeout(5), gate.passing(), gate.passing():
         pass  # places are neither lost nor multiplied
     assert gate._places._value == 2
 
 
-@pytest.mark.parametrize(("memory", "places"), [(0, 2), (256 << 20, 4), (1 << 30, 8), (1 << 40, 8)])
+@pytest.mark.parametrize(("memory", "places"), [(0, 2), (256 << 20, 4), (1 << 40, gates.MOST)])
 async def test_the_budget_decides_how_many_places_there_are(memory: int, places: int) -> None:
     assert Gate(memory)._places._value == places
+
+
+async def test_a_transfer_that_waits_for_us_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "SLOW", 0.01)
+    async with Gate(memory=0).passing() as place:
+        place.working = lambda: True
+        await asyncio.sleep(0.1)
+        assert place.held
+        place.working = lambda: False
+        await asyncio.sleep(0.1)
+        assert not place.held
+
+
+async def test_a_transfer_that_is_fast_again_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "SLOW", 0.05)
+    gate = Gate(memory=0)
+    async with gate.passing() as first:
+        await asyncio.sleep(0.15)
+        assert not first.held
+        second, third = await gate.enter(), await gate.enter()
+        second.working = third.working = lambda: True
+        await first.moved()
+        assert not first.held, "one frame after a long pause is a slow link"
+        fast = asyncio.ensure_future(first.moved())
+        await asyncio.sleep(0.01)
+        assert not fast.done(), "all places are taken"
+        second.leave()
+        await asyncio.wait_for(fast, 5)
+        assert first.held
+        third.leave()
+    assert gate._places._value == 2
