@@ -7,7 +7,6 @@ import grpc
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import FRAME
 
-WINDOW = 4 * FRAME  # bytes under way in a stream: enough for 300 Mbit/s over 100 ms
 MESSAGE = 16 * FRAME  # a manifest of MAX_TENSORS is larger than a frame
 
 COMMON = [
@@ -17,18 +16,20 @@ COMMON = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.bdp_probe", 0),  # a window of fixed size: probing costs a tenth of the speed, and memory per stream
-    ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.http2.bdp_probe", 0),  # windows of fixed size: probing costs a tenth of the speed, and memory per stream
 ]
 SERVER = [
     *COMMON,
     ("grpc.so_reuseport", 0),  # a second controller on the port is an error, not a lottery
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.lookahead_bytes", FRAME),  # a connection keeps two or three times that, used or not
+    ("grpc.experimental.tcp_max_read_chunk_size", 256 << 10),
 ]
 CLIENT = [
     *COMMON,
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.http2.lookahead_bytes", 4 * FRAME),
     ("grpc.enable_http_proxy", 0),  # a proxy set for web browsing is not meant for the federation
 ]
 ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
