@@ -19,6 +19,7 @@ from hansa.common.tasks import (
     UpdateFacts,
     ValidationSpec,
 )
+from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
@@ -153,7 +154,7 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
 def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Failure:
     """Decode a report; nonsense raises ValueError."""
     if wire.WhichOneof("outcome") == "failure":
-        return Failure(reason=wire.failure.reason[:2000], final=wire.failure.final)
+        return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
     found = wire.evaluation

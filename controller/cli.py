@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
     Address,
@@ -14,6 +15,7 @@ from hansa.common.ui.options import (
     print_json,
     run_async,
     state_option,
+    tls_option,
 )
 
 DEFAULT_STATE = Path("~/.hansa/controller")
@@ -47,6 +49,7 @@ def controller() -> None:
     show_default=True,
     help="What models in transit and sums may take; when it is reached, transfers wait.",
 )
+@tls_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
     "--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats."
@@ -60,6 +63,7 @@ def start(
     store: str | None,
     state: Path | None,
     memory: int,
+    tls: Path | None,
     insecure: bool,
     heartbeat: float,
     grace: float,
@@ -78,7 +82,7 @@ def start(
 
     logs.set_up()
     url = store or f"disk:{folder / 'store'}"
-    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory)
+    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls)
 
     def ready(address: str) -> None:
         import os
@@ -104,7 +108,7 @@ def stop(state: Path | None) -> None:
 @controller.command()
 @controller_option
 @json_option
-def status(controller: str, as_json: bool) -> None:
+def status(controller: Endpoint, as_json: bool) -> None:
     """Say who a controller is and how it is."""
     from hansa.common.ui.client import Client
     from hansa.common.views import StatusView

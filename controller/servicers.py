@@ -9,19 +9,34 @@ from pydantic import ValidationError
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale, StoreFailed, Unreachable
+from hansa.common.errors import (
+    Broken,
+    Forbidden,
+    InvalidInput,
+    InvalidJob,
+    NotFound,
+    Refused,
+    Stale,
+    StoreFailed,
+    TooLarge,
+    Unreachable,
+)
 from hansa.common.frames import select
 from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
+from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import Evaluation, Task
 from hansa.common.views import StatusView
+from hansa.common.words import plain
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.controller.runner import role_of
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
+MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
@@ -58,16 +73,18 @@ class FleetServicer:
             )
         if enrol.role not in ROLES:
             raise InvalidInput("a daemon enrols as learner or evaluator")
+        if max(len(enrol.apps), len(enrol.tasks)) > MOST_NAMED:
+            raise TooLarge(f"a daemon can name at most {MOST_NAMED} apps and {MOST_NAMED} tasks in hand")
         now = self._federation.clock.now()
         return Session(
             site=site_name(enrol.site),
             role=ROLES[enrol.role],
             instance=enrol.instance,
-            apps={app.ref: AppState(app.error, app.examples) for app in enrol.apps},
+            apps={plain(app.ref): AppState(plain(app.error), app.examples) for app in enrol.apps},
             in_hand={TaskId(task) for task in enrol.tasks},
             since=now,
             last_seen=now,
-            version=enrol.version,
+            version=plain(enrol.version, 40),
             peer=context.peer(),
         )
 
@@ -80,6 +97,8 @@ class FleetServicer:
                 match message.WhichOneof("kind"):
                     case "progress":
                         note = codec.progress_from_wire(message.progress)
+                        if note.task not in session.in_hand:
+                            continue  # it is over, or was never this daemon's
                         session.progress[note.task] = note
                         with contextlib.suppress(NotFound):
                             self._federation.runner(job_of(note.task)).changed()
@@ -126,7 +145,9 @@ class FleetServicer:
         """Take an evaluation or a failure."""
         task, site = TaskId(request.task), SiteName(request.site)
         runner = self._federation.runner(job_of(task))
-        runner.open_task(task, site)
+        wanted, caller = role_of(runner.open_task(task, site)), caller_of(context)
+        if caller and caller.role != wanted:
+            raise Forbidden(f"{caller} cannot answer a task of the site's {wanted}")
         now = self._federation.clock.now()
         event: ev.Event
         try:

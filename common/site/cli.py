@@ -10,6 +10,7 @@ import click
 
 from hansa.common.errors import InvalidData, InvalidInput
 from hansa.common.ids import SiteName
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
 
 
@@ -50,7 +51,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
     @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
     def start(
-        controller: str,
+        controller: Endpoint,
         site: str,
         data: Path,
         apps: tuple[str, ...],
@@ -78,7 +79,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
 
             _set_up_torch(device, threads)
             options = SiteOptions(
-                identity=Identity(controller, SiteName(site), role),
+                identity=Identity(controller.address, SiteName(site), role, controller.tls),
                 data=data,
                 apps=apps,
                 state=folder,
