@@ -2,9 +2,9 @@
 
 import json
 
-from hansa.common.errors import InvalidInput, Rejected
+from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
     Evaluate,
     Evaluation,
@@ -41,6 +41,10 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
 
 def manifest_from_wire(wire: model.Manifest) -> Manifest:
     """Decode a manifest; `check_manifest` says whether it makes sense."""
+    if len(wire.tensors) > MAX_TENSORS or len(wire.layers) > MAX_TENSORS:
+        raise TooLarge(
+            f"{max(len(wire.tensors), len(wire.layers))} tensors or layers; at most {MAX_TENSORS} are allowed"
+        )
     infos = []
     for t in wire.tensors:
         if t.role not in (1, 2, 3):

@@ -49,6 +49,14 @@ def controller() -> None:
     show_default=True,
     help="What models in transit and sums may take; when it is reached, transfers wait.",
 )
+@click.option(
+    "--max-model",
+    type=Size(),
+    envvar="HANSA_MAX_MODEL",
+    default="64GiB",
+    show_default=True,
+    help="The largest model that sites and operators may send.",
+)
 @tls_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
@@ -63,6 +71,7 @@ def start(
     store: str | None,
     state: Path | None,
     memory: int,
+    max_model: int,
     tls: Path | None,
     insecure: bool,
     heartbeat: float,
@@ -82,7 +91,7 @@ def start(
 
     logs.set_up()
     url = store or f"disk:{folder / 'store'}"
-    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls)
+    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model)
 
     def ready(address: str) -> None:
         import os

@@ -24,6 +24,7 @@ from hansa.common.rpc.tls import ServerTls
 from hansa.common.views import StatusView
 from hansa.controller.backends import Backends, opened
 from hansa.controller.federation import Federation
+from hansa.controller.limits import LARGEST_MODEL
 from hansa.controller.redis_space import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.protos import fleet_pb2, operator_pb2
@@ -43,6 +44,7 @@ class ControllerOptions:
     grace: float = 15.0
     memory: int = 1 << 30
     tls: Path | None = None
+    largest: int = LARGEST_MODEL
 
 
 async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
@@ -60,7 +62,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
     with opened(options.store, options.state) as backends:
         timing = (options.heartbeat, options.grace)
         async with Federation(backends.store, backends.journal, clock, *timing, options.memory) as federation:
-            guard = Guard(tls)
+            guard = Guard(tls, refused=federation.audit.refused)
             server = make_server(guard)
             address = _bind(server, options.listen, tls)
             _offer(server, federation, options, address, clock.now())
@@ -127,7 +129,7 @@ def _offer(
     sites, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
     server.add_generic_rpc_handlers(
         (
-            handler(sites["Fleet"], FleetServicer(federation, address)),
-            handler(operators["Operator"], OperatorServicer(federation, status)),
+            handler(sites["Fleet"], FleetServicer(federation, address, options.largest)),
+            handler(operators["Operator"], OperatorServicer(federation, status, options.largest)),
         )
     )

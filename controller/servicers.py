@@ -22,7 +22,7 @@ from hansa.common.errors import (
     Unreachable,
 )
 from hansa.common.frames import select
-from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
+from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import Evaluation, Task
@@ -31,11 +31,13 @@ from hansa.common.words import plain
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.controller.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.runner import role_of
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
+LARGEST_JOB = 1 << 20  # characters
 MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
@@ -43,9 +45,10 @@ WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 class FleetServicer:
     """What sites call."""
 
-    def __init__(self, federation: Federation, name: str) -> None:
+    def __init__(self, federation: Federation, name: str, largest: int = LARGEST_MODEL) -> None:
         self._federation = federation
         self._name = name
+        self._largest = largest
 
     async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:
         """Keep a daemon's session for as long as its stream lives."""
@@ -128,6 +131,7 @@ class FleetServicer:
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
         manifest = codec.manifest_from_wire(request.manifest)
+        require_size(manifest, self._largest)
         facts = _parsed(codec.facts_from_wire, request.facts)
         site, task = SiteName(request.site), TaskId(request.task)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
@@ -167,20 +171,23 @@ class FleetServicer:
 class OperatorServicer:
     """What operators call."""
 
-    def __init__(self, federation: Federation, status: StatusView) -> None:
+    def __init__(self, federation: Federation, status: StatusView, largest: int = LARGEST_MODEL) -> None:
         self._federation = federation
         self._status = status
+        self._largest = largest
+        self._rate = SubmissionRate(federation.clock)
 
     async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> operator.JobReply:
         """Validate and start a job."""
         stream = aiter(messages)
         header = _decoded(operator.SubmitHeader, await anext(stream, b""))
-        try:
-            spec = parse_job(_json(header.job_json))
-        except ValueError:
-            raise InvalidJob("the job is not a JSON document") from None
+        name, who = _operator(context, header.operator)
+        self._rate.take(name)
+        spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
         manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
-        runner = await self._federation.submit(spec, manifest, stream)
+        if manifest:
+            require_size(manifest, self._largest)
+        runner = await self._federation.submit(spec, manifest, stream, who)
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
@@ -210,7 +217,9 @@ class OperatorServicer:
         runner = self._federation.find(request.job)
         if runner.machine.ended:
             raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
-        await runner.post(ev.CancelAsked(at=self._federation.clock.now()))
+        name, who = _operator(context)
+        await self._federation.audit.record(who, "cancelled", runner.id)
+        await runner.post(ev.CancelAsked(at=self._federation.clock.now(), operator=name))
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
     async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:
@@ -286,7 +295,21 @@ def _parsed(parse: Any, wire: Any) -> Any:
         raise InvalidInput(f"the update's facts make no sense: {error.errors()[0]['msg']}") from None
 
 
-def _json(text: str) -> object:
+def _document(text: str) -> object:
     import json
 
-    return json.loads(text)
+    if len(text) > LARGEST_JOB:
+        raise TooLarge(f"a job of {len(text)} characters; at most {LARGEST_JOB} are allowed")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidJob("the job is not a JSON document") from None
+
+
+def _operator(context: Any, said: str = "") -> tuple[str, str]:
+    """Return the operator's name and how the audit log calls them; what a message says counts only without TLS."""
+    caller = caller_of(context)
+    if caller:
+        return caller.name, str(caller)
+    name = said if NAME.fullmatch(said) else ""
+    return name, f"operator {name or 'unnamed'} (not proven)"

@@ -92,7 +92,7 @@ async def serving(
     with opened(store or f"disk:{folder / 'store'}", folder) as held:
         async with Federation(held.store, held.journal, SystemClock(), heartbeat, grace) as federation:
             secure = ServerTls(tls) if tls else None
-            guard = Guard(secure, limits)
+            guard = Guard(secure, limits, federation.audit.refused)
             server = make_server(guard)
             fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
             server.add_generic_rpc_handlers(

@@ -137,7 +137,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     del self._counts[key]
 
     def _tell(self, call: _Call, method: str, context: Any, error: HansaError) -> None:
-        self._refused(str(call.caller or context.peer()), method, str(error))
+        who = str(call.caller or f"unproven {context.peer().rpartition(':')[0]}")
+        self._refused(who, method.rpartition("/")[2], str(error))
 
     def _proven(self, context: Any, method: str) -> Caller | None:
         """Return the caller if the certificate is good and its role may call the method."""

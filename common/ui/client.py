@@ -44,7 +44,8 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model if it names one."""
-        header = operator.SubmitHeader(job_json=json.dumps(spec.model_dump(mode="json", exclude={"init", "data"})))
+        document = json.dumps(spec.model_dump(mode="json", exclude={"init", "data", "operator"}))
+        header = operator.SubmitHeader(job_json=document, operator=_user())
         payload = None
         if spec.init:
             manifest, payload = load_checkpoint(Path(spec.init))
@@ -134,6 +135,16 @@ class _Reaching:
                 f"no controller answers at {self._to} ({error}); is it running? `hansa controller start` starts"
                 f" one, --controller or HANSA_CONTROLLER says where it is; {hint}"
             ) from None
+
+
+def _user() -> str:
+    """Return who we say we are; with TLS the controller takes the certificate's word instead."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
 
 
 def _credentials(to: Endpoint) -> "Credentials | None":
