@@ -115,7 +115,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         call = _Call(None, asyncio.current_task())
         self._calls.add(call)
         try:
-            call.caller = self._proven(context, method)
+            if self._tls:
+                call.caller = caller_of(context)
+                self._require_allowed(self._tls, call.caller, method)
             if call.caller:
                 self._count(call, str(call.caller), self._limits.calls, "calls")
             yield call
@@ -140,19 +142,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         who = str(call.caller or f"unproven {context.peer().rpartition(':')[0]}")
         self._refused(who, method.rpartition("/")[2], str(error))
 
-    def _proven(self, context: Any, method: str) -> Caller | None:
-        """Return the caller if the certificate is good and its role may call the method."""
-        caller = caller_of(context)
-        if self._tls is None:
-            return None
+    @staticmethod
+    def _require_allowed(tls: "ServerTls", caller: Caller | None, method: str) -> None:
+        """Refuse a caller whose certificate is not good or whose role may not call the method."""
         if caller is None:
             raise Unproven("this controller answers over TLS only")
-        self._tls.require_good(caller)
+        tls.require_good(caller)
         access = TABLE.get(method)
         if access is None or caller.role not in access.roles:
             allowed = " or ".join(sorted(access.roles)) if access else "nobody"
             raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: it is for {allowed}")
-        return caller
 
     def _count(self, call: _Call, key: str, most: int, what: str) -> None:
         if self._counts[key] >= most:
