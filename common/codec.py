@@ -15,6 +15,7 @@ from hansa.common.tasks import (
     Progress,
     Receipt,
     Task,
+    Terms,
     Train,
     UpdateFacts,
     ValidationSpec,
@@ -58,6 +59,7 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire = fleet.Task(id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed)
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
+    wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
     match task.work:
         case Init():
             wire.init.SetInParent()
@@ -109,6 +111,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         seed=wire.seed,
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         work=work,
+        terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
     )
 
 

@@ -25,7 +25,7 @@ from hansa.common.frames import select
 from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
 from hansa.common.rpc.guard import caller_of
-from hansa.common.tasks import Evaluation, Task
+from hansa.common.tasks import Evaluation, Task, Terms
 from hansa.common.views import StatusView
 from hansa.common.words import plain
 from hansa.controller.engine import events as ev
@@ -59,11 +59,22 @@ class FleetServicer:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
-                yield _to_site(message)
+                yield self._to_site(message)
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
             self._federation.fleet.broken(session, goodbye=said)
+
+    def _to_site(self, message: Task | CancelTask) -> fleet.ToSite:
+        if isinstance(message, CancelTask):
+            return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
+        machine = self._federation.runner(message.job).machine
+        terms = Terms(
+            operator=machine.spec.operator,
+            sites=machine.spec.sites.min,
+            redistributes=machine.rule.pace.kind == "redistribute",
+        )
+        return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
 
     def _enrol(self, first: fleet.FromSite, context: Any) -> Session:
         if first.WhichOneof("kind") != "enrol":
@@ -271,12 +282,6 @@ async def _send(federation: Federation, key: ModelKey, held: set[bytes]) -> Asyn
                 yield frame
     finally:
         await federation.workers.io(model.close)
-
-
-def _to_site(message: Task | CancelTask) -> fleet.ToSite:
-    if isinstance(message, Task):
-        return fleet.ToSite(task=codec.task_to_wire(message))
-    return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
 
 
 def _decoded(kind: Any, message: bytes) -> Any:

@@ -46,6 +46,12 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         metavar="REF",
         help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.",
     )
+    @click.option(
+        "--policy",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="HANSA_POLICY",
+        help="TOML file that says what jobs may ask of this site.",
+    )
     @state_option
     @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
     @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
@@ -55,6 +61,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         site: str,
         data: Path,
         apps: tuple[str, ...],
+        policy: Path | None,
         state: Path | None,
         device: str,
         threads: int | None,
@@ -86,6 +93,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 split=more.get("split", "train"),
                 device=device,
                 threads=threads,
+                policy=policy,
             )
 
             async def serve() -> None:

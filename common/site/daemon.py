@@ -10,13 +10,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, Stale, one_line
+from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale, one_line
 from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
 from hansa.common.tasks import Task
+from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
@@ -33,6 +35,7 @@ class SiteOptions:
     split: str = "train"
     device: str = "cpu"
     threads: int | None = None
+    policy: Path | None = None
 
 
 @dataclass
@@ -50,7 +53,8 @@ class SiteDaemon(ABC):
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         self.options = options
         self.shelf = shelf
-        self.attendance = Attendance(options.identity, shelf.states)
+        self.policy = PolicyFile(options.policy)
+        self.attendance = Attendance(options.identity, self._app_states)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
@@ -102,6 +106,18 @@ class SiteDaemon(ABC):
             if job.run:
                 job.run.cancel()
 
+    def _app_states(self) -> list[fleet.AppState]:
+        """Return what the controller is told at enrolment: the apps, and which of them the policy does not allow."""
+        try:
+            allowed, reason = self.policy.current().apps, "the site's policy does not allow it"
+        except Forbidden as error:
+            allowed, reason = (), str(error)
+        states = self.shelf.states()
+        return [
+            state if allowed is None or state.ref in allowed else fleet.AppState(ref=state.ref, error=reason)
+            for state in states
+        ]
+
     async def _work(self) -> None:
         while True:
             job = await self._queue.get()
@@ -114,13 +130,14 @@ class SiteDaemon(ABC):
     async def _perform(self, job: Job) -> None:
         task = job.task
         try:
+            self.policy.current().require(task, len(self.shelf.get(task.app).examples))
             await self.perform(task, job.cancelled)
         except Stale as error:
             log.info("task %s: %s", task.id, error)
         except asyncio.CancelledError:
             if not job.cancelled.is_set():
                 raise
-        except (InvalidApp, InvalidData) as error:
+        except (InvalidApp, InvalidData, Forbidden) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
         except Exception as error:
             log.exception("task %s failed", task.id)
