@@ -6,6 +6,7 @@ receipt, so that the jobs' own chains hang on this one: nothing in the middle of
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -55,6 +56,7 @@ class Audit:
         self._journal, self._workers, self._clock = journal, workers, clock
         self._sequence, self._head = 0, ""
         self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
+        self.counts: Counter[str] = Counter()  # since the start
         self._refusals: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     async def open(self) -> None:
@@ -94,6 +96,7 @@ class Audit:
         ).sealed()
         await self._workers.journal(self._journal.append, LOG, Entry(record.sequence, record.model_dump_json()))
         self._sequence, self._head = record.sequence, record.hash
+        self.counts[record.what] += 1
         if record.sequence % MARK_EVERY == 0:
             await self._workers.journal(self._journal.save_snapshot, LOG, record.sequence, record.hash)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from hansa.common.errors import HansaError
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
@@ -57,6 +58,7 @@ def controller() -> None:
     show_default=True,
     help="The largest model that sites and operators may send.",
 )
+@click.option("--metrics", type=Address(), envvar="HANSA_METRICS", help="Serve numbers for Prometheus there.")
 @tls_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
@@ -72,6 +74,7 @@ def start(
     state: Path | None,
     memory: int,
     max_model: int,
+    metrics: str | None,
     tls: Path | None,
     insecure: bool,
     heartbeat: float,
@@ -91,7 +94,7 @@ def start(
 
     logs.set_up()
     url = store or f"disk:{folder / 'store'}"
-    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model)
+    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics)
 
     def ready(address: str) -> None:
         import os
@@ -112,6 +115,17 @@ def stop(state: Path | None) -> None:
     folder = (state or DEFAULT_STATE).expanduser().absolute()
     stopped = stop_holder(folder, "controller")
     click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
+
+
+@controller.command()
+@controller_option
+def health(controller: Endpoint) -> None:
+    """Ask a controller's health service; exit 1 if it is up but cannot work, 3 if nobody answers. For probes."""
+    from hansa.common.ui.client import ask_health
+
+    if not run_async(ask_health(controller)):
+        raise HansaError(f"the controller at {controller} cannot use its store")
+    click.echo("serving")
 
 
 @controller.command()

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from hansa.common.rpc.tls import ServerTls
 from hansa.common.views import StatusView
 from hansa.controller.backends import Backends, opened
 from hansa.controller.federation import Federation
+from hansa.controller.health import Health
 from hansa.controller.limits import LARGEST_MODEL
+from hansa.controller.metrics import TaskTimes, serving_metrics
 from hansa.controller.redis_space import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.protos import fleet_pb2, operator_pb2
@@ -45,6 +48,7 @@ class ControllerOptions:
     memory: int = 1 << 30
     tls: Path | None = None
     largest: int = LARGEST_MODEL
+    metrics: str | None = None
 
 
 async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
@@ -59,13 +63,17 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
     tls = ServerTls(options.tls) if options.tls else None
     keep_freed_memory()
     clock = SystemClock()
-    with opened(options.store, options.state) as backends:
+    with opened(options.store, options.state) as backends, ExitStack() as exit_:
         timing = (options.heartbeat, options.grace)
         async with Federation(backends.store, backends.journal, clock, *timing, options.memory) as federation:
             guard = Guard(tls, refused=federation.audit.refused)
             server = make_server(guard)
             address = _bind(server, options.listen, tls)
-            _offer(server, federation, options, address, clock.now())
+            times = TaskTimes()
+            _offer(server, federation, options, address, times)
+            if options.metrics:
+                listening = serving_metrics(options.metrics, federation, times, options.tls)
+                log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
             gc.freeze()  # what start-up made stays: collections need not look at it
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
@@ -112,7 +120,7 @@ def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
 
 
 def _offer(
-    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, now: float
+    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, times: TaskTimes
 ) -> None:
     status = StatusView(
         controller=address,
@@ -121,7 +129,7 @@ def _offer(
         address=address,
         store=federation.store.url,
         state=str(options.state),
-        since=iso(now),
+        since=iso(federation.clock.now()),
         sites=0,
         jobs={},
         peak_memory_mib=0,
@@ -129,7 +137,8 @@ def _offer(
     sites, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
     server.add_generic_rpc_handlers(
         (
-            handler(sites["Fleet"], FleetServicer(federation, address, options.largest)),
+            handler(sites["Fleet"], FleetServicer(federation, address, options.largest, times.observe)),
+            Health(lambda: federation.workers.trouble).handler(),
             handler(operators["Operator"], OperatorServicer(federation, status, options.largest)),
         )
     )

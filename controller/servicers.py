@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,9 +45,16 @@ WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 class FleetServicer:
     """What sites call."""
 
-    def __init__(self, federation: Federation, name: str, largest: int = LARGEST_MODEL) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        name: str,
+        largest: int = LARGEST_MODEL,
+        trained: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._federation = federation
         self._name = name
+        self._trained = trained  # told how many seconds each update took
         self._largest = largest
 
     async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:
@@ -60,6 +67,8 @@ class FleetServicer:
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
                 yield self._to_site(message)
+            if goodbye.done():
+                goodbye.result()  # raises if what the daemon said made no sense
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
@@ -105,7 +114,7 @@ class FleetServicer:
     async def _listen(self, session: Session, messages: AsyncIterator[fleet.FromSite]) -> bool:
         """Hear a daemon out; return whether it said goodbye."""
         goodbye = False
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             async for message in messages:
                 session.last_seen = self._federation.clock.now()
                 match message.WhichOneof("kind"):
@@ -119,7 +128,10 @@ class FleetServicer:
                     case "goodbye":
                         goodbye = True
                         break
-        session.close()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            session.close()
         return goodbye
 
     async def Fetch(self, request: fleet.FetchRequest, context: Any) -> AsyncIterator[bytes]:
@@ -146,6 +158,8 @@ class FleetServicer:
         facts = _parsed(codec.facts_from_wire, request.facts)
         site, task = SiteName(request.site), TaskId(request.task)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
+        if not start and not receipt:
+            self._trained(facts.seconds)
         return fleet.OfferReply(start=start, receipt=codec.receipt_to_wire(receipt) if receipt else None)
 
     async def Upload(self, messages: AsyncIterator[bytes], context: Any) -> fleet.Receipt:

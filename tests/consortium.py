@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 
 from hansa.common.pki import files
-from hansa.common.pki.authority import Authority, new_key
+from hansa.common.pki.authority import SERVERS, Authority, new_key
 from hansa.common.pki.caller import Role
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub
@@ -29,7 +29,7 @@ class Consortium:
         """Write a TLS folder and return it; `age` says how long ago the certificate began."""
         folder = self.place / (out or f"{role}-{name}")
         key = new_key()
-        hosts = [host or "127.0.0.1", "localhost"] if role == "controller" else []
+        hosts = [host] if host else ["127.0.0.1", "localhost"] if role in SERVERS else []
         begins = datetime.now(UTC) - age - timedelta(minutes=1)
         made = self.authority.issue(role, name, key.public_key(), hosts, begins, begins + timedelta(minutes=1) + life)
         files.write(folder / files.KEY, files.key_pem(key), files.PRIVATE)

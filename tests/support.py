@@ -26,6 +26,7 @@ from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train, UpdateFacts
 from hansa.common.views import StatusView
 from hansa.controller.backends import opened
 from hansa.controller.federation import Federation
+from hansa.controller.health import Health
 from hansa.controller.runner import JobRunner
 from hansa.controller.server import make_server
 from hansa.controller.servicers import FleetServicer, OperatorServicer
@@ -86,6 +87,7 @@ async def serving(
     listen: str = "127.0.0.1:0",
     tls: Path | None = None,
     limits: Limits | None = None,
+    trained: Callable[[float], None] = lambda _: None,
 ) -> AsyncIterator[Served]:
     """Run a controller with real gRPC over a state directory."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
@@ -97,7 +99,8 @@ async def serving(
             fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
             server.add_generic_rpc_handlers(
                 (
-                    handler(fleet["Fleet"], FleetServicer(federation, "test")),
+                    handler(fleet["Fleet"], FleetServicer(federation, "test", trained=trained)),
+                    Health(lambda: federation.workers.trouble).handler(),
                     handler(operators["Operator"], OperatorServicer(federation, STATUS)),
                 )
             )

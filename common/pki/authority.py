@@ -22,6 +22,7 @@ from hansa.common.pki.caller import Role, identity_uri
 
 KEY = "ca.key"
 ISSUED = "issued"
+SERVERS = ("controller", "store")
 SKEW = timedelta(minutes=5)  # clocks of sites may be a little behind ours
 WEAKEST_RSA, WEAKEST_CURVE = 2048, 256  # bits
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
@@ -87,9 +88,9 @@ class Authority:
         ca_end = self.certificate.not_valid_after_utc
         if ends > ca_end:
             raise InvalidInput(f"the authority itself ends {ca_end:%Y-%m-%d}; give fewer --days, or make a new one")
-        uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if role == "controller":
-            uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # nobody else can be taken for a controller
+        uses = [] if role == "store" else [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if role in SERVERS:
+            uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # nobody else can be taken for one
         key = self._key()
         certificate = (
             x509.CertificateBuilder()

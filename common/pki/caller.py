@@ -14,7 +14,7 @@ from cryptography import x509
 from hansa.common.errors import Unproven
 from hansa.common.ids import NAME
 
-Role = Literal["controller", "learner", "evaluator", "operator"]
+Role = Literal["controller", "learner", "evaluator", "operator", "store"]  # a store is a Redis: it only answers
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from hansa.common.errors import InvalidInput, TooLarge
 from hansa.common.frames import FRAME
 from hansa.common.model import MAX_TENSORS
-from hansa.common.pki.caller import ROLES, Role
+from hansa.common.pki.caller import Role
 from hansa.common.rpc.channel import MESSAGE
 from hansa.protos import fleet_pb2 as fleet
 
@@ -61,7 +61,7 @@ def _uploader(message: bytes) -> Claim:
         raise InvalidInput("the stream does not begin with a UploadHeader") from None
 
 
-EVERYBODY: frozenset[Role] = frozenset(ROLES)
+EVERYBODY: frozenset[Role] = frozenset(("controller", "learner", "evaluator", "operator"))
 LEARNER: frozenset[Role] = frozenset(("learner",))
 SITE: frozenset[Role] = frozenset(("learner", "evaluator"))
 OPERATOR: frozenset[Role] = frozenset(("operator",))

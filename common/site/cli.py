@@ -52,6 +52,14 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         envvar="HANSA_POLICY",
         help="TOML file that says what jobs may ask of this site.",
     )
+    @click.option(
+        "--drain",
+        type=click.FloatRange(0),
+        envvar="HANSA_DRAIN",
+        default=30.0,
+        show_default=True,
+        help="Seconds to finish the task in hand when asked to stop; the rest of it is given up.",
+    )
     @state_option
     @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
     @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
@@ -62,6 +70,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         data: Path,
         apps: tuple[str, ...],
         policy: Path | None,
+        drain: float,
         state: Path | None,
         device: str,
         threads: int | None,
@@ -70,7 +79,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     ) -> None:
         from hansa.common import logs
         from hansa.common.memory import keep_freed_memory
-        from hansa.common.state import announce, detach, locked
+        from hansa.common.state import announce, detach, locked, write_note
 
         folder = _folder(state, site)
         if not data.exists():
@@ -94,15 +103,18 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 device=device,
                 threads=threads,
                 policy=policy,
+                drain=drain,
             )
 
             async def serve() -> None:
                 from hansa.common.site.shelf import Shelf
 
+                def ready(text: str) -> None:
+                    write_note(folder, role, {"pid": os.getpid(), "drain": drain, "says": text})
+                    announce(f"ready {text}; state and log in {folder}")
+
                 shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
-                await start_daemon(options, shelf).run(
-                    lambda text: announce(f"ready {text}; state and log in {folder}")
-                )
+                await start_daemon(options, shelf).run(ready)
 
             run_async(serve())
 
@@ -130,14 +142,17 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     @state_option
     @json_option
     def status(site: str, state: Path | None, as_json: bool) -> None:
-        from hansa.common.state import holder
+        from hansa.common.state import holder, read_note
 
         folder = _folder(state, site)
         pid = holder(folder, role)
+        says = str(read_note(folder, role).get("says", "starting")) if pid else ""
         if as_json:
-            print_json({"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)})
+            found = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
+            print_json(found | {"says": says})
         else:
-            click.echo(f"{role} of {site}: " + (f"running (pid {pid})" if pid else "not running") + f", state {folder}")
+            words = f"running (pid {pid}): {says}" if pid else "not running"
+            click.echo(f"{role} of {site}: {words}, state {folder}")
         if pid is None:
             raise SystemExit(1)
 

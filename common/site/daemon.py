@@ -36,6 +36,7 @@ class SiteOptions:
     device: str = "cpu"
     threads: int | None = None
     policy: Path | None = None
+    drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
 
 
 @dataclass
@@ -60,6 +61,7 @@ class SiteDaemon(ABC):
         self.fetcher = Fetcher(self.attendance, self._helpers)
         self._jobs: dict[TaskId, Job] = {}
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._draining = False
 
     @abstractmethod
     async def perform(self, task: Task, cancelled: Event) -> None:
@@ -75,6 +77,7 @@ class SiteDaemon(ABC):
             for ended in (work, attend):
                 if ended.done():
                     ended.result()
+            await self._drain()
         finally:
             for job in self._jobs.values():
                 job.cancelled.set()
@@ -86,6 +89,20 @@ class SiteDaemon(ABC):
             await asyncio.gather(work, attend, stop, return_exceptions=True)
             self.thread.shutdown(wait=True, cancel_futures=True)
             self._helpers.shutdown(wait=True, cancel_futures=True)
+
+    async def _drain(self) -> None:
+        """Finish the task in hand, if it does not take too long; a second signal ends that, too."""
+        running = [(job.task.id, job.run) for job in self._jobs.values() if job.run and not job.run.done()]
+        if not running or not self.options.drain:
+            return
+        self._draining = True
+        log.info(
+            "finishing task %s, for at most %g s; a second signal stops at once", running[0][0], self.options.drain
+        )
+        again = asyncio.create_task(stop_signal())
+        runs = [run for _, run in running]
+        await asyncio.wait((*runs, again), timeout=self.options.drain, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
 
     def in_hand(self) -> list[TaskId]:
         """Return the tasks that are running, queued or not yet acknowledged."""
@@ -126,6 +143,8 @@ class SiteDaemon(ABC):
             job.run = asyncio.create_task(self._perform(job))
             await asyncio.wait([job.run])
             self._jobs.pop(job.task.id, None)
+            if self._draining:
+                return
 
     async def _perform(self, job: Job) -> None:
         task = job.task

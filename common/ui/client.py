@@ -115,6 +115,17 @@ class Client:
         return _Reaching(self._to)
 
 
+async def ask_health(controller: Endpoint) -> bool:
+    """Ask the standard health service; any certificate of the authority will do, the controller's own, too."""
+    channel = connect(controller.address, credentials=_credentials(controller))
+    try:
+        with _Reaching(controller), translated():
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            return bool(await check(b"", timeout=PATIENCE) == b"\x08\x01")  # HealthCheckResponse{SERVING}
+    finally:
+        await channel.close()
+
+
 class _Reaching:
     """Names the address when nobody answers."""
 

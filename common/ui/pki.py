@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hansa.common.pki.authority import Authority
 
-ROLES = ("learner", "evaluator", "controller", "operator")
+ROLES = ("learner", "evaluator", "controller", "operator", "store")
 LOCAL = ("localhost", "127.0.0.1", "::1")  # operators on the controller's own machine
 
 directory_option = click.option(
@@ -31,7 +31,9 @@ passphrase_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file whose first line encrypts the authority's key.",
 )
-role_option = click.option("--role", type=click.Choice(ROLES), required=True, help="What the bearer may act as.")
+role_option = click.option(
+    "--role", type=click.Choice(ROLES), required=True, help="What the bearer may act as; a store is a Redis server."
+)
 name_option = click.option(
     "--site", "--name", "name", type=Site(), required=True, help="The site's name; for an operator, the person's."
 )
@@ -83,7 +85,9 @@ def request(role: Any, name: str, out: Path) -> None:
 @directory_option
 @role_option
 @name_option
-@click.option("--host", "hosts", multiple=True, help="A name or address that a controller is dialled by; repeatable.")
+@click.option(
+    "--host", "hosts", multiple=True, help="A name or address that a controller or store is dialled by; repeatable."
+)
 @click.option("--days", type=click.FloatRange(0, 3650, min_open=True), default=365, show_default=True, help="Validity.")
 @click.option(
     "--csr",
@@ -114,10 +118,10 @@ def issue(
     """
     from hansa.common.pki import authority, files
 
-    if role == "controller" and not hosts:
-        raise InvalidInput("a controller's certificate needs --host, the name or address that sites dial")
-    if role != "controller" and hosts:
-        raise InvalidInput(f"--host is for controllers: nobody dials a {role}")
+    if role in authority.SERVERS and not hosts:
+        raise InvalidInput(f"the certificate of a {role} needs --host, the name or address that it is dialled by")
+    if role not in authority.SERVERS and hosts:
+        raise InvalidInput(f"--host is for {' and '.join(authority.SERVERS)}: nobody dials a {role}")
     out = out or folder / f"{role}-{name}"
     if (out / files.CERTIFICATE).exists() and not renew:
         raise Taken(f"{out} holds a certificate already; --renew replaces it")
@@ -125,7 +129,7 @@ def issue(
     key = authority.new_key() if csr is None else None
     public = key.public_key() if key else authority.check_request(files.read_request(_given(csr)), role, name)
     now = datetime.now(UTC)
-    names = [*hosts, *(host for host in LOCAL if host not in hosts)] if hosts else []
+    names = [*hosts, *(host for host in LOCAL if role == "controller" and host not in hosts)]
     made = held.issue(role, name, public, names, now - authority.SKEW, now + timedelta(days=days))
     if key:
         files.write(out / files.KEY, files.key_pem(key), files.PRIVATE)
