@@ -2,9 +2,9 @@
 
 import json
 
-from hansa.common.errors import InvalidInput, Rejected
+from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
     Evaluate,
     Evaluation,
@@ -15,10 +15,12 @@ from hansa.common.tasks import (
     Progress,
     Receipt,
     Task,
+    Terms,
     Train,
     UpdateFacts,
     ValidationSpec,
 )
+from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
@@ -40,6 +42,10 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
 
 def manifest_from_wire(wire: model.Manifest) -> Manifest:
     """Decode a manifest; `check_manifest` says whether it makes sense."""
+    if len(wire.tensors) > MAX_TENSORS or len(wire.layers) > MAX_TENSORS:
+        raise TooLarge(
+            f"{max(len(wire.tensors), len(wire.layers))} tensors or layers; at most {MAX_TENSORS} are allowed"
+        )
     infos = []
     for t in wire.tensors:
         if t.role not in (1, 2, 3):
@@ -53,6 +59,7 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire = fleet.Task(id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed)
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
+    wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
     match task.work:
         case Init():
             wire.init.SetInParent()
@@ -104,6 +111,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         seed=wire.seed,
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         work=work,
+        terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
     )
 
 
@@ -153,7 +161,7 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
 def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Failure:
     """Decode a report; nonsense raises ValueError."""
     if wire.WhichOneof("outcome") == "failure":
-        return Failure(reason=wire.failure.reason[:2000], final=wire.failure.final)
+        return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
     found = wire.evaluation

@@ -10,6 +10,8 @@ HansaError
 ├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
 ├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
 │   └── Stale           the task is over: nobody waits for this    ABORTED              1
+├── Unproven            the certificate is missing, over, revoked  UNAUTHENTICATED      1
+├── Forbidden           the certificate is not for this            PERMISSION_DENIED    1
 ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
 ├── Broken              state on disk or in memory is damaged      INTERNAL             1
 │   └── StoreFailed     the store cannot be written or read
@@ -75,6 +77,18 @@ class Stale(Refused):
     """The task is over; nobody waits for its result."""
 
     code = "ABORTED"
+
+
+class Unproven(HansaError):
+    """Who is calling is not proven: the certificate is missing, has expired or was revoked."""
+
+    code = "UNAUTHENTICATED"
+
+
+class Forbidden(HansaError):
+    """The caller is known, and may not do this."""
+
+    code = "PERMISSION_DENIED"
 
 
 class TooLarge(HansaError):

@@ -94,6 +94,7 @@ class JobSpec(Value):
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()
     init: str | None = Field(None, description="a safetensors file with version 0")
+    operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
     data: DataSpec | None = None
 
     @field_validator("name")
@@ -124,6 +125,8 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     if not isinstance(data, Mapping):
         raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
     faults = part_faults(data, final)
+    if data.get("operator"):
+        faults.append((("operator",), "only the controller says who submitted a job"))
     try:
         spec = JobSpec.model_validate(data)
     except ValidationError as error:

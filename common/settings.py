@@ -21,7 +21,7 @@ GROUPS = {
 OPERATOR = {
     "job": ("submit", "list", "show", "watch", "cancel", "model"),
     "site": ("list",),
-    "controller": ("status",),
+    "controller": ("status", "health"),
 }
 
 

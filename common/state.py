@@ -21,9 +21,9 @@ FORMAT = 1
 @contextmanager
 def locked(folder: Path, role: str) -> Iterator[None]:
     """Hold a state directory for this process; refuse if another process does."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / f"{role}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = os.open(folder / f"{role}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     try:
@@ -37,6 +37,17 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a state directory for its owner only; refuse one in which somebody has put links to other files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        links = [path.name for path in folder.iterdir() if path.is_symlink() and not path.is_dir()]
+    except OSError as error:
+        raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
+    if links:
+        raise Refused(f"state directory {folder}: {links[0]} is a link to another file; what is behind it is not ours")
 
 
 def _check_format(folder: Path) -> None:
@@ -89,6 +100,7 @@ def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
     pid = holder(folder, role)
     if pid is None:
         return False
+    patience += float(read_note(folder, role).get("drain", 0))  # it may finish a task first
     os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + patience
     while holder(folder, role) == pid:
@@ -101,9 +113,9 @@ def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
 def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
     """Start the same command without --daemon in a session of its own; return what it says when it is up."""
     log = folder / f"{role}.log"
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        out = log.open("ab")
+        out = os.fdopen(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab")
     except OSError as error:
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     read, write = os.pipe()
@@ -115,7 +127,7 @@ def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.
             stderr=out,
             start_new_session=True,
             pass_fds=(write,),
-            env=os.environ | {READY: str(write)},
+            env=os.environ | {READY: str(write), "HANSA_LOG_FILE": str(log)},
         )
     os.close(write)
     with os.fdopen(read) as answers:

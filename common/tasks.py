@@ -74,6 +74,14 @@ class Evaluate(Value):
     version: int
 
 
+class Terms(Value):
+    """What a site's owner may want to know of a job before the site works for it."""
+
+    operator: str = ""
+    sites: int = 1  # the least number it runs with
+    redistributes: bool = False  # its rule shows sites' own models to other sites
+
+
 Work = Annotated[Init | Train | Evaluate, Field(discriminator="kind")]
 
 
@@ -88,6 +96,7 @@ class Task(Value):
     seed: int
     validation: ValidationSpec
     work: Work
+    terms: Terms = Terms()  # added when the task is sent
 
 
 class UpdateFacts(Value):

@@ -1,6 +1,14 @@
-"""Hints for people who mistyped a name."""
+"""Words for people: hints for mistyped names, and text from elsewhere that is safe to print."""
 
 import difflib
+import re
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+
+
+def plain(text: str, most: int = 2000) -> str:
+    """Return text that others wrote without control characters: it can neither forge log lines nor steer a terminal."""
+    return CONTROL.sub(" ", text[:most]).strip()
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:

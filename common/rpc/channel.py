@@ -1,13 +1,22 @@
-"""How connections are made: sizes, keep-alive, addresses."""
+"""How connections are made: sizes, keep-alive, addresses, certificates."""
 
+import ipaddress
 import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import FRAME
 
+if TYPE_CHECKING:
+    from hansa.common.rpc.tls import Credentials
+
 MESSAGE = 16 * FRAME  # a manifest of MAX_TENSORS is larger than a frame
+METADATA = 16 << 10  # bytes of headers
+CONCURRENT = 20_000  # calls under way on the whole controller
 
 COMMON = [
     ("grpc.max_receive_message_length", MESSAGE),
@@ -24,6 +33,11 @@ SERVER = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.lookahead_bytes", FRAME),  # a connection keeps two or three times that, used or not
     ("grpc.experimental.tcp_max_read_chunk_size", 256 << 10),
+    ("grpc.max_metadata_size", METADATA),
+    ("grpc.absolute_max_metadata_size", METADATA),
+    ("grpc.max_concurrent_streams", 256),  # on one connection; more wait at the caller's
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 300_000),  # without a call; the other side connects again when it needs to
 ]
 CLIENT = [
     *COMMON,
@@ -33,6 +47,17 @@ CLIENT = [
     ("grpc.enable_http_proxy", 0),  # a proxy set for web browsing is not meant for the federation
 ]
 ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a controller is, and the folder with the certificate to show it."""
+
+    address: str
+    tls: Path | None = None
+
+    def __str__(self) -> str:
+        return self.address
 
 
 def parse_address(text: str) -> str:
@@ -46,10 +71,19 @@ def parse_address(text: str) -> str:
 def is_loopback(address: str) -> bool:
     """Whether an address can only be reached from this machine."""
     host = address.rpartition(":")[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may lead anywhere
 
 
-def connect(address: str, largest: int = MESSAGE) -> grpc.aio.Channel:
+def connect(address: str, largest: int = MESSAGE, credentials: "Credentials | None" = None) -> grpc.aio.Channel:
     """Open a channel that takes messages up to a size; nothing is sent until the first call."""
     options = [*CLIENT, ("grpc.max_receive_message_length", largest)]
-    return grpc.aio.insecure_channel(parse_address(address), options=options)
+    if credentials is None:
+        return grpc.aio.insecure_channel(parse_address(address), options=options)
+    from hansa.common.rpc.tls import client_credentials
+
+    return grpc.aio.secure_channel(parse_address(address), client_credentials(credentials), options=options)

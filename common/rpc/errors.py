@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import grpc
 
@@ -17,10 +18,18 @@ log = logging.getLogger(__name__)
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     if isinstance(error, HansaError):
-        await context.abort(grpc.StatusCode[error.code], str(error), ((KIND, type(error).__name__),))
+        await context.abort(grpc.StatusCode[error.code], _short(str(error)), ((KIND, type(error).__name__),))
     log.error("%s failed unexpectedly", method, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details")
     raise AssertionError  # abort always raises
+
+
+def _short(text: str) -> str:
+    """Return what fits into a status: it travels as metadata, percent-encoded, and callers refuse more than 8 KiB."""
+    cut = text
+    while len(quote(cut)) > 6000:
+        cut = cut[: len(cut) * 3 // 4]
+    return cut if cut == text else f"{cut} …"
 
 
 class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -5,24 +5,29 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import grpc
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import HansaError, Unreachable
+from hansa.common.errors import HansaError, Unproven, Unreachable
 from hansa.common.ids import PROTOCOL, SiteName, TaskId, new_instance
-from hansa.common.rpc.channel import connect
+from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.tasks import Progress, Task
 from hansa.protos import fleet_pb2 as fleet
 
+if TYPE_CHECKING:
+    from hansa.common.rpc.tls import TlsFolder
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
 
 
 class Backoff:
@@ -61,6 +66,7 @@ class Identity:
     controller: str
     site: SiteName
     role: str  # learner or evaluator
+    tls: Path | None = None  # folder with the certificate
 
 
 class Attendance:
@@ -68,18 +74,36 @@ class Attendance:
 
     def __init__(self, identity: Identity, apps: Callable[[], list[fleet.AppState]]) -> None:
         self.identity = identity
-        self.channel = connect(identity.controller)
-        self.stub = Stub(self.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
+        self._tls = _tls_of(identity)
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._renewed = False
+        self._connect()
         self._apps = apps
         self._instance = new_instance()
         self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
         self._heartbeat = 5.0
         self._leaving = False
 
+    def _connect(self) -> None:
+        self.channel = connect(self.identity.controller, credentials=self._tls.credentials if self._tls else None)
+        self.stub = Stub(self.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
+
+    def _renew(self) -> bool:
+        """Take a new certificate into use, if there is one; what is under way on the old connection may finish."""
+        if self._tls is None or not self._tls.refresh():
+            return False
+        farewell = asyncio.create_task(self.channel.close(FAREWELL))
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+        self._connect()
+        return True
+
     async def attend(self, worker: Worker, ready: Callable[[str], None]) -> None:
         """Attend for ever; say once when the controller cannot be reached, and once when it can again."""
-        backoff, silent = Backoff(), False
+        backoff, silent, known = Backoff(), False, False
         while not self._leaving:
+            self._renew()
+            self._renewed = False
             try:
                 async for message in self._session(worker):
                     if message.HasField("enrolled"):
@@ -87,7 +111,7 @@ class Attendance:
                         log.info("attending %s as %s of %s", *self._who())
                         ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
                         backoff.reset()
-                        silent = False
+                        silent, known = False, True
                     elif message.HasField("task"):
                         worker.take(codec.task_from_wire(message.task))
                     elif message.HasField("cancel"):
@@ -95,11 +119,14 @@ class Attendance:
                 problem = "the controller ended the session"
             except grpc.aio.AioRpcError as error:
                 ours = translate(error)
-                if not isinstance(ours, Unreachable) and error.code() is not grpc.StatusCode.INTERNAL:
+                passing = isinstance(ours, Unreachable) or (known and isinstance(ours, Unproven))  # a renewal may come
+                if not passing and error.code() is not grpc.StatusCode.INTERNAL:
                     raise ours from None  # the name is taken, the protocol differs: trying again cannot help
                 problem = error.details() or error.code().name
             if self._leaving:
                 return
+            if self._renewed:
+                continue
             if not silent:
                 log.warning("controller %s is out of reach (%s); trying again", self.identity.controller, problem)
                 ready(f"{self.identity.role} of {self.identity.site} is up; it keeps trying to reach the controller")
@@ -128,6 +155,9 @@ class Attendance:
         outbox = self._outbox
         yield fleet.FromSite(enrol=enrol)
         while True:
+            if self._renew():
+                self._renewed = True
+                return  # the session ends and begins again, with the new certificate
             try:
                 message = await asyncio.wait_for(outbox.get(), self._heartbeat)
             except TimeoutError:
@@ -148,6 +178,8 @@ class Attendance:
         self._leaving = True
         self._outbox.put_nowait(fleet.FromSite(goodbye=fleet.Goodbye()))
         await asyncio.sleep(0.2)  # the stream's writer needs a moment; a lost goodbye only costs the grace period
+        for farewell in self._farewells:
+            farewell.cancel()
         await self.channel.close()
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -157,7 +189,7 @@ class Attendance:
             try:
                 with translated():
                     return await call()
-            except Unreachable:
+            except (Unreachable, Unproven):  # the attendance finds out whether it is for ever
                 await backoff.rest()
 
     async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
@@ -168,3 +200,13 @@ class Attendance:
             await self.insist(lambda: self.stub.Report(request))
         except HansaError as error:
             log.info("task %s: nobody waits for its failure: %s", task, error)
+
+
+def _tls_of(identity: Identity) -> "TlsFolder | None":
+    if identity.tls is None:
+        if not is_loopback(identity.controller):
+            log.warning("the connection to %s is not encrypted, and nobody's name is proven", identity.controller)
+        return None
+    from hansa.common.rpc.tls import TlsFolder
+
+    return TlsFolder(identity.tls, (identity.role,), identity.site)

@@ -10,6 +10,7 @@ import click
 
 from hansa.common.errors import InvalidData, InvalidInput
 from hansa.common.ids import SiteName
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
 
 
@@ -45,15 +46,31 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         metavar="REF",
         help="An app that jobs may use here: path/app.py:name or module:name. May be repeated.",
     )
+    @click.option(
+        "--policy",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="HANSA_POLICY",
+        help="TOML file that says what jobs may ask of this site.",
+    )
+    @click.option(
+        "--drain",
+        type=click.FloatRange(0),
+        envvar="HANSA_DRAIN",
+        default=30.0,
+        show_default=True,
+        help="Seconds to finish the task in hand when asked to stop; the rest of it is given up.",
+    )
     @state_option
     @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
     @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
     @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
     def start(
-        controller: str,
+        controller: Endpoint,
         site: str,
         data: Path,
         apps: tuple[str, ...],
+        policy: Path | None,
+        drain: float,
         state: Path | None,
         device: str,
         threads: int | None,
@@ -62,7 +79,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     ) -> None:
         from hansa.common import logs
         from hansa.common.memory import keep_freed_memory
-        from hansa.common.state import announce, detach, locked
+        from hansa.common.state import announce, detach, locked, write_note
 
         folder = _folder(state, site)
         if not data.exists():
@@ -78,22 +95,26 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
 
             _set_up_torch(device, threads)
             options = SiteOptions(
-                identity=Identity(controller, SiteName(site), role),
+                identity=Identity(controller.address, SiteName(site), role, controller.tls),
                 data=data,
                 apps=apps,
                 state=folder,
                 split=more.get("split", "train"),
                 device=device,
                 threads=threads,
+                policy=policy,
+                drain=drain,
             )
 
             async def serve() -> None:
                 from hansa.common.site.shelf import Shelf
 
+                def ready(text: str) -> None:
+                    write_note(folder, role, {"pid": os.getpid(), "drain": drain, "says": text})
+                    announce(f"ready {text}; state and log in {folder}")
+
                 shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
-                await start_daemon(options, shelf).run(
-                    lambda text: announce(f"ready {text}; state and log in {folder}")
-                )
+                await start_daemon(options, shelf).run(ready)
 
             run_async(serve())
 
@@ -121,14 +142,17 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     @state_option
     @json_option
     def status(site: str, state: Path | None, as_json: bool) -> None:
-        from hansa.common.state import holder
+        from hansa.common.state import holder, read_note
 
         folder = _folder(state, site)
         pid = holder(folder, role)
+        says = str(read_note(folder, role).get("says", "starting")) if pid else ""
         if as_json:
-            print_json({"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)})
+            found = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
+            print_json(found | {"says": says})
         else:
-            click.echo(f"{role} of {site}: " + (f"running (pid {pid})" if pid else "not running") + f", state {folder}")
+            words = f"running (pid {pid}): {says}" if pid else "not running"
+            click.echo(f"{role} of {site}: {words}, state {folder}")
         if pid is None:
             raise SystemExit(1)
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, Stale, one_line
+from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale, one_line
 from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
 from hansa.common.tasks import Task
+from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
@@ -33,6 +35,8 @@ class SiteOptions:
     split: str = "train"
     device: str = "cpu"
     threads: int | None = None
+    policy: Path | None = None
+    drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
 
 
 @dataclass
@@ -50,12 +54,14 @@ class SiteDaemon(ABC):
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         self.options = options
         self.shelf = shelf
-        self.attendance = Attendance(options.identity, shelf.states)
+        self.policy = PolicyFile(options.policy)
+        self.attendance = Attendance(options.identity, self._app_states)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
         self._jobs: dict[TaskId, Job] = {}
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._draining = False
 
     @abstractmethod
     async def perform(self, task: Task, cancelled: Event) -> None:
@@ -71,6 +77,7 @@ class SiteDaemon(ABC):
             for ended in (work, attend):
                 if ended.done():
                     ended.result()
+            await self._drain()
         finally:
             for job in self._jobs.values():
                 job.cancelled.set()
@@ -82,6 +89,20 @@ class SiteDaemon(ABC):
             await asyncio.gather(work, attend, stop, return_exceptions=True)
             self.thread.shutdown(wait=True, cancel_futures=True)
             self._helpers.shutdown(wait=True, cancel_futures=True)
+
+    async def _drain(self) -> None:
+        """Finish the task in hand, if it does not take too long; a second signal ends that, too."""
+        running = [(job.task.id, job.run) for job in self._jobs.values() if job.run and not job.run.done()]
+        if not running or not self.options.drain:
+            return
+        self._draining = True
+        log.info(
+            "finishing task %s, for at most %g s; a second signal stops at once", running[0][0], self.options.drain
+        )
+        again = asyncio.create_task(stop_signal())
+        runs = [run for _, run in running]
+        await asyncio.wait((*runs, again), timeout=self.options.drain, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
 
     def in_hand(self) -> list[TaskId]:
         """Return the tasks that are running, queued or not yet acknowledged."""
@@ -102,6 +123,18 @@ class SiteDaemon(ABC):
             if job.run:
                 job.run.cancel()
 
+    def _app_states(self) -> list[fleet.AppState]:
+        """Return what the controller is told at enrolment: the apps, and which of them the policy does not allow."""
+        try:
+            allowed, reason = self.policy.current().apps, "the site's policy does not allow it"
+        except Forbidden as error:
+            allowed, reason = (), str(error)
+        states = self.shelf.states()
+        return [
+            state if allowed is None or state.ref in allowed else fleet.AppState(ref=state.ref, error=reason)
+            for state in states
+        ]
+
     async def _work(self) -> None:
         while True:
             job = await self._queue.get()
@@ -110,17 +143,20 @@ class SiteDaemon(ABC):
             job.run = asyncio.create_task(self._perform(job))
             await asyncio.wait([job.run])
             self._jobs.pop(job.task.id, None)
+            if self._draining:
+                return
 
     async def _perform(self, job: Job) -> None:
         task = job.task
         try:
+            self.policy.current().require(task, len(self.shelf.get(task.app).examples))
             await self.perform(task, job.cancelled)
         except Stale as error:
             log.info("task %s: %s", task.id, error)
         except asyncio.CancelledError:
             if not job.cancelled.is_set():
                 raise
-        except (InvalidApp, InvalidData) as error:
+        except (InvalidApp, InvalidData, Forbidden) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
         except Exception as error:
             log.exception("task %s failed", task.id)

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
@@ -12,12 +12,15 @@ from hansa.common.errors import Unreachable
 from hansa.common.frames import FRAME, FrameCheck, allocate, cut
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest
-from hansa.common.rpc.channel import connect
+from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.views import DaemonView, JobView, StatusView
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
+
+if TYPE_CHECKING:
+    from hansa.common.rpc.tls import Credentials
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
@@ -26,9 +29,9 @@ PATIENCE = 20.0  # seconds for an answer
 class Client:
     """A connection to a controller; use it as an async context manager."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = connect(address, DOCUMENT)
+    def __init__(self, controller: Endpoint | str) -> None:
+        self._to = controller if isinstance(controller, Endpoint) else Endpoint(controller)
+        self._channel = connect(self._to.address, DOCUMENT, _credentials(self._to))
         self._stub = Stub(self._channel, operator.DESCRIPTOR.services_by_name["Operator"])
 
     async def __aenter__(self) -> "Client":
@@ -41,7 +44,8 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model if it names one."""
-        header = operator.SubmitHeader(job_json=json.dumps(spec.model_dump(mode="json", exclude={"init", "data"})))
+        document = json.dumps(spec.model_dump(mode="json", exclude={"init", "data", "operator"}))
+        header = operator.SubmitHeader(job_json=document, operator=_user())
         payload = None
         if spec.init:
             manifest, payload = load_checkpoint(Path(spec.init))
@@ -108,21 +112,55 @@ class Client:
             return await call
 
     def _reaching(self) -> "_Reaching":
-        return _Reaching(self._address)
+        return _Reaching(self._to)
+
+
+async def ask_health(controller: Endpoint) -> bool:
+    """Ask the standard health service; any certificate of the authority will do, the controller's own, too."""
+    channel = connect(controller.address, credentials=_credentials(controller))
+    try:
+        with _Reaching(controller), translated():
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            return bool(await check(b"", timeout=PATIENCE) == b"\x08\x01")  # HealthCheckResponse{SERVING}
+    finally:
+        await channel.close()
 
 
 class _Reaching:
     """Names the address when nobody answers."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, to: Endpoint) -> None:
+        self._to = to
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, Unreachable):
+            hint = (
+                f"it may also refuse the certificate in {self._to.tls}: `hansa pki show {self._to.tls}` shows it"
+                if self._to.tls
+                else "if it speaks TLS, --tls or HANSA_TLS names the folder with your certificate"
+            )
             raise Unreachable(
-                f"no controller answers at {self._address} ({error}); is it running? `hansa controller start` starts"
-                " one, --controller or HANSA_CONTROLLER says where it is"
+                f"no controller answers at {self._to} ({error}); is it running? `hansa controller start` starts"
+                f" one, --controller or HANSA_CONTROLLER says where it is; {hint}"
             ) from None
+
+
+def _user() -> str:
+    """Return who we say we are; with TLS the controller takes the certificate's word instead."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+def _credentials(to: Endpoint) -> "Credentials | None":
+    if to.tls is None:
+        return None
+    from hansa.common.rpc.tls import Credentials
+
+    return Credentials.load(to.tls)

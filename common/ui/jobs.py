@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from hansa.common.errors import InvalidInput
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import JobView
@@ -35,7 +36,7 @@ def job() -> None:
     """Submit, watch, fetch and verify jobs."""
 
 
-def ask(controller: str, question: Callable[[Client], Awaitable[T]]) -> T:
+def ask(controller: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
     """Connect, ask one question, hang up."""
 
     async def talk() -> T:
@@ -62,7 +63,7 @@ def exit_code(view: JobView) -> int:
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
 @click.option("--wait", is_flag=True, help="Watch the job and end when it ends; exit 1 unless it completed.")
 @json_option
-def submit(file: Path, controller: str, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
+def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Submit a job file."""
     from hansa.common.job import load_job
 
@@ -83,7 +84,7 @@ def submit(file: Path, controller: str, changes: tuple[str, ...], wait: bool, as
 @job.command("list")
 @controller_option
 @json_option
-def list_jobs(controller: str, as_json: bool) -> None:
+def list_jobs(controller: Endpoint, as_json: bool) -> None:
     """List all jobs, newest first."""
     views = ask(controller, lambda client: client.jobs())
     if as_json:
@@ -108,7 +109,7 @@ def list_jobs(controller: str, as_json: bool) -> None:
 @click.argument("job_id", metavar="JOB")
 @controller_option
 @json_option
-def show(job_id: str, controller: str, as_json: bool) -> None:
+def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Show a job with its history. JOB is an id, the beginning of one, or a name."""
     view = ask(controller, lambda client: client.show(job_id))
     if as_json:
@@ -137,7 +138,7 @@ def show(job_id: str, controller: str, as_json: bool) -> None:
 @click.argument("job_id", metavar="JOB")
 @controller_option
 @json_option
-def watch(job_id: str, controller: str, as_json: bool) -> None:
+def watch(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Follow a job until it ends; exit 1 unless it completed."""
     ended = follow(controller, job_id, quiet=as_json)
     if as_json:
@@ -149,7 +150,7 @@ def watch(job_id: str, controller: str, as_json: bool) -> None:
 @click.argument("job_id", metavar="JOB")
 @controller_option
 @json_option
-def cancel(job_id: str, controller: str, as_json: bool) -> None:
+def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """End a job now; its last community model stays."""
     view = ask(controller, lambda client: client.cancel(job_id))
     if as_json:
@@ -170,7 +171,7 @@ def cancel(job_id: str, controller: str, as_json: bool) -> None:
 )
 @click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
 @json_option
-def model(job_id: str, controller: str, output: Path, version: int | None, as_json: bool) -> None:
+def model(job_id: str, controller: Endpoint, output: Path, version: int | None, as_json: bool) -> None:
     """Fetch a job's community model as a safetensors file."""
     from hansa.common.checkpoints import save_checkpoint
 
@@ -185,7 +186,7 @@ def model(job_id: str, controller: str, output: Path, version: int | None, as_js
         click.echo(f"{output}: {tensors} tensors, {amount(manifest.spec.nbytes)}, digest {manifest.digest.hex()[:16]}…")
 
 
-def follow(controller: str, job_id: str, quiet: bool) -> JobView:
+def follow(controller: Endpoint, job_id: str, quiet: bool) -> JobView:
     """Show a job live until it ends and return its last view."""
     from hansa.common.ui.live import show_live
 

@@ -1,6 +1,7 @@
 """Options that several commands share, and how results are printed."""
 
 import asyncio
+import functools
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ import click
 
 from hansa.common.errors import HansaError
 from hansa.common.ids import site_name
-from hansa.common.rpc.channel import parse_address
+from hansa.common.rpc.channel import Endpoint, parse_address
 
 DEFAULT_CONTROLLER = "127.0.0.1:7300"
 T = TypeVar("T")
@@ -60,7 +61,12 @@ def _checked(check: Callable[[str], str], value: Any, kind: click.ParamType[str]
 
 
 def controller_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--controller, for operators and sites."""
+    """--controller and --tls, for operators and sites; the command gets both as `controller`."""
+
+    @functools.wraps(command)
+    def with_endpoint(*args: Any, controller: str, tls: Path | None, **options: Any) -> Any:
+        return command(*args, controller=Endpoint(controller, tls), **options)
+
     return click.option(
         "--controller",
         type=Address(),
@@ -68,6 +74,16 @@ def controller_option(command: Callable[..., Any]) -> Callable[..., Any]:
         default=DEFAULT_CONTROLLER,
         show_default=True,
         help="Where the controller listens.",
+    )(tls_option(with_endpoint))
+
+
+def tls_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--tls, for everybody who connects."""
+    return click.option(
+        "--tls",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        envvar="HANSA_TLS",
+        help="Folder with ca.pem, cert.pem and key.pem, as `hansa pki issue` makes it.",
     )(command)
 
 

@@ -2,6 +2,7 @@
 
 import click
 
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import DaemonView
 
@@ -14,7 +15,7 @@ def site() -> None:
 @site.command("list")
 @controller_option
 @json_option
-def list_sites(controller: str, as_json: bool) -> None:
+def list_sites(controller: Endpoint, as_json: bool) -> None:
     """List the daemons of all sites and what they are doing."""
     from hansa.common.ui.client import Client
 

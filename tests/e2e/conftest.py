@@ -134,7 +134,11 @@ class Site:
         words = [*arguments, *more]
         self.log(name).touch()
         self.nursery.start(
-            name, words, self.log(name), folder=self.folder, environment=env | {"HANSA_TEST_PAUSE": str(pause)}
+            name,
+            words,
+            self.log(name),
+            folder=self.folder,
+            environment={"HANSA_DRAIN": "0", "HANSA_TEST_PAUSE": str(pause)} | env,
         )
         return name
 

@@ -1,0 +1,1 @@
+"""A private certificate authority: who may act as what in a federation."""

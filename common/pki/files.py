@@ -1,0 +1,90 @@
+"""Certificates and keys as files: a folder with ca.pem, cert.pem, key.pem and, at the controller, crl.pem."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from hansa.common.errors import InvalidInput
+
+T = TypeVar("T")
+CA, CERTIFICATE, KEY, REVOKED, REQUEST = "ca.pem", "cert.pem", "key.pem", "crl.pem", "request.csr"
+PRIVATE, PUBLIC = 0o600, 0o644
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file with its final permissions from the first moment; readers see the old file or the new."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def read(path: Path) -> bytes:
+    """Return a file's content or say that it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parsed(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
+    try:
+        return parse(read(path))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InvalidInput(f"{path}: no {what} that can be read") from None
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Return the certificates of a file, in its order."""
+    return _parsed(path, "certificate", x509.load_pem_x509_certificates)
+
+
+def read_revoked(path: Path) -> x509.CertificateRevocationList:
+    """Return the list of revoked certificates."""
+    return _parsed(path, "list of revoked certificates", x509.load_pem_x509_crl)
+
+
+def read_request(path: Path) -> x509.CertificateSigningRequest:
+    """Return a site's request for a certificate."""
+    return _parsed(path, "certificate request", x509.load_pem_x509_csr)
+
+
+def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
+    """Return a private key."""
+    key: PrivateKeyTypes = _parsed(
+        path,
+        "private key" + (" (or the passphrase is wrong)" if passphrase else " without a passphrase"),
+        lambda content: serialization.load_pem_private_key(content, passphrase),
+    )
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise InvalidInput(f"{path}: keys must be EC or RSA")
+    return key
+
+
+def key_pem(key: PrivateKey, passphrase: bytes | None = None) -> bytes:
+    """Return a private key as text, encrypted if a passphrase is given."""
+    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase:
+        lock = serialization.BestAvailableEncryption(passphrase)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+
+
+def pem(thing: x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest) -> bytes:
+    """Return a certificate, list or request as text."""
+    return thing.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,237 @@
+"""The guard in front of every RPC: who is calling, may they, and is what they send within the limits?
+
+With TLS the caller is whoever the certificate names, and a message that claims to come from somebody else is refused.
+Without TLS (loopback, or --insecure) there is no proof, and the message's word is taken. Every request is read here,
+message by message, so that nothing is decoded before its size is known and nobody can be silent for ever.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from hansa.common.errors import Forbidden, HansaError, InvalidInput, TooLarge, Unproven
+from hansa.common.pki.caller import Caller, caller_of_pem
+from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hansa.common.rpc.tls import ServerTls
+
+log = logging.getLogger(__name__)
+PATIENCE = 20.0  # seconds for the first message
+Refusal = Callable[[str, str, str], None]  # who, which RPC, why
+CALLS, COUNTED = 256, 16  # under way for one caller: of all kinds, and of each kind that is counted
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one caller may have under way."""
+
+    calls: int = CALLS
+    counted: int = COUNTED
+    patience: float = PATIENCE
+    silence: float | None = None  # instead of the table's, for tests
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call under way."""
+
+    caller: Caller | None
+    task: "asyncio.Task[Any] | None"
+    ended: HansaError | None = None  # why we ended it
+    counts: list[str] = field(default_factory=list)
+
+
+def caller_of(context: Any) -> Caller | None:
+    """Return who is calling, as their certificate says; None if the connection has no TLS."""
+    held = context.auth_context()
+    kind = held.get("transport_security_type", [b""])[0]
+    if kind in (b"", b"insecure"):
+        return None
+    shown = held.get("x509_pem_cert")
+    if not shown:
+        raise Unproven("no certificate was shown")
+    return caller_of_pem(shown[0])
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Lets calls through that the table allows."""
+
+    def __init__(
+        self, tls: "ServerTls | None" = None, limits: Limits | None = None, refused: Refusal | None = None
+    ) -> None:
+        self._tls = tls
+        self._limits = limits or Limits()
+        self._refused = refused or (lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why))
+        self._calls: set[_Call] = set()
+        self._counts: Counter[str] = Counter()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap a method. Requests are always taken as streams of bytes: on the wire they are nothing else."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = str(handler_call_details.method)
+        access = TABLE.get(method)
+        kind = ("stream" if handler.request_streaming else "unary") + "_"
+        kind += "stream" if handler.response_streaming else "unary"
+        inner = getattr(handler, kind)
+
+        async def prepared(call: _Call, messages: AsyncIterator[bytes], context: Any) -> Any:
+            request = self._read(call, method, access, handler.request_deserializer, messages, context)
+            first = await anext(request)  # refused before anything is asked of the servicer
+            return _chained(first, request) if handler.request_streaming else first
+
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> Any:
+            with self._entered(method, context) as call:
+                return await inner(await prepared(call, messages, context), context)
+
+        async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+            with self._entered(method, context) as call:
+                async for message in inner(await prepared(call, messages, context), context):
+                    yield message
+
+        encode = handler.response_serializer
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, encode)
+        return grpc.stream_unary_rpc_method_handler(answer, None, encode)
+
+    @contextmanager
+    def _entered(self, method: str, context: Any) -> "Iterator[_Call]":
+        """Keep account of a call while it lasts; tell of refusals."""
+        call = _Call(None, asyncio.current_task())
+        self._calls.add(call)
+        try:
+            if self._tls:
+                call.caller = caller_of(context)
+                self._require_allowed(self._tls, call.caller, method)
+            if call.caller:
+                self._count(call, str(call.caller), self._limits.calls, "calls")
+            yield call
+        except asyncio.CancelledError:
+            if call.ended is None:
+                raise
+            if call.task:
+                call.task.uncancel()
+            self._tell(call, method, context, call.ended)
+            raise call.ended from None
+        except (Unproven, Forbidden, TooLarge) as error:
+            self._tell(call, method, context, error)
+            raise
+        finally:
+            self._calls.discard(call)
+            for key in call.counts:
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+
+    def _tell(self, call: _Call, method: str, context: Any, error: HansaError) -> None:
+        who = str(call.caller or f"unproven {context.peer().rpartition(':')[0]}")
+        self._refused(who, method.rpartition("/")[2], str(error))
+
+    @staticmethod
+    def _require_allowed(tls: "ServerTls", caller: Caller | None, method: str) -> None:
+        """Refuse a caller whose certificate is not good or whose role may not call the method."""
+        if caller is None:
+            raise Unproven("this controller answers over TLS only")
+        tls.require_good(caller)
+        access = TABLE.get(method)
+        if access is None or caller.role not in access.roles:
+            allowed = " or ".join(sorted(access.roles)) if access else "nobody"
+            raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: it is for {allowed}")
+
+    def _count(self, call: _Call, key: str, most: int, what: str) -> None:
+        if self._counts[key] >= most:
+            raise TooLarge(f"{key} has {most} {what} under way, which is the limit")
+        self._counts[key] += 1
+        call.counts.append(key)
+
+    async def _read(
+        self,
+        call: _Call,
+        method: str,
+        access: Access | None,
+        decode: Callable[[bytes], Any] | None,
+        messages: AsyncIterator[bytes],
+        context: Any,
+    ) -> AsyncIterator[Any]:
+        """Yield a call's messages, each checked and decoded."""
+        if access is None:
+            raise Forbidden(f"{method} is not open to anybody")
+        stream = aiter(messages)
+        silence = access.silence and (self._limits.silence or access.silence)
+        first = await _next(stream, self._limits.patience, "no message came")
+        if first is None:
+            raise InvalidInput(f"{method.rpartition('/')[2]} was called without a message")
+        message = _decoded(first, access.first, decode, method)
+        claim = access.claim(message)
+        self._require_own(call.caller, claim)
+        if access.counted:
+            who = str(call.caller or (claim.site if claim else "") or "all callers")
+            self._count(call, f"{who}: {access.counted}", self._limits.counted, access.counted)
+        yield message
+        while access.further:
+            further = await _next(stream, silence, "no further message came")
+            if further is None:
+                return
+            yield _decoded(further, access.further, decode, method)
+
+    def _require_own(self, caller: Caller | None, claim: Claim | None) -> None:
+        if caller is None or claim is None:
+            return
+        if claim.site != caller.name or claim.role not in (None, caller.role):
+            raise Forbidden(f"{caller} cannot act as {claim.role or 'site'} {claim.site[:64]!r}")
+
+    def sweep(self) -> None:
+        """End the calls of those whose certificates have expired or been revoked since they began."""
+        if self._tls is None:
+            return
+        self._tls.refresh_revoked()
+        for call in list(self._calls):
+            if call.caller is None or call.ended or call.task is None:
+                continue
+            try:
+                self._tls.require_good(call.caller)
+            except Unproven as error:
+                call.ended = error
+                call.task.cancel()
+
+
+async def _next(stream: AsyncIterator[bytes], seconds: float | None, what: str) -> bytes | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise TooLarge(f"{what} for {seconds:g} s, which is the limit") from None
+
+
+def _decoded(message: bytes, most: int, decode: Callable[[bytes], Any] | None, method: str) -> Any:
+    name = method.rpartition("/")[2]
+    if len(message) > most:
+        raise TooLarge(f"a message of {len(message)} bytes for {name}; at most {most} are allowed")
+    require_uncrowded(message)
+    if decode is None:
+        return message
+    try:
+        return decode(message)
+    except (DecodeError, ValueError):
+        raise InvalidInput(f"the message for {name} cannot be decoded") from None
+
+
+async def _chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    yield first
+    async for message in rest:
+        yield message

@@ -1,0 +1,187 @@
+"""TLS from a folder of files (ca.pem, cert.pem, key.pem, crl.pem), read again when they change.
+
+gRPC speaks TLS 1.2 and 1.3 and nothing older. The server demands a certificate of our authority from everybody;
+a client demands that the server's certificate is for the host it dials and for acting as a server.
+"""
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from hansa.common.errors import HansaError, InvalidInput, Unproven
+from hansa.common.pki import files
+from hansa.common.pki.caller import Caller, read_caller
+
+log = logging.getLogger(__name__)
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a TLS folder holds: our certificate, its key, and the authorities we trust."""
+
+    caller: Caller
+    authorities: bytes
+    chain: bytes
+    key: bytes
+
+    @staticmethod
+    def load(folder: Path, roles: tuple[str, ...] | None = None, name: str | None = None) -> "Credentials":
+        """Read a folder; refuse it, saying why, if peers would refuse it anyway."""
+        trusted = files.read_certificates(folder / files.CA)
+        chain = files.read_certificates(folder / files.CERTIFICATE)
+        key = files.read_key(folder / files.KEY)
+        caller = _checked_caller(chain[0], folder)
+        if _public(key.public_key()) != _public(chain[0].public_key()):
+            raise InvalidInput(f"{folder}: {files.KEY} is not the key of {files.CERTIFICATE}")
+        if not any(_issued_by(chain[0], issuer) for issuer in (*trusted, *chain[1:])):
+            raise InvalidInput(f"{folder}: {files.CERTIFICATE} was not issued by the authority of {files.CA}")
+        if roles is not None and caller.role not in roles:
+            raise InvalidInput(f"{folder}: the certificate is for {caller}, not for {' or '.join(roles)}")
+        if name is not None and caller.name != name:
+            raise InvalidInput(f"{folder}: the certificate is for {caller}, not for {name}")
+        return Credentials(caller, _text(trusted), _text(chain), files.key_pem(key))
+
+
+def _checked_caller(certificate: x509.Certificate, folder: Path) -> Caller:
+    try:
+        caller = read_caller(certificate)
+        caller.require_valid()
+    except Unproven as error:
+        raise InvalidInput(f"{folder}: {error}") from None
+    return caller
+
+
+def _public(key: object) -> bytes:
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    found: bytes = key.public_bytes(serialization.Encoding.DER, kind)  # type: ignore[attr-defined]
+    return found
+
+
+def _issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _text(certificates: list[x509.Certificate]) -> bytes:
+    return b"".join(files.pem(certificate) for certificate in certificates)
+
+
+def client_credentials(held: Credentials) -> grpc.ChannelCredentials:
+    """Return what a channel needs."""
+    return grpc.ssl_channel_credentials(held.authorities, held.key, held.chain)
+
+
+class TlsFolder:
+    """A TLS folder that is watched: `refresh` takes in new files, and keeps the old ones if those are unusable."""
+
+    def __init__(self, folder: Path, roles: tuple[str, ...] | None = None, name: str | None = None) -> None:
+        self.folder = folder
+        self._roles, self._name = roles, name
+        self._stamp = self._look()
+        self._complained: Stamp | None = None
+        self.credentials = Credentials.load(folder, roles, name)
+
+    def _look(self) -> Stamp:
+        return tuple(_stat(self.folder / name) for name in (files.CA, files.CERTIFICATE, files.KEY))
+
+    def refresh(self) -> bool:
+        """Read the files again if they have changed; return whether there is a new certificate in use."""
+        seen = self._look()
+        if seen == self._stamp:
+            return False
+        try:
+            fresh = Credentials.load(self.folder, self._roles, self._name)
+        except HansaError as error:  # perhaps only half of the files are new yet
+            if seen != self._complained:
+                log.warning("the new certificate is not usable, the old one stays in use: %s", error)
+            self._complained = seen
+            return False
+        self._stamp, changed = seen, fresh != self.credentials
+        self.credentials = fresh
+        if changed:
+            log.info("new certificate for %s, until %s", fresh.caller, fresh.caller.ends.isoformat(timespec="seconds"))
+        return changed
+
+
+class ServerTls(TlsFolder):
+    """The controller's TLS folder, with the list of revoked certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, ("controller",))
+        self._lock = threading.Lock()  # gRPC asks for certificates from a thread of its own
+        self._crl_stamp = _stat(folder / files.REVOKED)
+        self._revoked = self._read_revoked()
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return what a port needs; every new connection sees the newest files."""
+        return grpc.dynamic_ssl_server_credentials(self._offered(), self._fresh, require_client_authentication=True)
+
+    def _offered(self) -> grpc.ServerCertificateConfiguration:
+        mine = self.credentials
+        return grpc.ssl_server_certificate_configuration([(mine.key, mine.chain)], root_certificates=mine.authorities)
+
+    def _fresh(self) -> grpc.ServerCertificateConfiguration | None:
+        try:
+            with self._lock:
+                self.refresh()
+                return self._offered()
+        except Exception:
+            log.exception("the certificate could not be read again; the old one stays in use")
+            return None
+
+    def require_good(self, caller: Caller) -> None:
+        """Refuse a certificate that has expired or is revoked."""
+        caller.require_valid()
+        if (caller.issuer, caller.serial) in self._revoked:
+            raise Unproven(f"the certificate of {caller} (serial {caller.serial:040x}) is revoked")
+
+    def refresh_revoked(self) -> None:
+        """Read the list again if it has changed; a list that is lost or damaged does not pardon anybody."""
+        seen = _stat(self.folder / files.REVOKED)
+        if seen == self._crl_stamp:
+            return
+        self._crl_stamp = seen
+        try:
+            self._revoked = self._read_revoked()
+        except HansaError as error:
+            log.error("the list of revoked certificates is not usable, the last one holds: %s", error)  # noqa: TRY400
+        else:
+            log.info("%d certificates are revoked", len(self._revoked))
+
+    def _read_revoked(self) -> frozenset[tuple[bytes, int]]:
+        path = self.folder / files.REVOKED
+        held = files.read_revoked(path)
+        signers = files.read_certificates(self.folder / files.CA)
+        if not any(_signed_by(held, signer) for signer in signers):
+            raise InvalidInput(f"{path}: it was not signed by the authority of {files.CA}")
+        if held.next_update_utc and held.next_update_utc < datetime.now(UTC):
+            log.warning("%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds"))
+        issuer = held.issuer.public_bytes()
+        return frozenset((issuer, entry.serial_number) for entry in held)
+
+
+def _signed_by(held: x509.CertificateRevocationList, signer: x509.Certificate) -> bool:
+    try:
+        return held.issuer == signer.subject and held.is_signature_valid(signer.public_key())  # type: ignore[arg-type]
+    except TypeError:
+        return False
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - the thing the link leads to, as secrets are mounted
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

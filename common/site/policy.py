@@ -1,0 +1,99 @@
+"""The site's policy: what its owner lets jobs ask of it. The site itself enforces it, whatever the controller says.
+
+apps = ["/srv/hansa/app.py:app"]    # of those given with --app; not given: all of them
+operators = ["alice"]               # whose jobs may run here; not given: anybody's
+max_epochs = 10                     # in one task
+min_sites = 3                       # a job must need at least so many sites, so that no model is one site's alone
+redistribute = false                # whether other sites may be sent this site's own model (not only the mean)
+"""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from hansa.common.errors import Forbidden, HansaError, InvalidInput
+from hansa.common.job import describe
+from hansa.common.tasks import Task, Train, Value
+
+
+class Policy(Value):
+    """What jobs may ask of a site; what is not said is allowed, except showing its model to others."""
+
+    apps: tuple[str, ...] | None = None
+    operators: tuple[str, ...] | None = None
+    max_epochs: float | None = Field(None, gt=0)
+    min_sites: int | None = Field(None, ge=1)
+    redistribute: bool = False
+
+    def require(self, task: Task, examples: int) -> None:
+        """Refuse a task that asks for more than the owner allows."""
+        wrong = self._objection(task, examples)
+        if wrong:
+            raise Forbidden(f"the policy of site {task.site} refuses this job: {wrong}")
+
+    def _objection(self, task: Task, examples: int) -> str | None:
+        terms = task.terms
+        if self.apps is not None and task.app not in self.apps:
+            return f"app {task.app!r} may not be used"
+        if self.operators is not None and terms.operator not in self.operators:
+            return f"jobs of operator {terms.operator or 'unknown'} may not run here"
+        if self.min_sites is not None and terms.sites < self.min_sites:
+            return f"it can run with {terms.sites} sites (sites.min), and at least {self.min_sites} must take part"
+        if terms.redistributes and not self.redistribute:
+            return "its rule would show this site's own model to other sites"
+        if self.max_epochs is not None and isinstance(task.work, Train):
+            asked = _epochs(task.work, examples)
+            if asked > self.max_epochs:
+                return f"it asks for {asked:g} epochs, and at most {self.max_epochs:g} are allowed"
+        return None
+
+
+def _epochs(work: Train, examples: int) -> float:
+    if not work.steps:
+        return work.epochs
+    return work.steps / max(1, -(-examples // work.batch_size))
+
+
+FREE = Policy(redistribute=True)  # of a site that has no policy file
+
+
+class PolicyFile:
+    """A policy in a file, read again when it changes. A file that cannot be read allows nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._held = read_policy(path) if path else FREE
+        self._stamp = self._look()
+
+    def current(self) -> Policy:
+        """Return the policy as the file has it now; raise Forbidden if it cannot be read."""
+        seen = self._look()
+        if self._path and seen != self._stamp:
+            try:
+                self._held = read_policy(self._path)
+            except HansaError as error:
+                raise Forbidden(f"the site's policy cannot be read, so nothing is allowed: {error}") from None
+            self._stamp = seen
+        return self._held
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat() if self._path else None
+        except OSError:
+            return None
+        return (found.st_mtime_ns, found.st_size) if found else None
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy file or raise InvalidInput naming every wrong key."""
+    try:
+        with path.open("rb") as file:
+            return Policy.model_validate(tomllib.load(file))
+    except OSError as error:
+        raise InvalidInput(f"--policy {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"--policy {path}: {error}") from None
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, f['loc']))}: {describe(f, Policy, f['loc'])}" for f in error.errors()]
+        raise InvalidInput(f"--policy {path}: {'; '.join(faults)}") from None

@@ -1,0 +1,176 @@
+"""The audit log: who submitted, cancelled, joined, left, was refused. A chain of hashes beside the jobs' journals.
+
+Every record holds the hash of the one before. A record about a job's end also holds the hash of the job's newest
+receipt, so that the jobs' own chains hang on this one: nothing in the middle of either can be changed unseen.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from blake3 import blake3
+
+from hansa.common.clock import Clock
+from hansa.common.errors import Broken
+from hansa.common.ids import JobId
+from hansa.common.tasks import Receipt, Value
+from hansa.common.words import plain
+from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.journal import Entry, Journal
+from hansa.controller.workers import Workers
+
+log = logging.getLogger(__name__)
+LOG = JobId("audit")  # no job can have this id
+MARK_EVERY = 500  # records; a start reads at most so many
+QUIET = 60.0  # seconds in which the same refusal is recorded once
+REMEMBERED = 1000  # different refusals
+WAITING = 10_000  # notes that are not written yet; refusals beyond that are only logged
+
+What = Literal["started", "stopped", "submitted", "cancelled", "ended", "joined", "left", "refused"]
+
+
+class AuditRecord(Value):
+    """One thing that somebody did or was not allowed to do."""
+
+    sequence: int
+    at: float
+    who: str
+    what: What
+    about: str  # a job, a daemon, an RPC
+    why: str = ""
+    receipt: str = ""  # hash of the job's newest receipt
+    previous: str
+    hash: str = ""
+
+    def sealed(self) -> "AuditRecord":
+        """Return the record with its hash."""
+        text = self.model_dump_json(exclude={"hash"})
+        return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})
+
+
+class Audit:
+    """Writes the log. `record` waits until a record is durable, `note` does not."""
+
+    def __init__(self, journal: Journal, workers: Workers, clock: Clock) -> None:
+        self._journal, self._workers, self._clock = journal, workers, clock
+        self._sequence, self._head = 0, ""
+        self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
+        self.counts: Counter[str] = Counter()  # since the start
+        self._refusals: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    async def open(self) -> None:
+        """Find the end of the chain."""
+        mark = await self._workers.journal(self._journal.snapshot, LOG)
+        if mark:
+            self._sequence, self._head = mark.sequence, mark.state
+        for entry in await self._workers.journal(self._journal.entries, LOG, self._sequence):
+            try:
+                self._head = AuditRecord.model_validate_json(entry.event).hash
+            except ValueError:
+                log.warning("record %d of the audit log is damaged; `hansa audit verify` tells more", entry.sequence)
+            self._sequence = entry.sequence
+
+    async def write(self) -> None:
+        """Write what is queued, until the log is closed."""
+        while (waiting := await self._queue.get()) is not None:
+            words, done = waiting
+            try:
+                await self._append(words)
+            except Broken as error:
+                log.error("the audit log cannot be continued: %s", error)  # noqa: TRY400 - the reason says all
+                if done and not done.done():
+                    done.set_exception(error)
+                    done.exception()  # whoever asked may be gone
+            else:
+                if done and not done.done():
+                    done.set_result(None)
+
+    def close(self) -> None:
+        """Let the writer end when it has written what is queued."""
+        self._queue.put_nowait(None)
+
+    async def _append(self, words: dict[str, str]) -> None:
+        record = AuditRecord.model_validate(
+            {"sequence": self._sequence + 1, "at": self._clock.now(), "previous": self._head} | words
+        ).sealed()
+        await self._workers.journal(self._journal.append, LOG, [Entry(record.sequence, record.model_dump_json())])
+        self._sequence, self._head = record.sequence, record.hash
+        self.counts[record.what] += 1
+        if record.sequence % MARK_EVERY == 0:
+            mark = Snapshot(record.sequence, record.hash, {})
+            await self._workers.journal(self._journal.save_snapshot, LOG, mark)
+
+    def note(self, who: str, what: What, about: str, why: str = "", receipt: str = "") -> None:
+        """Queue a record."""
+        self._queue.put_nowait((_words(who, what, about, why, receipt), None))
+
+    async def record(self, who: str, what: What, about: str, why: str = "") -> None:
+        """Return when a record is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((_words(who, what, about, why), done))
+        await done
+
+    def refused(self, who: str, about: str, why: str) -> None:
+        """Record a refusal; the same one again within a minute is only counted, so that nobody can flood the log."""
+        key, now = (who, about, why), self._clock.now()
+        since, count = self._refusals.get(key, (0.0, 0))
+        if now - since < QUIET:
+            self._refusals[key] = (since, count + 1)
+            return
+        log.warning("%s: %s refused: %s", who, about, why)
+        while len(self._refusals) >= REMEMBERED:
+            self._refusals.pop(next(iter(self._refusals)))
+        self._refusals[key] = (now, 0)
+        if self._queue.qsize() < WAITING:
+            self.note(who, "refused", about, f"{why} ({count} more before)" if count else why)
+
+
+def _words(who: str, what: What, about: str, why: str, receipt: str = "") -> dict[str, str]:
+    return {"who": plain(who, 200), "what": what, "about": plain(about, 200), "why": plain(why), "receipt": receipt}
+
+
+def read_records(journal: Journal) -> list[AuditRecord]:
+    """Return all records that can be read."""
+    found = []
+    for entry in journal.entries(LOG):
+        try:
+            found.append(AuditRecord.model_validate_json(entry.event))
+        except ValueError:
+            continue
+    return found
+
+
+def check_records(journal: Journal) -> Iterator[str]:
+    """Yield everything that is wrong with the log: gaps, changes, receipts that are not in their jobs' journals."""
+    head, sequence = "", 0
+    for entry in journal.entries(LOG):
+        sequence += 1
+        try:
+            record = AuditRecord.model_validate_json(entry.event)
+        except ValueError:
+            yield f"record {entry.sequence}: it cannot be read"
+            head, sequence = "", entry.sequence
+            continue
+        if (entry.sequence, record.sequence) != (sequence, sequence):
+            yield f"record {entry.sequence}: record {sequence} is missing"
+            sequence = entry.sequence
+        if record.previous != head:
+            yield f"record {sequence}: it does not follow the record before it"
+        if record.sealed().hash != record.hash:
+            yield f"record {sequence}: it was changed"
+        if record.receipt and record.receipt not in _receipts(journal.entries(JobId(record.about))):
+            yield f"record {sequence}: job {record.about} has lost the receipt {record.receipt[:16]}…"
+        head = record.hash
+
+
+def _receipts(entries: Iterable[Entry]) -> set[str]:
+    found = set()
+    for entry in entries:
+        if entry.receipt:
+            try:
+                found.add(Receipt.model_validate_json(entry.receipt).sealed().hash)
+            except ValueError:
+                continue
+    return found

@@ -1,0 +1,386 @@
+"""What a hostile or broken caller can send, and the status it gets; everybody else goes on undisturbed."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hansa.common import codec
+from hansa.common.frames import FRAME, cut
+from hansa.common.model import MAX_TENSORS
+from hansa.common.rpc.channel import METADATA, Endpoint
+from hansa.common.rpc.guard import Limits
+from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.common.ui.client import Client
+from hansa.controller.limits import SUBMISSIONS
+from hansa.protos import fleet_pb2, model_pb2, operator_pb2
+from tests.consortium import Consortium, channel, fleet, operators
+from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
+
+CODE = grpc.StatusCode
+QUICK = Limits(calls=50, counted=4, patience=1.0, silence=1.0)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, limits=QUICK) as found:
+        yield found
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    try:
+        async with asyncio.timeout(20):
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), str(error.details())
+    return CODE.OK, ""
+
+
+async def training(served: Served, **more: Any) -> tuple[Any, Task]:
+    """Submit a job and return it with the training task of its only site."""
+    runner = await served.federation.submit(job(**more), None, nothing())
+    while not (open_ := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, Train)]):
+        await runner.next_change().wait()
+    return runner, open_[0]
+
+
+async def only_init(site: LightSite, task: Task) -> None:
+    if isinstance(task.work, Train):
+        await asyncio.Event().wait()
+    await site.do(task)
+
+
+def enrolment(**fields: Any) -> fleet_pb2.FromSite:
+    given: dict[str, Any] = {"protocol": 1, "site": "a", "role": fleet_pb2.LEARNER, "instance": "x"} | fields
+    return fleet_pb2.FromSite(enrol=fleet_pb2.Enrol(**given))
+
+
+async def attend(stub: Any, *messages: fleet_pb2.FromSite) -> tuple[grpc.StatusCode, str]:
+    async def words() -> AsyncIterator[fleet_pb2.FromSite]:
+        for message in messages:
+            yield message
+
+    return await status(anext(aiter(stub.Attend(words()))))
+
+
+@pytest.mark.parametrize("site", ["../../etc/passwd", "a/b", "a:b", "", ".", "a\nb", "a\0", "x" * 65, "ä", "a b"])
+async def test_names_of_sites_cannot_lead_anywhere(served: Served, site: str) -> None:
+    of, stub = fleet_stub(served.address)
+    code, _ = await attend(stub, enrolment(site=site))
+    assert code is CODE.INVALID_ARGUMENT
+    await of.close()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "audit", "", "%2e%2e", "j" * 10_000, "\x1b[2J", "*"])
+async def test_names_of_jobs_and_models_cannot_lead_anywhere(served: Served, name: str, tmp_path: Path) -> None:
+    of, stub = fleet_stub(served.address)
+    asked = operators(of)
+    assert (await status(asked.Show(operator_pb2.JobRequest(job=name))))[0] is CODE.NOT_FOUND
+    for key in (name, f"{name}/v0", f"{name}/../../x"):
+        call = stub.Fetch(fleet_pb2.FetchRequest(site="a", model=key))
+        assert (await status(anext(aiter(call))))[0] is CODE.NOT_FOUND
+    assert (await status(stub.Report(fleet_pb2.TaskReport(site="a", task=f"{name}-1"))))[0] is CODE.NOT_FOUND
+    await of.close()
+
+
+@pytest.mark.parametrize("app", ["../../etc/passwd:x", "os:system", "app.py:app\nimport os"])
+async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Served, app: str) -> None:
+    async with LightSite(served.address, "a").attending(), Client(served.address) as client:
+        of = operators(grpc.aio.insecure_channel(served.address))
+
+        async def words() -> AsyncIterator[bytes]:
+            document = json.dumps({"name": "n", "app": app})
+            yield operator_pb2.SubmitHeader(job_json=document).SerializeToString()
+
+        code, _ = await status(of.Submit(words()))
+        if code is CODE.OK:
+            view = (await client.jobs())[0]
+            runner = await ended(served.federation.find(view.job))
+            assert "not allowed there" in runner.machine.state.reason
+        else:
+            assert code is CODE.INVALID_ARGUMENT
+
+
+# Manifests.
+
+
+def bomb(kind: str) -> model_pb2.Manifest:
+    wire = model_pb2.Manifest()
+    if kind == "many":
+        for _ in range(MAX_TENSORS + 1):
+            wire.tensors.add(role=model_pb2.PARAM)
+        return wire
+    shape = {
+        "overflow": [1 << 40, 1 << 40],
+        "negative": [(1 << 64) - 1],
+        "absurd": [1 << 41],
+        "deep": [2] * 100_000,
+        "deep and wide": [(1 << 63)] * 100_000,
+    }[kind]
+    wire.tensors.add(name="w", dtype="float32", shape=shape, role=model_pb2.PARAM, digest=bytes(32))
+    return wire
+
+
+@pytest.mark.parametrize("kind", ["many", "overflow", "negative", "absurd", "deep", "deep and wide"])
+async def test_a_manifest_bomb_is_refused_before_anything_is_allocated(served: Served, kind: str) -> None:
+    async with LightSite(served.address, "a", answer=only_init).attending() as site:
+        _, task = await training(served)
+        offer = fleet_pb2.OfferRequest(site="a", task=task.id, manifest=bomb(kind))
+        offer.facts.n_train = 1
+        code, text = await status(site.attendance.stub.Offer(offer))
+        assert code in (CODE.RESOURCE_EXHAUSTED, CODE.DATA_LOSS)
+        if kind in ("many", "overflow", "negative", "absurd"):
+            assert code is CODE.RESOURCE_EXHAUSTED, text
+
+
+async def test_a_million_empty_tensors_are_refused_before_they_are_decoded(served: Served) -> None:
+    of = grpc.aio.insecure_channel(served.address)
+    manifest = b"\x0a\x00" * 1_000_000
+    length = bytes(
+        [
+            len(manifest) & 127 | 128,
+            len(manifest) >> 7 & 127 | 128,
+            len(manifest) >> 14 & 127 | 128,
+            len(manifest) >> 21,
+        ]
+    )
+    code, text = await status(of.unary_unary("/hansa.v1.Fleet/Offer")(b"\x0a\x01a\x1a" + length + manifest))
+    assert (code, str(MAX_TENSORS) in text) == (CODE.RESOURCE_EXHAUSTED, True)
+    await of.close()
+
+
+async def test_an_absurd_first_model_is_refused(served: Served) -> None:
+    of = operators(grpc.aio.insecure_channel(served.address))
+
+    async def words() -> AsyncIterator[bytes]:
+        document = json.dumps({"name": "n", "app": "a.py:app"})
+        yield operator_pb2.SubmitHeader(job_json=document, manifest=bomb("absurd")).SerializeToString()
+
+    code, text = await status(of.Submit(words()))
+    assert (code, "--max-model" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+
+
+# Sizes and numbers.
+
+
+async def test_messages_over_the_limit_are_refused_by_name(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    long = "x" * (2 * FRAME)
+    for code, text in (
+        await attend(stub, enrolment(version=long)),
+        await status(operators(of).Show(operator_pb2.JobRequest(job=long))),
+        await status(of.unary_unary("/hansa.v1.Fleet/Report")(bytes(20 * FRAME))),
+    ):
+        assert code is CODE.RESOURCE_EXHAUSTED, text
+        assert "at most" in text or "max" in text
+    await of.close()
+
+
+async def test_a_daemon_names_only_so_many_apps_and_tasks(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    for fields in ({"tasks": ["j-1"] * 1001}, {"apps": [fleet_pb2.AppState(ref="x")] * 1001}):
+        code, text = await attend(stub, enrolment(**fields))
+        assert (code, "1000" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+    await of.close()
+
+
+async def test_huge_headers_are_refused(served: Served) -> None:
+    of, _ = fleet_stub(served.address)
+    huge = (("x-padding", "y" * (8 * METADATA)),)
+    code, _ = await status(operators(of).List(operator_pb2.ListRequest(), metadata=huge))
+    assert code is CODE.RESOURCE_EXHAUSTED
+    assert (await status(operators(of).List(operator_pb2.ListRequest())))[0] is CODE.OK
+    await of.close()
+
+
+async def test_jobs_that_are_no_jobs_are_refused(served: Served) -> None:
+    of = operators(grpc.aio.insecure_channel(served.address))
+    for document, wanted in (
+        ("[" * 100_000, CODE.INVALID_ARGUMENT),
+        ('{"a":' * 100_000, CODE.INVALID_ARGUMENT),
+        ("1" * 10_000, CODE.INVALID_ARGUMENT),
+        ("NaN", CODE.INVALID_ARGUMENT),
+        ('{"app": "a.py:app", "operator": "root"}', CODE.INVALID_ARGUMENT),
+        (json.dumps({"app": "a.py:app", "name": "../x"}), CODE.INVALID_ARGUMENT),
+        (json.dumps({"app": "a.py:app", "name": "x" * (2 << 20)}), CODE.RESOURCE_EXHAUSTED),
+    ):
+
+        async def words(text: str = document) -> AsyncIterator[bytes]:
+            yield operator_pb2.SubmitHeader(job_json=text).SerializeToString()
+
+        code, text = await status(of.Submit(words()))
+        assert code is wanted, f"{document[:40]}: {text}"
+
+
+async def test_submissions_have_a_rate(served: Served) -> None:
+    of = operators(grpc.aio.insecure_channel(served.address))
+
+    async def words() -> AsyncIterator[bytes]:
+        yield operator_pb2.SubmitHeader(job_json="{}").SerializeToString()
+
+    codes = [(await status(of.Submit(words())))[0] for _ in range(SUBMISSIONS + 1)]
+    assert codes == [CODE.INVALID_ARGUMENT] * SUBMISSIONS + [CODE.RESOURCE_EXHAUSTED]
+
+
+# Uploads.
+
+
+def offered(task: Task, value: float = 1.0) -> tuple[fleet_pb2.OfferRequest, Any]:
+    manifest, payload = sealed(small_spec(), filled(small_spec(), value))
+    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0)
+    request = fleet_pb2.OfferRequest(
+        site="a", task=task.id, manifest=codec.manifest_to_wire(manifest), facts=codec.facts_to_wire(facts)
+    )
+    return request, payload
+
+
+async def upload(stub: Any, task: Task, frames: AsyncIterator[bytes]) -> tuple[grpc.StatusCode, str]:
+    async def words() -> AsyncIterator[bytes]:
+        yield fleet_pb2.UploadHeader(site="a", task=task.id).SerializeToString()
+        async for frame in frames:
+            yield frame
+
+    return await status(stub.Upload(words()))
+
+
+async def frames_of(*frames: bytes, then: float = 0) -> AsyncIterator[bytes]:
+    for frame in frames:
+        yield frame
+    await asyncio.sleep(then)
+
+
+async def test_an_update_counts_once_however_often_it_is_sent(served: Served) -> None:
+    async with LightSite(served.address, "a", answer=only_init).attending() as site:
+        runner, task = await training(served, pace={"kind": "sync", "rounds": 2})
+        stub = site.attendance.stub
+        request, payload = offered(task)
+        await stub.Offer(request)
+        whole = [frame.tobytes() for frame in cut(payload)]
+        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.OK
+        again = await stub.Offer(request)  # a replay gets the receipt it got before
+        assert again.receipt.task == task.id
+        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.FAILED_PRECONDITION
+        other, _ = offered(task, 9.0)
+        assert (await stub.Offer(other)).receipt.digest == again.receipt.digest  # nor can it be exchanged
+        receipts = [entry for entry in served.federation._journal.entries(runner.id) if task.id in entry.receipt]
+        updates = [entry for entry in receipts if json.loads(entry.event)["kind"] == "update"]
+        assert len(updates) == 1
+
+
+async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
+    async with LightSite(served.address, "a", answer=only_init).attending() as site:
+        _, task = await training(served)
+        stub = site.attendance.stub
+        request, payload = offered(task)
+        await stub.Offer(request)
+        code, text = await upload(stub, task, frames_of(then=30))
+        assert (code, "1 s" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        code, text = await upload(stub, task, frames_of(bytes(FRAME + 1)))
+        assert (code, str(FRAME) in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        code, text = await upload(stub, task, frames_of(payload.tobytes(), payload.tobytes()))
+        assert (code, "more than" in text) == (CODE.DATA_LOSS, True)
+
+
+async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
+        mine = pki.issue("learner", "a")
+        async with LightSite(served.address, "a", tls=mine, answer=only_init).attending() as site:
+            _, task = await training(served)
+            request, _ = offered(task)
+            await site.attendance.stub.Offer(request)
+            thief = fleet(channel(served.address, pki.issue("learner", "b")))
+            theirs = fleet_pb2.OfferRequest(site="b", task=task.id, manifest=request.manifest, facts=request.facts)
+            assert (await status(thief.Offer(theirs)))[0] is CODE.ABORTED
+            assert (await status(thief.Offer(request)))[0] is CODE.PERMISSION_DENIED
+            stolen = thief.Fetch(fleet_pb2.FetchRequest(site="b", model=getattr(task.work, "model", "")))
+            assert (await status(anext(aiter(stolen))))[0] is CODE.ABORTED
+
+
+# Connections.
+
+
+async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=QUICK) as served:
+        flood = fleet(channel(served.address, pki.issue("learner", "evil")))
+
+        async def silent() -> AsyncIterator[fleet_pb2.FromSite]:
+            await asyncio.sleep(60)
+            yield enrolment()
+
+        streams = [asyncio.create_task(status(anext(aiter(flood.Attend(silent()))))) for _ in range(2000)]
+        async with Client(Endpoint(served.address, pki.issue("operator", "alice"))) as client:
+            async with asyncio.timeout(20):
+                assert await client.jobs() == []
+        found = await asyncio.gather(*streams)
+        codes = {code for code, _ in found}  # gRPC may hang up on such a caller altogether
+        assert CODE.RESOURCE_EXHAUSTED in codes
+        assert codes <= {CODE.RESOURCE_EXHAUSTED, CODE.UNAVAILABLE}
+        assert any("50 calls under way" in text for _, text in found)
+        assert any("no message came for 1 s" in text for _, text in found)
+        assert not served.guard._calls
+        assert not served.guard._counts
+
+
+async def test_progress_of_tasks_that_nobody_gave_is_not_kept(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    done = asyncio.Event()
+
+    async def words() -> AsyncIterator[fleet_pb2.FromSite]:
+        yield enrolment()
+        for number in range(1000):
+            yield fleet_pb2.FromSite(progress=fleet_pb2.Progress(task=f"j0-{number}"))
+        await done.wait()
+
+    call = aiter(stub.Attend(words()))
+    await anext(call)
+    await asyncio.sleep(0.5)
+    assert not served.federation.fleet.sessions[0].progress
+    done.set()
+    await of.close()
+
+
+async def test_any_bytes_get_a_status(served: Served) -> None:
+    of = grpc.aio.insecure_channel(served.address)
+    from hansa.common.rpc.access import TABLE
+
+    for method in TABLE:
+        if method.startswith("/grpc"):
+            continue
+        for message in (b"", b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(1000), b"\x0a\x05a"):
+
+            async def words(given: bytes = message) -> AsyncIterator[bytes]:
+                yield given
+
+            code, text = await status(anext(aiter(of.stream_stream(method)(words())), None))
+            assert code not in (CODE.INTERNAL, CODE.UNKNOWN), f"{method} {message[:8]!r}: {text}"
+    await of.close()
+
+
+async def test_text_from_sites_cannot_forge_lines_or_steer_terminals(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    evil = "fine\n2026-01-01 INFO root: all is well\x1b[2J\u2028\u202e"
+    app = fleet_pb2.AppState(ref="a.py:app", error=evil)
+    holding = asyncio.Event()
+
+    async def words() -> AsyncIterator[fleet_pb2.FromSite]:
+        yield enrolment(version=evil, apps=[app])
+        await holding.wait()
+
+    await anext(aiter(stub.Attend(words())))
+    session = served.federation.fleet.sessions[0]
+    for text in (session.version, session.apps["a.py:app"].error):
+        assert text.startswith("fine 2026")
+        assert text.isprintable()
+    holding.set()
+    await of.close()

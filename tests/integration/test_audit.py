@@ -1,0 +1,118 @@
+"""The audit log: it says who did what, and shows when it was changed."""
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hansa.common.cli import hansa
+from hansa.common.errors import Forbidden
+from hansa.common.rpc.channel import Endpoint
+from hansa.common.ui.client import Client
+from hansa.controller.audit import LOG, AuditRecord, check_records, read_records
+from hansa.controller.backends import opened
+from tests.consortium import Consortium
+from tests.redis_server import RedisServer
+from tests.support import LightSite, ended, job, serving
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+async def history(state: Path, pki: Path, store: str = "") -> str:
+    """Let a learner, two operators and a stranger do things; return the job's id."""
+    made = Consortium(pki)
+    async with serving(state, store, tls=made.issue("controller", "hub")) as served:
+        learner, alice = made.issue("learner", "a"), made.issue("operator", "alice")
+        async with LightSite(served.address, "a", tls=learner).attending():
+            async with Client(Endpoint(served.address, alice)) as client:
+                view = await client.submit(job(pace={"kind": "sync", "rounds": 1}))
+                await ended(served.federation.find(view.job))
+                endless = await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
+            async with Client(Endpoint(served.address, made.issue("operator", "bob"))) as client:
+                assert "bob" in (await client.cancel(endless.job)).reason
+            async with Client(Endpoint(served.address, learner)) as client:
+                for _ in range(3):
+                    with pytest.raises(Forbidden):
+                        await client.cancel(view.job)
+    return view.job
+
+
+def lines(state: Path, store: str = "") -> list[AuditRecord]:
+    with opened(store or f"disk:{state / 'store'}", state, lease=False) as held:
+        assert list(check_records(held.journal)) == []
+        return read_records(held.journal)
+
+
+async def test_it_says_who_did_what(tmp_path: Path) -> None:
+    first = await history(tmp_path / "state", tmp_path / "pki")
+    found = [(record.who, record.what) for record in lines(tmp_path / "state")]
+    for wanted in (
+        ("controller", "started"),
+        ("learner a", "joined"),
+        ("operator alice", "submitted"),
+        ("controller", "ended"),
+        ("operator bob", "cancelled"),
+        ("learner a", "refused"),
+        ("controller", "stopped"),
+    ):
+        assert wanted in found
+    assert found.count(("learner a", "refused")) == 1  # the same refusal again is not written again
+    end = next(record for record in lines(tmp_path / "state") if record.about == first and record.what == "ended")
+    assert end.receipt
+
+
+async def test_it_is_continued_after_a_restart(tmp_path: Path) -> None:
+    await history(tmp_path / "state", tmp_path / "one")
+    before = len(lines(tmp_path / "state"))
+    await history(tmp_path / "state", tmp_path / "two")
+    assert len(lines(tmp_path / "state")) > before
+
+
+async def test_it_is_kept_in_redis_with_the_jobs(tmp_path: Path, redis: RedisServer) -> None:
+    store = f"{redis.url}?prefix=audit-test"
+    await history(tmp_path / "state", tmp_path / "pki", store)
+    assert {record.what for record in lines(tmp_path / "state", store)} >= {"submitted", "cancelled", "refused"}
+
+
+async def test_changes_are_seen(tmp_path: Path) -> None:
+    first = await history(tmp_path / "state", tmp_path / "pki")
+    runner, words = CliRunner(), ["--state", str(tmp_path / "state")]
+    sound = json.loads(runner.invoke(hansa, ["audit", "verify", *words, "--json"]).stdout)
+    assert sound["sound"]
+    shown = runner.invoke(hansa, ["audit", "show", *words]).stdout
+    assert "operator alice" in shown
+
+    def verdict(*more: str) -> str:
+        done = runner.invoke(hansa, ["audit", "verify", *words, *more])
+        assert done.exit_code == 1
+        return done.output
+
+    db = sqlite3.connect(tmp_path / "state" / "journal.sqlite")
+
+    def attempt(statement: str, *values: object) -> str:
+        db.execute("begin")
+        db.execute(statement, values)
+        db.execute("commit")
+        return verdict()
+
+    db.isolation_level = None
+    kept = db.execute("select sequence, event from entries where job = ? order by sequence", (LOG,)).fetchall()
+    number, event = next((n, e) for n, e in kept if "alice" in e)
+    restore = "update entries set event = ? where job = ? and sequence = ?"
+    assert "was changed" in attempt(restore, event.replace("alice", "carol"), LOG, number)
+    forged = AuditRecord.model_validate_json(event.replace("alice", "carol")).sealed().model_dump_json()
+    assert "does not follow" in attempt(restore, forged, LOG, number)
+    db.execute(restore, (event, LOG, number))
+    assert runner.invoke(hansa, ["audit", "verify", *words]).exit_code == 0
+    assert "lost the receipt" in attempt("update entries set receipt = '' where job = ?", first)
+    db.execute("delete from entries where job = ? and sequence = ?", (LOG, number))
+    assert "is missing" in verdict()
+    db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))
+    assert "no longer in the chain" in verdict("--head", sound["head"])
+    db.close()

@@ -1,0 +1,105 @@
+"""Health service and metrics of a controller."""
+
+import asyncio
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hansa.common.errors import Forbidden, InvalidInput, Taken
+from hansa.common.pki import files
+from hansa.common.rpc.channel import Endpoint
+from hansa.common.ui.client import Client, ask_health
+from hansa.controller.metrics import TaskTimes, serving_metrics
+from tests.consortium import Consortium, channel
+from tests.redis_server import free_port
+from tests.support import LightSite, ended, job, serving
+
+CODE = grpc.StatusCode
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        to = Endpoint(served.address)
+        assert await ask_health(to)
+        served.federation.workers.trouble = "the disk is full"
+        assert not await ask_health(to)
+        served.federation.workers.trouble = ""
+        of = grpc.aio.insecure_channel(served.address)
+        check, watch = of.unary_unary("/grpc.health.v1.Health/Check"), of.unary_stream("/grpc.health.v1.Health/Watch")
+        assert await check(b"\x0a\x0ehansa.v1.Fleet") == b"\x08\x01"
+        for wrong, code in ((b"\x0a\x03abc", CODE.NOT_FOUND), (b"\xff\xff", CODE.INVALID_ARGUMENT)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await check(wrong)
+            assert caught.value.code() is code
+        seen = aiter(watch(b""))
+        assert await anext(seen) == b"\x08\x01"
+        served.federation.workers.trouble = "away"
+        assert await asyncio.wait_for(anext(seen), 10) == b"\x08\x02"
+        served.federation.workers.trouble = ""
+        await of.close()
+
+
+async def test_a_controllers_own_certificate_can_ask_for_its_health_and_nothing_else(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    hub = pki.issue("controller", "hub")
+    async with serving(tmp_path / "state", tls=hub) as served:
+        assert await ask_health(Endpoint(served.address, hub))
+        async with Client(Endpoint(served.address, hub)) as client:
+            with pytest.raises(Forbidden):
+                await client.jobs()
+        of = channel(served.address, pki.issue("learner", "a"))
+        assert await of.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+
+
+def scrape(url: str, context: ssl.SSLContext | None = None) -> dict[str, float]:
+    with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> None:
+    times = TaskTimes()
+    async with serving(tmp_path, trained=times.observe) as served, LightSite(served.address, "a").attending():
+        with serving_metrics("127.0.0.1:0", served.federation, times, None) as address:
+            await ended(await served.federation.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing()))
+            found = await asyncio.to_thread(scrape, f"http://{address}/metrics")
+    assert found["hansa_job_rounds_total"] == 3
+    assert found["hansa_job_commits_total"] == 3
+    assert found["hansa_job_bytes_up_total"] > 0
+    assert found["hansa_job_open_tasks"] == 0
+    assert found["hansa_training_seconds_count"] == 4  # the first model, too
+    assert found["hansa_daemons"] == 1
+    assert found["hansa_store_usable"] == 1
+    assert found["process_resident_memory_bytes"] > 1 << 20
+    assert {"hansa_job_staleness_versions", "hansa_job_waiting_merges", "hansa_audit_records_total"} <= set(found)
+
+
+async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certificate(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    hub, alice = pki.issue("controller", "hub"), pki.issue("operator", "alice")
+    async with serving(tmp_path / "state") as served:
+        with pytest.raises(InvalidInput, match="give --tls"):
+            with serving_metrics("0.0.0.0:0", served.federation, TaskTimes(), None):
+                pass
+        port = free_port()
+        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), hub):
+            url = f"https://127.0.0.1:{port}/metrics"
+            context = ssl.create_default_context(cafile=str(alice / files.CA))
+            with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(scrape, url, context)
+            context.load_cert_chain(alice / files.CERTIFICATE, alice / files.KEY)
+            assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, context)
+            with pytest.raises(Taken):
+                with serving_metrics(f"127.0.0.1:{port}", served.federation, TaskTimes(), None):
+                    pass
