@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+APART = 8 << 20  # bytes from which an upload has a connection of its own
+FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
 
 
@@ -85,8 +88,28 @@ class Attendance:
         self._leaving = False
 
     def _connect(self) -> None:
-        self.channel = connect(self.identity.controller, credentials=self._tls.credentials if self._tls else None)
-        self.stub = Stub(self.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
+        self.channel = self._channel()
+        self.stub = Stub(self.channel, FLEET)
+
+    def _channel(self, alone: bool = False) -> grpc.aio.Channel:
+        credentials = self._tls.credentials if self._tls else None
+        return connect(self.identity.controller, credentials=credentials, alone=alone)
+
+    @asynccontextmanager
+    async def apart(self, size: int) -> AsyncIterator[Stub]:
+        """Lend a stub for sending so many bytes: if they are many, on a connection of its own that is closed after.
+
+        A connection that has brought a large upload keeps megabytes of the controller's memory until it is closed, and
+        heartbeats would stand behind the upload's frames.
+        """
+        if size < APART:
+            yield self.stub
+            return
+        channel = self._channel(alone=True)
+        try:
+            yield Stub(channel, FLEET)
+        finally:
+            await channel.close()
 
     def _renew(self) -> bool:
         """Take a new certificate into use, if there is one; what is under way on the old connection may finish."""

@@ -106,6 +106,7 @@ async def hand_in(
                 yield frame.tobytes()
                 faults.reach("task-uploading")
 
-        return codec.receipt_from_wire(await attendance.stub.Upload(messages()))
+        async with attendance.apart(payload.nbytes - reply.start * FRAME) as stub:
+            return codec.receipt_from_wire(await stub.Upload(messages()))
 
     return await attendance.insist(once)
