@@ -90,8 +90,9 @@ class _Site:
 
     async def _fetch(self, key: ModelKey) -> None:
         request = fleet.FetchRequest(site=self.attendance.identity.site, model=key)
-        async for _ in self.attendance.stub.Fetch(request):
-            pass
+        async with self.attendance.apart(self._payload.nbytes) as stub:
+            async for _ in stub.Fetch(request):
+                pass
 
 
 def _sites(address: str, names: Sequence[str], parameters: int, think: Any, parent: Connection) -> None:

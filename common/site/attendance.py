@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-APART = 8 << 20  # bytes from which an upload has a connection of its own
+APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
 
@@ -97,10 +97,10 @@ class Attendance:
 
     @asynccontextmanager
     async def apart(self, size: int) -> AsyncIterator[Stub]:
-        """Lend a stub for sending so many bytes: if they are many, on a connection of its own that is closed after.
+        """Lend a stub for moving so many bytes: if they are many, on a connection of its own that is closed after.
 
-        A connection that has brought a large upload keeps megabytes of the controller's memory until it is closed, and
-        heartbeats would stand behind the upload's frames.
+        A connection that has moved a large model keeps some of the controller's memory until it is closed, and heartbeats
+        would stand behind the model's frames.
         """
         if size < APART:
             yield self.stub

@@ -35,13 +35,14 @@ class Fetcher:
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
         request = fleet.FetchRequest(site=self._attendance.identity.site, model=key, held=list(self._held))
-        call = self._attendance.stub.Fetch(request)
-        with translated():
-            stream = aiter(call)
-            header = fleet.FetchHeader.FromString(await anext(stream))
-            manifest = codec.manifest_from_wire(header.manifest)
-            check_manifest(manifest)
-            arrived = await self._receive(_part(manifest, list(header.sent)), stream)
+        likely = sum(array.nbytes for array in self._held.values())  # the next model is about as large as the last
+        async with self._attendance.apart(likely) as stub:
+            with translated():
+                stream = aiter(stub.Fetch(request))
+                header = fleet.FetchHeader.FromString(await anext(stream))
+                manifest = codec.manifest_from_wire(header.manifest)
+                check_manifest(manifest)
+                arrived = await self._receive(_part(manifest, list(header.sent)), stream)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
             array = arrived.get(info.name)
