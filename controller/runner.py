@@ -94,8 +94,14 @@ class JobRunner:
                 _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
     async def _handle(self, batch: "list[Post]") -> None:
-        """Apply events, make them durable together, and only then answer and act."""
+        """Apply events, make them durable together, and only then answer and act.
+
+        Only a merge begins before: its result shows nowhere until an event of its own is durable, and whatever the
+        store holds that the journal does not know is swept after a crash.
+        """
         outcomes = [self._apply(*post) for post in batch]
+        for outcome in outcomes:
+            self._carry_out([effect for effect in outcome.effects if isinstance(effect, ef.StartMerge)])
         entries = [outcome.entry for outcome in outcomes if outcome.entry]
         self._unsent = {e.task.id for outcome in outcomes for e in outcome.effects if isinstance(e, ef.SendTask)}
         if entries:
@@ -136,7 +142,7 @@ class JobRunner:
             if isinstance(outcome.event, ev.UpdateArrived | ev.Merged):
                 faults.reach("update-journaled" if isinstance(outcome.event, ev.UpdateArrived) else "merge-journaled")
             self._clear_hands(outcome.event)
-            self._carry_out(outcome.effects)
+            self._carry_out([effect for effect in outcome.effects if not isinstance(effect, ef.StartMerge)])
         if outcome.refusal:
             _refuse(outcome.done, outcome.refusal)
         elif outcome.entry and not outcome.done.done():
@@ -226,8 +232,11 @@ class JobRunner:
         self.post(ev.AlarmRang(at=self._now(), alarm=alarm))
 
     async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
-        for key in keys:
-            await self._federation.workers.io(self._federation.store.delete, key)
+        def delete() -> None:
+            for key in keys:
+                self._federation.store.delete(key)  # harmless if it is repeated because the store was away
+
+        await self._federation.workers.io(delete)
 
     def _now(self) -> float:
         return self._federation.clock.now()
