@@ -128,13 +128,7 @@ class Federation:
 
     async def _resume(self, record: JobRecord) -> None:
         spec = JobSpec.model_validate_json(record.spec)
-        machine = Machine(record.id, spec, compose(spec), record.at)
-        machine.start()
-        snapshot = await self.workers.journal(self._journal.snapshot, record.id)
-        if snapshot:
-            machine.restore(snapshot)
-        for entry in await self.workers.journal(self._journal.entries, record.id, machine.state.sequence):
-            replay(machine, entry)
+        machine = await self.catch_up(Machine(record.id, spec, compose(spec), record.at))
         current = machine.state.current
         lost = ""
         if spec.init and not machine.state.sequence:
@@ -155,6 +149,16 @@ class Federation:
             log.info("job %s (%s) resumed in round %d", record.id, spec.name, machine.state.round)
             for site, role in runner.expected():
                 self.fleet.expect(site, role)
+
+    async def catch_up(self, machine: Machine) -> Machine:
+        """Bring a new machine to where its job's journal ends."""
+        machine.start()
+        snapshot = await self.workers.journal(self._journal.snapshot, machine.job)
+        if snapshot:
+            machine.restore(snapshot)
+        for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
+            replay(machine, entry)
+        return machine
 
     def _bury(self, record: JobRecord, reason: str) -> None:
         """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
@@ -203,11 +207,14 @@ class Federation:
         """All jobs, newest first."""
         return list(reversed(self._runners.values()))
 
-    async def record(self, job: JobId, entries: Sequence[Entry], machine: Machine) -> None:
+    async def record(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Make events durable. While the journal cannot be written the job waits; nothing is acknowledged."""
         await self.workers.journal(self._journal.append, job, entries)
+
+    async def save(self, machine: Machine) -> None:
+        """Save a snapshot of a job now and then."""
         if machine.unsaved >= max(SNAPSHOT_EVERY, 2 * len(machine.state.learners)):  # its size grows with the sites
-            await self.workers.journal(self._journal.save_snapshot, job, machine.snapshot())
+            await self.workers.journal(self._journal.save_snapshot, machine.job, machine.snapshot())
 
     async def manifest(self, key: ModelKey) -> Manifest:
         """Return a model's manifest; the last few are remembered."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
@@ -34,9 +34,10 @@ class _Outcome:
 
     event: ev.Event
     done: "asyncio.Future[int]"
-    effects: list[ef.Effect]
-    entry: Entry | None  # none if it was stale
-    refusal: Stale | None
+    effects: list[ef.Effect] = field(default_factory=list)
+    entry: Entry | None = None  # none if it was refused
+    refusal: Stale | None = None
+    fault: str = ""  # why the engine failed on it
 
 
 class JobRunner:
@@ -94,16 +95,26 @@ class JobRunner:
                 _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
     async def _handle(self, batch: "list[Post]") -> None:
-        """Apply events, make them durable together, and only then answer and act."""
-        outcomes = [self._apply(*post) for post in batch]
+        """Apply events, make them durable together, and only then answer and act.
+
+        Only a merge begins before: its result shows nowhere until an event of its own is durable, and whatever the
+        store holds that the journal does not know is swept after a crash.
+        """
+        outcomes: list[_Outcome] = []
+        while batch and not (outcomes and outcomes[-1].fault):
+            outcomes.append(self._apply(*batch.pop(0)))
+        for outcome in outcomes:
+            self._carry_out([effect for effect in outcome.effects if isinstance(effect, ef.StartMerge)])
         entries = [outcome.entry for outcome in outcomes if outcome.entry]
         self._unsent = {e.task.id for outcome in outcomes for e in outcome.effects if isinstance(e, ef.SendTask)}
         if entries:
             try:
-                await self._federation.record(self.id, entries, self.machine)
+                await self._federation.record(self.id, entries)
+                if not outcomes[-1].fault:  # it has left the state half changed
+                    await self._federation.save(self.machine)
             except Exception as error:
                 log.exception("job %s: its journal cannot be continued", self.id)
-                for _, done in batch:
+                for done in [*(outcome.done for outcome in outcomes), *(done for _, done in batch)]:
                     _refuse(done, Stale(f"job {self.id} failed"))
                 self._carry_out(self.machine.abandon(one_line(error), self._now()))
                 self.changed()
@@ -113,22 +124,27 @@ class JobRunner:
             self._conclude(outcome)
         if entries:
             self.changed()
+        if outcomes[-1].fault:
+            await self._fail(outcomes[-1].fault, batch)
 
     def _apply(self, event: ev.Event, done: "asyncio.Future[int]") -> "_Outcome":
         """Let the engine handle an event."""
-        refusal: Stale | None = None
         try:
             effects = self.machine.handle(event)
         except Stale as error:
-            return _Outcome(event, done, [], None, error)
+            return _Outcome(event, done, refusal=error)
         except Exception as error:
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
-            refusal = Stale(f"job {self.id} failed")
-            event = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {one_line(error)}")
-            effects = self.machine.handle(event)
+            return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=one_line(error))
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
-        entry = Entry(self.machine.state.sequence, event.model_dump_json(), receipt)
-        return _Outcome(event, done, effects, entry, refusal)
+        return _Outcome(event, done, effects, Entry(self.machine.state.sequence, event.model_dump_json(), receipt))
+
+    async def _fail(self, fault: str, batch: "list[Post]") -> None:
+        """End a job whose rule failed on an event, from the state before it: a replay knows nothing of that event."""
+        held = self.machine
+        self.machine = await self._federation.catch_up(Machine(self.id, held.spec, held.rule, held.state.submitted))
+        failed = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {fault}")
+        await self._handle([(failed, asyncio.get_running_loop().create_future()), *batch])
 
     def _conclude(self, outcome: "_Outcome") -> None:
         """Act on an event that is durable, and answer whoever brought it."""
@@ -136,7 +152,7 @@ class JobRunner:
             if isinstance(outcome.event, ev.UpdateArrived | ev.Merged):
                 faults.reach("update-journaled" if isinstance(outcome.event, ev.UpdateArrived) else "merge-journaled")
             self._clear_hands(outcome.event)
-            self._carry_out(outcome.effects)
+            self._carry_out([effect for effect in outcome.effects if not isinstance(effect, ef.StartMerge)])
         if outcome.refusal:
             _refuse(outcome.done, outcome.refusal)
         elif outcome.entry and not outcome.done.done():
@@ -226,8 +242,11 @@ class JobRunner:
         self.post(ev.AlarmRang(at=self._now(), alarm=alarm))
 
     async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
-        for key in keys:
-            await self._federation.workers.io(self._federation.store.delete, key)
+        def delete() -> None:
+            for key in keys:
+                self._federation.store.delete(key)  # harmless if it is repeated because the store was away
+
+        await self._federation.workers.io(delete)
 
     def _now(self) -> float:
         return self._federation.clock.now()

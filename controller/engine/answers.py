@@ -3,7 +3,7 @@
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Task, Train
-from hansa.controller.engine import endings, events, merges, sites
+from hansa.controller.engine import appraisal, endings, events, merges, sites
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
@@ -26,6 +26,7 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
         actions = job.rule.pace.on_result(job.pacing, contribution, job.view(event.at))
         job.finish(task.id)
         job.keep_update(key)
+        job.rule.sample.observe(job.memories["sample"], contribution)
         effects = act(job, actions, event.at)
     job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
     return effects
@@ -41,6 +42,8 @@ def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
 
 def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     """A task will not be answered."""
+    if task.id in job.state.judging:
+        return appraisal.settle(job, task, None, now, reason)
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
@@ -56,6 +59,8 @@ def reported(job: Job, event: events.Reported) -> list[Effect]:
     task = job.open_task(event.task, event.site)
     if not isinstance(task.work, Evaluate):
         raise Stale(f"task {task.id} is no evaluation")
+    if task.id in job.state.judging:
+        return appraisal.settle(job, task, event.evaluation, event.at)
     return endings.judge(job, settle(job, task, event.evaluation), event.at)
 
 
@@ -68,6 +73,9 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in plan.added}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest)
+    for point, policy in job.rule.policies.items():
+        policy.merged(job.memories[point], pending.contributions, job.view(event.at))
+    merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:
         contributors = [c.site for c in pending.contributions]
@@ -75,7 +83,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     stopping = any(isinstance(action, Stop) for action in actions)
     effects = evaluate(job) if event.version % job.spec.evaluate.every == 0 and not stopping else []
     effects += act(job, actions, event.at)
-    if job.state.queue and job.state.phase == "training":
+    if job.state.queue and job.state.plan is None and job.state.phase == "training":
         effects += merges.start(job, event.at)
     return effects + job.models.drop_idle()
 

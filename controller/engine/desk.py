@@ -11,11 +11,15 @@ from hansa.common.tasks import Evaluate, Task
 class Desk:
     """An index over the tasks of a job's state; it can be made anew from them at any time."""
 
-    def __init__(self, tasks: dict[TaskId, Task], here: Mapping[SiteName, object]) -> None:
+    def __init__(
+        self, tasks: dict[TaskId, Task], judging: Mapping[TaskId, object], here: Mapping[SiteName, object]
+    ) -> None:
         self._tasks = tasks
+        self._judging = judging  # which of them are evaluations of updates
         self._here = here  # learners that attend
         self._work: dict[SiteName, dict[TaskId, Task]] = {}  # tasks that lead to a model
-        self._evaluations: dict[SiteName, dict[TaskId, Task]] = {}
+        self._judgements: dict[SiteName, dict[TaskId, Task]] = {}  # evaluations of updates
+        self._evaluations: dict[SiteName, dict[TaskId, Task]] = {}  # of community models
         self._versions: Counter[int] = Counter()  # open evaluations of each
         self._at_work = 0  # sites that attend and have such a task
         for task in tasks.values():
@@ -31,11 +35,11 @@ class Desk:
         task = self._tasks.pop(task_id, None)
         if task is None:
             return None
-        if isinstance(task.work, Evaluate):
+        index = self._index(task)
+        if index is self._evaluations and isinstance(task.work, Evaluate):
             self._versions[task.work.version] -= 1
             if not self._versions[task.work.version]:
                 del self._versions[task.work.version]
-        index = self._index(task)
         del index[task.site][task.id]
         if not index[task.site]:
             del index[task.site]
@@ -47,10 +51,12 @@ class Desk:
         if task.site not in index:
             self._at_work += index is self._work and task.site in self._here
         index.setdefault(task.site, {})[task.id] = task
-        if isinstance(task.work, Evaluate):
+        if index is self._evaluations and isinstance(task.work, Evaluate):
             self._versions[task.work.version] += 1
 
     def _index(self, task: Task) -> dict[SiteName, dict[TaskId, Task]]:
+        if task.id in self._judging:
+            return self._judgements
         return self._evaluations if isinstance(task.work, Evaluate) else self._work
 
     def came(self, site: SiteName) -> None:
@@ -78,11 +84,15 @@ class Desk:
         return [task for task in self._tasks.values() if not isinstance(task.work, Evaluate)]
 
     def evaluations(self, site: SiteName) -> list[Task]:
-        """Return the evaluations that a site has yet to report."""
+        """Return the evaluations of community models that a site has yet to report."""
         return list(self._evaluations.get(site, {}).values())
 
+    def judgements(self, site: SiteName) -> list[Task]:
+        """Return the evaluations of updates that a site has yet to report."""
+        return list(self._judgements.get(site, {}).values())
+
     def evaluates(self, version: int | None = None) -> bool:
-        """Whether an evaluation of a version, or of any, is under way."""
+        """Whether an evaluation of a community model, or of any, is under way."""
         return bool(self._versions if version is None else version in self._versions)
 
     @property
@@ -92,4 +102,5 @@ class Desk:
 
     def of(self, site: SiteName) -> list[Task]:
         """Return all tasks of a site's daemons."""
-        return [*self._work.get(site, {}).values(), *self._evaluations.get(site, {}).values()]
+        found = (self._work, self._judgements, self._evaluations)
+        return [task for index in found for task in index.get(site, {}).values()]

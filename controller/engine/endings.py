@@ -18,9 +18,8 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason
-    state.plan = None
-    state.queue = []
-    unfinished = job.desk.work()
+    _give_up_merges(job)
+    unfinished = [*job.desk.work(), *(state.tasks[task] for task in state.judging)]
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
         job.finish(task.id)
@@ -42,11 +41,18 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     for key in list(state.fresh):
         job.let_go(key)
     state.alarms = {}
-    state.plan = None
-    state.queue = []
+    _give_up_merges(job)
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
+
+
+def _give_up_merges(job: Job) -> None:
+    """Forget merges that are under way, wait for their turn or for evaluations."""
+    job.state.plan = None
+    job.state.queue = []
+    job.state.preparing = {}
+    job.state.appraisals = {}
 
 
 def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:

@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import BaseModel
+
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, task_id
 from hansa.common.job import JobSpec
@@ -10,7 +12,7 @@ from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train
 from hansa.controller.engine.desk import Desk
 from hansa.controller.engine.effects import SendTask, SetAlarm
 from hansa.controller.engine.models import Models
-from hansa.controller.engine.parts import Composition, View
+from hansa.controller.engine.parts import Composition, Draw, View
 from hansa.controller.engine.roster import Roster
 from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
 
@@ -37,7 +39,7 @@ class Job:
         self.id = id_
         self.spec = spec
         self.rule = rule
-        self.pacing = rule.pace.begin()
+        self.memories = {point: part.begin() for point, part in rule.parts.items()}  # what each plugin remembers
         self.issued: Receipt | None = None  # the receipt of the event that was handled last
         self.remember(JobState(submitted=submitted))
 
@@ -46,7 +48,7 @@ class Job:
         self.state = state
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
         self.evaluators = Roster(state.evaluators)
-        self.desk = Desk(state.tasks, state.learners)
+        self.desk = Desk(state.tasks, state.judging, state.learners)
         self.free = Roster(site for site in state.evaluators if len(self.desk.evaluations(site)) < UNDER_WAY)
         self.models = Models(state)
         self.touched = set()
@@ -56,12 +58,23 @@ class Job:
         """Whether nothing can happen any more."""
         return self.state.phase == "ended"
 
+    @property
+    def pacing(self) -> BaseModel:
+        """What the pacer remembers."""
+        return self.memories["pace"]
+
+    @property
+    def draw(self) -> Draw:
+        """The sampler, ready for the pacer's use."""
+        return Draw(self.rule.sample, self.memories["sample"])
+
     def view(self, now: float) -> View:
         """Return what plugins see."""
         return View(
             sites=self.eligible,
             busy=self.desk.busy,
             examples=MappingProxyType(self.state.learners),
+            evaluators=self.evaluators,
             version=self.state.version,
             round=self.state.round,
             steps=self.state.steps,
@@ -103,8 +116,10 @@ class Job:
 
     # Tasks.
 
-    def issue(self, site: SiteName, round_: int, work: Init | Train | Evaluate) -> SendTask:
-        """Make a task of some work."""
+    def issue(
+        self, site: SiteName, round_: int, work: Init | Train | Evaluate, judged: TaskId | None = None
+    ) -> SendTask:
+        """Make a task of some work; `judged` is the task whose update is to be evaluated, if it is one."""
         self.state.task_count += 1
         task = Task(
             id=task_id(self.id, self.state.task_count),
@@ -116,6 +131,8 @@ class Job:
             validation=self.spec.validation,
             work=work,
         )
+        if judged is not None:
+            self.state.judging[task.id] = judged
         self.desk.add(task)
         self.models.hold_base(task)
         self._mind_load(site)
@@ -133,6 +150,7 @@ class Job:
         held = self.desk.take(task)
         if held:
             self.models.release_base(held)
+            self.state.judging.pop(task, None)
             self._mind_load(held.site)
         return held
 

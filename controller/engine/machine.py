@@ -9,12 +9,13 @@ Its parts, each on top of those above it:
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     job         what a job is and remembers      evaluation  of community models
     endings     how a job ends
-    merges      from updates to the next model   rounds      what the pacer wants
+    merges      from updates to the next model   appraisal   updates are evaluated before they are weighed
+    rounds      what the pacer wants
     sites       who comes and goes; version 0    answers     what sites and workers bring back
     snapshots   the memory as text
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
@@ -24,7 +25,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import JobId, SiteName, community_key
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, endings, sites, snapshots
+from hansa.controller.engine import answers, appraisal, endings, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartMerge
 from hansa.controller.engine.endings import LAST_EVALUATION
@@ -55,9 +56,9 @@ class Machine:
         return self._job.state
 
     @property
-    def pacing(self) -> BaseModel:
-        """What its pacer remembers."""
-        return self._job.pacing
+    def memories(self) -> Mapping[str, BaseModel]:
+        """What its plugins remember, by the points that they fill."""
+        return self._job.memories
 
     @property
     def issued(self) -> Receipt | None:
@@ -171,5 +172,7 @@ class Machine:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
         if event.alarm == LAST_EVALUATION:
             return endings.end(job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at)
-        actions = job.rule.pace.on_alarm(job.pacing, event.alarm, job.rule.sample, job.view(event.at))
+        if event.alarm.startswith(appraisal.ALARM):
+            return appraisal.time_out(job, event.alarm, event.at)
+        actions = job.rule.pace.on_alarm(job.pacing, event.alarm, job.draw, job.view(event.at))
         return act(job, actions, event.at)

@@ -22,10 +22,20 @@ def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
     return start(job, now) if job.state.plan is None else []
 
 
+def forget_absent(job: Job, plan: MergePlan) -> None:
+    """Queue the removal of sites that left while their update was waiting to be merged, if the rule forgets such."""
+    if job.rule.merge.forgets:
+        leaving = {pending.forgotten for pending in job.state.queue}
+        gone = {member.site for member in plan.added} - set(job.state.learners) - leaving
+        job.state.queue += [PendingMerge(forgotten=site) for site in sorted(gone)]
+
+
 def start(job: Job, now: float) -> list[Effect]:
     """Start the first merge of the queue."""
     assert job.state.current is not None
-    pending = job.state.queue[0]
+    waited = job.state.queue[0]
+    pending = waited.model_copy(update={"contributions": tuple(_completed(job, c) for c in waited.contributions)})
+    job.state.queue[0] = pending
     added = _weighed(job, pending.contributions, now)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
@@ -37,11 +47,19 @@ def start(job: Job, now: float) -> list[Effect]:
     return [StartMerge(job.state.plan)]
 
 
+def _completed(job: Job, c: Contribution) -> Contribution:
+    """Add to a contribution what is known only now: what other sites found of it, and how stale it is."""
+    found = job.state.appraisals.pop(c.task.id, None)
+    reports = {"reports": found.reports, "unreported": found.unreported} if found else {}
+    return c.model_copy(update={"staleness": _staleness(job, c), **reports})
+
+
 def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[Member, ...]:
     """Let the weigher say what contributions are worth."""
-    weights = job.rule.weigh.weigh(contributions, job.view(now)) if contributions else np.zeros(0)
+    weigher, memory = job.rule.weigh, job.memories["weigh"]
+    weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
     if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+        raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
     return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
 
 
@@ -102,7 +120,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         at=event.at,
         digest=event.digest,
         contributions={member.site: member.weight for member in plan.added},
-        staleness={c.site: _staleness(job, c) for c in pending.contributions},
+        staleness={c.site: c.staleness for c in pending.contributions},
         lost=pending.lost,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,

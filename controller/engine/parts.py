@@ -1,13 +1,14 @@
 """The plugin points of a rule and what plugins see and return (algorithms/README §3).
 
-A plugin is a frozen value; what it must remember is a state object of its own, which the engine keeps.
+A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine keeps it,
+saves it with the job and hands it to every call.
 """
 
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.plugins import Plugin
-from hansa.common.tasks import Task, UpdateFacts, Value
+from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
 
 
 class Contribution(Value):
@@ -25,6 +26,10 @@ class Contribution(Value):
     model: ModelKey
     digest: str
     facts: UpdateFacts
+    # Known when it is weighed.
+    reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
+    unreported: Mapping[SiteName, str] = {}  # who did not answer, and why
+    staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
 
     @property
     def site(self) -> SiteName:
@@ -39,6 +44,7 @@ class View:
     sites: Sequence[SiteName]  # learners that attend, sorted
     busy: AbstractSet[SiteName]  # those with an open task
     examples: Mapping[SiteName, int]
+    evaluators: Sequence[SiteName]  # that attend, sorted
     version: int
     round: int
     steps: int  # committed so far
@@ -73,6 +79,13 @@ class Withdraw:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Have an update evaluated now, if the weigher wants that; otherwise it is evaluated when it is to be merged."""
+
+    contribution: Contribution
+
+
+@dataclass(frozen=True)
 class MergeNow:
     """Merge these contributions into the next community model. `lost` says whose is missing and why."""
 
@@ -96,19 +109,46 @@ class Stop:
     failed: bool = False
 
 
-Action = Ask | NextRound | Withdraw | MergeNow | Wake | Stop
+Action = Ask | NextRound | Withdraw | Prepare | MergeNow | Wake | Stop
 
 
-class Sampler(Plugin):
+class Nothing(BaseModel):
+    """The state of a plugin that remembers nothing."""
+
+
+class Part(Plugin):
+    """A plugin of the controller."""
+
+    def begin(self) -> BaseModel:
+        """Return the state to start from."""
+        return Nothing()
+
+
+class Sampler(Part):
     """Chooses who takes part in a round."""
 
     @abstractmethod
-    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
 
+    def observe(self, state: BaseModel, contribution: Contribution) -> None:
+        """Hear of every update that was accepted, merged or not."""
 
-class Pacer(Plugin):
-    """Decides when to ask, when to merge and when to stop. What it must remember is a state that the engine keeps."""
+
+@dataclass(frozen=True)
+class Draw:
+    """The job's sampler with what it remembers: pacers draw sites with it."""
+
+    sampler: Sampler
+    state: BaseModel
+
+    def __call__(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Return the sites of the next round."""
+        return self.sampler.choose(self.state, view, exclude)
+
+
+class Pacer(Part):
+    """Decides when to ask, when to merge and when to stop."""
 
     provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds
 
@@ -121,7 +161,7 @@ class Pacer(Plugin):
         """Return how many merges the job is to have: rounds where there are rounds, else updates."""
 
     @abstractmethod
-    def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Begin the next round."""
 
     @abstractmethod
@@ -145,7 +185,7 @@ class Pacer(Plugin):
         return []
 
     @abstractmethod
-    def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
+    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """The time of a Wake has come."""
 
     @abstractmethod
@@ -153,15 +193,40 @@ class Pacer(Plugin):
         """The merge of these sites' contributions is done: go on or stop."""
 
 
-class Weigher(Plugin):
-    """Says what each contribution is worth."""
+class Policy(Part):
+    """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
 
     @abstractmethod
-    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return one finite weight ≥ 0 per contribution."""
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Return the work to be given to a site instead; policies are asked in turn."""
+
+    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+        """Hear of every merge, with what was merged."""
 
 
-class Aggregator(Plugin):
+@dataclass(frozen=True)
+class EvalRequest:
+    """Have an update measured by the evaluator of a site."""
+
+    site: SiteName
+    seconds: float = 60.0  # to wait for it; of several requests for one update, the longest wait holds for all
+
+
+class Weigher(Part):
+    """Says what each contribution is worth."""
+
+    appraises: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
+
+    def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
+        """Return whose findings on an update are wanted; asked once per update, if `appraises`."""
+        return ()
+
+    @abstractmethod
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
+
+
+class Aggregator(Part):
     """Says which contributions make up the proposal, which is always their weighted mean."""
 
     remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
@@ -185,7 +250,7 @@ class Remembering(Aggregator):
         return self.drop_on_leave
 
 
-class ServerUpdate(Plugin):
+class ServerUpdate(Part):
     """Says how the proposal becomes the next community model. `plain` takes it as it is."""
 
 
@@ -199,3 +264,16 @@ class Composition:
     weigh: Weigher
     merge: Aggregator
     server: ServerUpdate
+    policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """All plugins by the point that they fill."""
+        filled: dict[str, Part] = {
+            "pace": self.pace,
+            "sample": self.sample,
+            "weigh": self.weigh,
+            "merge": self.merge,
+            "server": self.server,
+        }
+        return filled | dict(self.policies)

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import endings, merges
+from hansa.controller.engine import appraisal, endings
 from hansa.controller.engine.effects import Effect, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Action, Ask, MergeNow, NextRound, Stop, Wake, Withdraw
+from hansa.controller.engine.parts import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
 from hansa.controller.engine.state import PendingMerge
 
 GATHER = "gather"  # the alarm that ends the wait for sites
@@ -21,7 +21,7 @@ def next_round(job: Job, now: float) -> list[Effect]:
         return [wait_for_sites(job, now)]
     job.state.phase = "training"
     job.state.round += 1
-    return act(job, job.rule.pace.on_start(job.pacing, job.rule.sample, job.view(now)), now)
+    return act(job, job.rule.pace.on_start(job.pacing, job.draw, job.view(now)), now)
 
 
 def wait_for_sites(job: Job, now: float) -> Effect:
@@ -35,15 +35,18 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
     for action in actions:
         match action:
             case Ask():
-                effects.append(_ask(job, action))
+                effects.append(_ask(job, action, now))
             case NextRound():
                 effects += next_round(job, now)
             case Withdraw(task, reason):
                 withdrawn = job.finish(task)
                 if withdrawn:
                     effects.append(WithdrawTask(withdrawn, reason))
+            case Prepare(contribution):
+                effects += appraisal.prepare(job, contribution, now)
             case MergeNow(contributions, lost):
-                effects += merges.queue(job, PendingMerge(contributions=contributions, lost=dict(lost)), now)
+                pending = PendingMerge(contributions=contributions, lost=dict(lost))
+                effects += appraisal.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):
@@ -53,7 +56,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
     return effects
 
 
-def _ask(job: Job, ask: Ask) -> SendTask:
+def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     work = Train(
         model=job.state.current,
@@ -64,6 +67,8 @@ def _ask(job: Job, ask: Ask) -> SendTask:
         batch_size=job.spec.train.batch_size,
         optimizer=job.spec.train.optimizer,
     )
+    for point, policy in job.rule.policies.items():
+        work = policy.shape(job.memories[point], ask.site, work, job.view(now))
     sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work)
     job.rule.pace.on_asked(job.pacing, sent.task)
     return sent

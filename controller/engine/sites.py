@@ -3,7 +3,7 @@
 from hansa.common.errors import Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.tasks import Init
-from hansa.controller.engine import endings, events, merges
+from hansa.controller.engine import appraisal, endings, events, merges
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
@@ -45,6 +45,8 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
         raise Stale(f"evaluator {event.site} is not here")
     job.evaluator_went(event.site)
     effects: list[Effect] = []
+    for task in job.desk.judgements(event.site):
+        effects += appraisal.settle(job, task, None, event.at, "the site left")
     for task in job.desk.evaluations(event.site):
         effects += endings.judge(job, settle(job, task, None, "the site left"), event.at)
     return effects
@@ -81,7 +83,7 @@ def mind_absence(job: Job, now: float) -> list[Effect]:
     """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
     if job.state.phase not in ("initialising", "training"):
         return []
-    if job.state.plan is not None or job.desk.somebody_works:
+    if job.state.plan is not None or job.state.preparing or job.desk.somebody_works:
         job.state.alarms.pop(GATHER, None)
     elif GATHER not in job.state.alarms:
         return [wait_for_sites(job, now)]

@@ -27,7 +27,8 @@ class Snapshot:
 
 def take(job: Job) -> Snapshot:
     """Return a job's memory; of the history only the chapters that are newer than the last snapshot."""
-    held = {"state": job.state.model_dump_json(exclude={"history"}), "pacing": job.pacing.model_dump_json()}
+    memories = {point: memory.model_dump_json() for point, memory in job.memories.items()}
+    held = {"state": job.state.model_dump_json(exclude={"history"}), "memories": memories}
     chapters = {
         number: HISTORY.dump_json(job.state.history[number * CHAPTER : (number + 1) * CHAPTER]).decode()
         for number in sorted(job.touched)
@@ -42,5 +43,6 @@ def give_back(job: Job, snapshot: Snapshot) -> None:
     state = JobState.model_validate_json(held["state"])
     for number in sorted(snapshot.chapters):
         state.history += HISTORY.validate_json(snapshot.chapters[number])
-    job.pacing = type(job.pacing).model_validate_json(held["pacing"])
+    for point, memory in job.memories.items():
+        job.memories[point] = type(memory).model_validate_json(held["memories"][point])
     job.remember(state)

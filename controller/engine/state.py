@@ -19,6 +19,8 @@ Phase = Literal["gathering", "initialising", "training", "closing", "ended"]
 class VersionRecord(BaseModel):
     """One community model in the job's history."""
 
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
+
     version: int
     round: int
     at: float
@@ -72,10 +74,21 @@ class PendingMerge(Value):
     forgotten: SiteName | None = None
 
 
+class Appraisal(BaseModel):
+    """What other sites find of an update that is not merged yet."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    waiting: set[TaskId] = set()  # evaluations that have not ended
+    reports: dict[SiteName, Evaluation] = {}
+    unreported: dict[SiteName, str] = {}
+    merge: TaskId | None = None  # the key, in `preparing`, of the merge that waits for it
+
+
 class JobState(BaseModel):
     """A job's memory."""
 
-    model_config = ConfigDict(validate_assignment=False)
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     status: Status = "waiting"
     phase: Phase = "gathering"
@@ -94,6 +107,9 @@ class JobState(BaseModel):
     receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}
+    appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
+    judging: dict[TaskId, TaskId] = {}  # open evaluations of updates, with the task that the update answers
+    preparing: dict[TaskId, PendingMerge] = {}  # merges that wait for appraisals, by their first update's task
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
     members: dict[SiteName, list[Member]] = {}  # what the newest version is made of

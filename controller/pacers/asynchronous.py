@@ -8,7 +8,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.tasks import Task
-from hansa.controller.engine.parts import Action, Ask, Contribution, MergeNow, Pacer, Sampler, Stop, View
+from hansa.controller.engine.parts import Action, Ask, Contribution, Draw, MergeNow, Pacer, Stop, View
 
 PATIENCE = 3  # failures in a row after which a site is left alone until it joins again
 
@@ -37,7 +37,7 @@ class Async(Pacer):
         """Return the number of updates."""
         return self.updates
 
-    def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Ask every site that is free."""
         assert isinstance(state, AsyncState)
         return [self._ask(state, site) for site in view.sites if site not in view.busy]
@@ -76,7 +76,7 @@ class Async(Pacer):
         """Its task stays open: it may come back with the update."""
         return []
 
-    def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
+    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """There are no deadlines."""
         return []
 

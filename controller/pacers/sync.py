@@ -14,10 +14,11 @@ from hansa.controller.engine.parts import (
     Action,
     Ask,
     Contribution,
+    Draw,
     MergeNow,
     NextRound,
     Pacer,
-    Sampler,
+    Prepare,
     Stop,
     View,
     Wake,
@@ -66,10 +67,10 @@ class Sync(Pacer):
         """Return the number of rounds."""
         return self.rounds
 
-    def on_start(self, state: BaseModel, sampler: Sampler, view: View) -> list[Action]:
+    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Ask the sampled sites."""
         assert isinstance(state, SyncState)
-        chosen = sampler.choose(view)
+        chosen = draw(view)
         state.asked, state.received, state.lost = {}, {}, {}
         state.failed, state.reissued, state.phase = set(), False, "open"
         state.waiting = set(chosen)
@@ -93,7 +94,7 @@ class Sync(Pacer):
         state.waiting.remove(site)
         state.lost.pop(site, None)
         state.received[site] = contribution
-        return self._close_if_complete(state, view)
+        return [Prepare(contribution), *self._close_if_complete(state, view)]
 
     def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
         """Go on without a site that failed."""
@@ -113,7 +114,7 @@ class Sync(Pacer):
         state.lost[site] = "the site left"
         return self._close_if_complete(state, view)
 
-    def on_alarm(self, state: BaseModel, alarm: str, sampler: Sampler, view: View) -> list[Action]:
+    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """At the deadline: close on quorum, or give the late ones one more deadline."""
         assert isinstance(state, SyncState)
         if state.phase != "open" or not alarm.startswith(f"round-{view.round}-"):

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import Rule, add_rule, register
@@ -16,7 +16,7 @@ from hansa.controller.engine.parts import Aggregator, Contribution, Remembering,
 class All(Sampler):
     """Every site that attends takes part in every round."""
 
-    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return all sites."""
         return [site for site in view.sites if site not in exclude]
 
@@ -27,7 +27,7 @@ class Uniform(Sampler):
 
     fraction: float = Field(1.0, gt=0, le=1, description="share of the sites; at least one is drawn")
 
-    def choose(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
         count = min(len(eligible), max(int(self.fraction * len(view.sites) + 1e-9), 1))
@@ -39,7 +39,7 @@ class Uniform(Sampler):
 class ByExamples(Weigher):
     """FedAvg: a contribution is worth the number of examples its site trains on."""
 
-    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return n_train of each."""
         return np.array([c.facts.n_train for c in contributions], dtype=np.float64)
 
@@ -48,7 +48,7 @@ class ByExamples(Weigher):
 class Equal(Weigher):
     """Every contribution is worth the same; no sizes are used."""
 
-    def weigh(self, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return ones."""
         return np.ones(len(contributions))
 

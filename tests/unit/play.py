@@ -1,5 +1,6 @@
 """Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from hansa.common.ids import JobId, SiteName, TaskId
@@ -8,6 +9,7 @@ from hansa.common.tasks import Evaluate, Evaluation, Init, Task, Train, UpdateFa
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.rules.compose import compose
 
 JOB = JobId("j1")
@@ -34,6 +36,7 @@ class Play:
         self.now = 0.0
         self.accepted: list[ev.Event] = []
         self.effects: list[Effect] = []
+        self.saved = Snapshot(0, "", {})  # as a journal keeps it: with all chapters
 
     def do(self, event: ev.Event) -> list[Effect]:
         """Let something happen."""
@@ -44,7 +47,23 @@ class Play:
 
     def picture(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return everything that the machine remembers."""
-        return self.machine.state.model_dump(), self.machine.pacing.model_dump()
+        memories = {point: memory.model_dump() for point, memory in self.machine.memories.items()}
+        return self.machine.state.model_dump(), memories
+
+    def save(self) -> None:
+        """Save a snapshot as a journal does: new chapters replace old ones."""
+        new = self.machine.snapshot()
+        self.saved = replace(new, chapters={**self.saved.chapters, **new.chapters})
+
+    def again(self, machine: Machine | None = None) -> Machine:
+        """Return the job after a crash: from the snapshot, if one was saved, and the events after it."""
+        again = machine or machine_of(self.spec)
+        again.start()
+        if self.saved.sequence:
+            again.restore(self.saved)
+        for event in self.accepted[self.saved.sequence :]:
+            again.handle(ev.EVENT.validate_json(event.model_dump_json()))
+        return again
 
     # What can happen.
 
