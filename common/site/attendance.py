@@ -99,8 +99,8 @@ class Attendance:
     async def apart(self, size: int) -> AsyncIterator[Stub]:
         """Lend a stub for moving so many bytes: if they are many, on a connection of its own that is closed after.
 
-        A connection that has moved a large model keeps some of the controller's memory until it is closed, and heartbeats
-        would stand behind the model's frames.
+        A connection that has moved a large model keeps some of the controller's memory until it is closed, and the
+        heartbeats would stand behind the model's frames.
         """
         if size < APART:
             yield self.stub
