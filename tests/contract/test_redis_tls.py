@@ -38,8 +38,14 @@ class TlsRedis(RedisServer):
         self.options = (*words, "--tls-ca-cert-file", str(tls / files.CA), "--tls-auth-clients", "yes")
 
     def client(self) -> "client.Redis":
-        mine = {"ssl_certfile": str(self.mine / files.CERTIFICATE), "ssl_keyfile": str(self.mine / files.KEY)}
-        return client.Redis(port=self.port, ssl=True, ssl_cert_reqs="none", password=PASSWORD, **mine)
+        return client.Redis(
+            port=self.port,
+            ssl=True,
+            ssl_cert_reqs="none",
+            ssl_certfile=str(self.mine / files.CERTIFICATE),
+            ssl_keyfile=str(self.mine / files.KEY),
+            password=PASSWORD,
+        )
 
 
 @pytest.fixture
