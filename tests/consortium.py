@@ -1,5 +1,6 @@
 """Certificates for tests: an authority, and TLS folders for whoever is needed."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,14 +25,21 @@ class Consortium:
         self.authority = Authority.create(folder / "ca", name, 30)
 
     def issue(
-        self, role: Role, name: str, out: str = "", life: timedelta = DAY, age: timedelta = timedelta(), host: str = ""
+        self,
+        role: Role,
+        name: str,
+        out: str = "",
+        life: timedelta = DAY,
+        age: timedelta = timedelta(),
+        host: str = "",
+        hosts: Sequence[str] = ("127.0.0.1", "localhost"),
     ) -> Path:
         """Write a TLS folder and return it; `age` says how long ago the certificate began."""
         folder = self.place / (out or f"{role}-{name}")
         key = new_key()
-        hosts = [host] if host else ["127.0.0.1", "localhost"] if role in SERVERS else []
+        names = ([host] if host else hosts) if role in SERVERS else []
         begins = datetime.now(UTC) - age - timedelta(minutes=1)
-        made = self.authority.issue(role, name, key.public_key(), hosts, begins, begins + timedelta(minutes=1) + life)
+        made = self.authority.issue(role, name, key.public_key(), names, begins, begins + timedelta(minutes=1) + life)
         files.write(folder / files.KEY, files.key_pem(key), files.PRIVATE)
         files.write(folder / files.CERTIFICATE, files.pem(made), files.PUBLIC)
         files.write(folder / files.CA, files.pem(self.authority.certificate), files.PUBLIC)

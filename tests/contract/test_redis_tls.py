@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis as client
@@ -39,11 +38,14 @@ class TlsRedis(RedisServer):
         self.options = (*words, "--tls-ca-cert-file", str(tls / files.CA), "--tls-auth-clients", "yes")
 
     def client(self) -> "client.Redis":
-        mine: dict[str, Any] = {
-            "ssl_certfile": str(self.mine / files.CERTIFICATE),
-            "ssl_keyfile": str(self.mine / files.KEY),
-        }
-        return client.Redis(port=self.port, ssl=True, ssl_cert_reqs="none", password=PASSWORD, **mine)
+        return client.Redis(
+            port=self.port,
+            ssl=True,
+            ssl_cert_reqs="none",
+            ssl_certfile=str(self.mine / files.CERTIFICATE),
+            ssl_keyfile=str(self.mine / files.KEY),
+            password=PASSWORD,
+        )
 
 
 @pytest.fixture
