@@ -24,8 +24,9 @@ class Key:
         return cls(codes.reshape(-1), tuple(str(value) for value in found.tolist()))
 
     def take(self, rows: np.ndarray) -> "Key":
-        """Return the categories of some rows."""
-        return Key(self.codes[rows], self.names)
+        """Return the categories of some rows, without names that no longer occur."""
+        found, codes = np.unique(self.codes[rows], return_inverse=True)
+        return Key(codes.reshape(-1), tuple(self.names[value] for value in found))
 
 
 @dataclass(frozen=True)
