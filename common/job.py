@@ -16,7 +16,7 @@ from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS
-from hansa.common.tasks import OptimizerSpec, ValidationSpec, Value
+from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
 from hansa.common.words import suggestion
 
 Part = Mapping[str, Any]
@@ -92,6 +92,7 @@ class JobSpec(Value):
     server: Part | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
+    survey: SurveySpec = SurveySpec()
     evaluate: EvaluateSpec = EvaluateSpec()
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()

@@ -13,7 +13,7 @@ from hansa.common.errors import Broken, InvalidInput, InvalidJob, NotFound, Refu
 from hansa.common.frames import select
 from hansa.common.ids import PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
-from hansa.common.tasks import Evaluation, Task
+from hansa.common.tasks import Evaluation, Profile, Task
 from hansa.common.views import StatusView
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
@@ -123,7 +123,7 @@ class FleetServicer:
         return codec.receipt_to_wire(receipt)
 
     async def Report(self, request: fleet.TaskReport, context: Any) -> fleet.ReportReply:
-        """Take an evaluation or a failure."""
+        """Take an evaluation, a profile or a failure."""
         task, site = TaskId(request.task), SiteName(request.site)
         runner = self._federation.runner(job_of(task))
         runner.open_task(task, site)
@@ -137,6 +137,8 @@ class FleetServicer:
             raise InvalidInput(str(error)) from None
         if isinstance(outcome, Evaluation):
             event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
+        elif isinstance(outcome, Profile):
+            event = ev.Surveyed(at=now, task=task, site=site, profile=outcome)
         else:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
         await runner.post(event)

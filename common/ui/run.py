@@ -17,7 +17,7 @@ from hansa.common.checkpoints import save_checkpoint
 from hansa.common.errors import HansaError, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import exit_code, summary
+from hansa.common.ui.jobs import details, exit_code, summary
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
@@ -146,8 +146,7 @@ class LocalFederation:
             if final.version > 0 or final.history:
                 manifest, payload = await client.model(view.job)
                 save_checkpoint(self._folder / "model.safetensors", manifest, payload)
-        report = summary(final) | {"history": [entry.model_dump() for entry in final.history]}
-        (self._folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        (self._folder / "report.json").write_text(json.dumps(details(final), indent=2) + "\n")
         return final
 
     async def _start_controller(self) -> str:
