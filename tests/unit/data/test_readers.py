@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import pickle
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,23 +14,9 @@ from hansa.common.data.readers.cifar import read_binary_batch, read_compact, rea
 from hansa.common.data.readers.idx import read_idx
 from hansa.common.data.sources import ROOT, SOURCES, read_source
 from hansa.common.errors import InvalidData, InvalidInput, NotFound
+from tests.published import write_hospitals, write_mnist
 
 RNG = np.random.default_rng(1)
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    held = header + array.tobytes()
-    path.write_bytes(gzip.compress(held) if path.suffix == ".gz" else held)
-
-
-def write_mnist(folder: Path, ending: str = ".gz") -> tuple[np.ndarray, np.ndarray]:
-    folder.mkdir(parents=True)
-    x, y = RNG.integers(0, 256, (30, 28, 28)).astype(np.uint8), (np.arange(30) % 10).astype(np.uint8)
-    for part, rows in (("train", slice(0, 20)), ("t10k", slice(20, 30))):
-        write_idx(folder / f"{part}-images-idx3-ubyte{ending}", x[rows])
-        write_idx(folder / f"{part}-labels-idx1-ubyte{ending}", y[rows])
-    return x, y
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
@@ -132,15 +117,6 @@ def test_covertype_is_read_in_both_forms(tmp_path: Path) -> None:
         assert (found.examples.y == y - 1).all()
         assert (found.keys["soil"].codes == soil).all()
         assert len(found.columns) == 54
-
-
-def write_hospitals(root: Path) -> None:
-    folder = root / "heart-disease"
-    folder.mkdir(parents=True)
-    for number, name in enumerate(("cleveland", "hungarian", "switzerland", "va")):
-        rows = [f"{40 + n},1,{1 + n % 4},120,200,0,{n % 3},150,0,1.5,?,?,?,{n % 2}" for n in range(10 + number)]
-        rows.append("50,1,2,?,200,0,0,150,0,1.5,2,0,3,1")  # no blood pressure: left out
-        (folder / f"processed.{name}.data").write_text("\n".join(rows) + "\n")
 
 
 def test_hospitals_are_a_key_and_patients_with_gaps_are_left_out(tmp_path: Path) -> None:
