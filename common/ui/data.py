@@ -65,7 +65,9 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 )
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")
 @click.option("--folds", type=click.IntRange(3), help="Record a cross-validation by site with so many folds.")
-@click.option("--nested", is_flag=True, help="Every pair of a test and a validation fold.")
+@click.option(
+    "--nested", is_flag=True, help="Every pair of a test and a validation fold (5 folds, if not said otherwise)."
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="A new or empty folder.")
 @root_option
 @json_option
@@ -95,7 +97,7 @@ def partition(
     for change in changes:
         apply_change(chosen, change)
     spec = DataSpec(source=source, partition=chosen, test=test, label=label)
-    paths = write_shards(spec, sites, seed, out, root, folds or 0, nested)
+    paths = write_shards(spec, sites, seed, out, root, folds or (5 if nested else 0), nested)
     picture = read_shards(out)
     if as_json:
         print_json({"folder": str(out), "files": [path.name for path in paths], "measures": asdict(picture.measures)})
