@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and look at a site's evaluator."),
     "job": ("hansa.common.ui.jobs:job", "Submit, watch and fetch jobs."),
     "site": ("hansa.common.ui.sites:site", "Look at the fleet."),
+    "data": ("hansa.common.ui.data:data", "Look up data sets, part them among sites, look at partitions."),
     "audit": ("hansa.controller.audit_cli:audit", "Show and verify who did what on a controller."),
     "pki": ("hansa.common.ui.pki:pki", "Make certificates for controller, sites and operators."),
     "rules": ("hansa.controller.rules.cli:rules", "Look up the rules a job can name."),

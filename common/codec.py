@@ -12,8 +12,11 @@ from hansa.common.tasks import (
     Init,
     LocalPluginSpec,
     OptimizerSpec,
+    Profile,
     Progress,
     Receipt,
+    Standard,
+    Survey,
     Task,
     Terms,
     Train,
@@ -60,7 +63,14 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
+    if task.standard is not None:
+        wire.standard.MergeFrom(_standard_to_wire(task.standard))
     match task.work:
+        case Survey() as work:
+            wire.survey.SetInParent()
+            wire.survey.moments = work.moments
+            wire.survey.columns = work.columns or 0
+            wire.survey.classes = work.classes
         case Init():
             wire.init.SetInParent()
         case Train() as work:
@@ -82,8 +92,11 @@ def task_to_wire(task: Task) -> fleet.Task:
 
 def task_from_wire(wire: fleet.Task) -> Task:
     """Decode a task."""
-    work: Init | Train | Evaluate
+    work: Survey | Init | Train | Evaluate
     match wire.WhichOneof("work"):
+        case "survey":
+            asked = wire.survey
+            work = Survey(moments=asked.moments, columns=asked.columns or None, classes=asked.classes)
         case "init":
             work = Init()
         case "train":
@@ -110,8 +123,27 @@ def task_from_wire(wire: fleet.Task) -> Task:
         app=wire.app,
         seed=wire.seed,
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
+        standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
         terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
+    )
+
+
+def _standard_to_wire(standard: Standard) -> fleet.Standard:
+    return fleet.Standard(
+        local=standard.kind == "local",
+        columns=standard.columns or 0,
+        mean=standard.mean,
+        deviation=standard.deviation,
+    )
+
+
+def _standard_from_wire(wire: fleet.Standard) -> Standard:
+    return Standard(
+        kind="local" if wire.local else "global",
+        columns=wire.columns or None,
+        mean=tuple(wire.mean),
+        deviation=tuple(wire.deviation),
     )
 
 
@@ -158,8 +190,16 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     )
 
 
-def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Failure:
+def profile_to_wire(profile: Profile) -> fleet.Profile:
+    """Encode what a site tells of its data."""
+    return fleet.Profile(n=profile.n, mean=profile.mean, m2=profile.m2, classes=profile.classes)
+
+
+def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure:
     """Decode a report; nonsense raises ValueError."""
+    if wire.WhichOneof("outcome") == "profile":
+        told = wire.profile
+        return Profile(n=told.n, mean=tuple(told.mean), m2=tuple(told.m2), classes=tuple(told.classes))
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
     if wire.WhichOneof("outcome") is None:

@@ -16,7 +16,7 @@ from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS
-from hansa.common.tasks import OptimizerSpec, ValidationSpec, Value
+from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
 from hansa.common.words import suggestion
 
 Part = Mapping[str, Any]
@@ -71,9 +71,11 @@ class StopSpec(Value):
 class DataSpec(Value):
     """Where the sites' data come from when `hansa run` plays all sites on one machine."""
 
-    source: str
+    source: str = Field(description="a data set's name (`hansa data list`), a file, or a folder of images")
     partition: Mapping[str, Any] = {}
-    sites: int = Field(5, ge=1, le=1000)
+    sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
+    label: str | None = Field(None, description="the column of a table that is the label")
 
 
 class JobSpec(Value):
@@ -90,6 +92,7 @@ class JobSpec(Value):
     server: Part | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
+    survey: SurveySpec = SurveySpec()
     evaluate: EvaluateSpec = EvaluateSpec()
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()

@@ -9,6 +9,8 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 
+COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
+
 
 class Value(BaseModel):
     """A frozen, strict value: what the journal keeps and the wire carries."""
@@ -38,11 +40,56 @@ class ValidationSpec(Value):
     stratified: bool = True
 
 
+class SurveySpec(Value):
+    """What sites tell of their data before the first round, and how features are standardised."""
+
+    standardise: Literal["none", "local", "global"] = Field(
+        "none", description="local: by each site's own means; global: by those of all sites together"
+    )
+    columns: int | None = Field(None, ge=1, description="only the first so many columns (default: all)")
+    classes: bool = Field(False, description="ask for the number of examples of each class")
+
+    @property
+    def asks(self) -> bool:
+        """Whether sites have to be asked."""
+        return self.standardise == "global" or self.classes
+
+    @model_validator(mode="after")
+    def _columns_are_standardised(self) -> "SurveySpec":
+        if self.columns is not None and self.standardise == "none":
+            raise ValueError("columns says what to standardise; set standardise to local or global")
+        return self
+
+
+class Standard(Value):
+    """How features are standardised: each site by its own data, or all by one mean and deviation of each column."""
+
+    kind: Literal["local", "global"]
+    columns: int | None = None  # local: how many columns; None: all
+    mean: tuple[float, ...] = ()  # global
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _one_deviation_for_each_mean(self) -> "Standard":
+        if len(self.mean) != len(self.deviation):
+            raise ValueError(f"{len(self.mean)} means do not fit {len(self.deviation)} deviations")
+        return self
+
+
 class LocalPluginSpec(Value):
     """A plugin of the learner by name; its arguments are JSON."""
 
     name: str
     args: Mapping[str, object] = {}
+
+
+class Survey(Value):
+    """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
+
+    kind: Literal["survey"] = "survey"
+    moments: bool
+    columns: int | None = None
+    classes: bool
 
 
 class Init(Value):
@@ -82,7 +129,7 @@ class Terms(Value):
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
-Work = Annotated[Init | Train | Evaluate, Field(discriminator="kind")]
+Work = Annotated[Survey | Init | Train | Evaluate, Field(discriminator="kind")]
 
 
 class Task(Value):
@@ -95,6 +142,7 @@ class Task(Value):
     app: str
     seed: int
     validation: ValidationSpec
+    standard: Standard | None = None
     work: Work
     terms: Terms = Terms()  # added when the task is sent
 
@@ -108,6 +156,23 @@ class UpdateFacts(Value):
     epochs: float = Field(ge=0)
     seconds: float = Field(ge=0)
     loss: Annotated[float, AllowInfNan()] = float("nan")
+
+
+class Profile(Value):
+    """What a site tells of its training data: sums, so that sites can be pooled exactly."""
+
+    n: int = Field(ge=0, lt=1 << 53)
+    mean: tuple[float, ...] = Field((), max_length=COLUMNS)
+    m2: tuple[Annotated[float, Field(ge=0)], ...] = Field((), max_length=COLUMNS)  # sums of squared deviations
+    classes: tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...] = Field((), max_length=COLUMNS)
+
+    @model_validator(mode="after")
+    def _sums_fit(self) -> "Profile":
+        if len(self.mean) != len(self.m2):
+            raise ValueError(f"{len(self.mean)} means do not fit {len(self.m2)} sums of squares")
+        if self.classes and sum(self.classes) != self.n:
+            raise ValueError(f"the classes do not count {self.n} examples")
+        return self
 
 
 class Evaluation(Value):

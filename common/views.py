@@ -44,6 +44,15 @@ class SiteProgress(Value):
     examples: int = 0
 
 
+class SurveyView(Value):
+    """What sites told of their data."""
+
+    examples: Mapping[str, int] = {}  # of each site
+    classes: Mapping[str, tuple[int, ...]] = {}  # examples of each class at each site, if it was asked for
+    mean: tuple[float, ...] = ()  # of each standardised column, over all sites
+    deviation: tuple[float, ...] = ()
+
+
 class JobView(Value):
     """A job as operators see it."""
 
@@ -64,6 +73,7 @@ class JobView(Value):
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()
+    survey: SurveyView | None = None
     history: tuple[HistoryView, ...] = ()
 
     @property

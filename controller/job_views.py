@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hansa.common.clock import iso
 from hansa.common.tasks import Train
-from hansa.common.views import HistoryView, JobView, SiteProgress
+from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import Fleet
 
@@ -45,7 +45,20 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)),
+        survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
+    )
+
+
+def _survey_view(machine: Machine) -> SurveyView | None:
+    state = machine.state
+    if not state.surveyed:
+        return None
+    return SurveyView(
+        examples={site: profile.n for site, profile in sorted(state.profiles.items())},
+        classes={site: profile.classes for site, profile in sorted(state.profiles.items()) if profile.classes},
+        mean=state.standard.mean if state.standard else (),
+        deviation=state.standard.deviation if state.standard else (),
     )
 
 

@@ -24,7 +24,7 @@ from hansa.common.errors import (
 from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job import parse_job
 from hansa.common.rpc.guard import caller_of
-from hansa.common.tasks import Evaluation, Task, Terms
+from hansa.common.tasks import Evaluation, Profile, Task, Terms
 from hansa.common.views import StatusView
 from hansa.common.words import plain
 from hansa.controller.engine import events as ev
@@ -169,7 +169,7 @@ class FleetServicer:
         return codec.receipt_to_wire(receipt)
 
     async def Report(self, request: fleet.TaskReport, context: Any) -> fleet.ReportReply:
-        """Take an evaluation or a failure."""
+        """Take an evaluation, a profile or a failure."""
         task, site = TaskId(request.task), SiteName(request.site)
         runner = self._federation.runner(job_of(task))
         wanted, caller = role_of(runner.open_task(task, site)), caller_of(context)
@@ -185,6 +185,8 @@ class FleetServicer:
             raise InvalidInput(str(error)) from None
         if isinstance(outcome, Evaluation):
             event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
+        elif isinstance(outcome, Profile):
+            event = ev.Surveyed(at=now, task=task, site=site, profile=outcome)
         else:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
         await runner.post(event)

@@ -9,7 +9,8 @@ import numpy as np
 
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples
-from hansa.common.errors import Stale
+from hansa.common.data.standard import standardised
+from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import JobId
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import split
@@ -59,13 +60,28 @@ class Evaluator(SiteDaemon):
         if task.job not in self._prepared:
             make_room(self._prepared)
             held = self.shelf.get(task.app).examples
+            own = self._training_features(app, task) if task.standard and task.standard.kind == "local" else None
             if self.options.split == "validation":
                 _, rows = split(held.y, task.validation, task.seed, task.site)
                 held = held.take(rows)
                 if not len(held):
                     log.warning("job %s: this site has no validation data", task.job)
-            own = app.evaluate is not None
-            tensors = None if own else to_tensors(app, held, self.options.device)
-            network = None if own else networks.build(app, task.seed, self.options.device)
+            held = standardised(held, task.standard, own)
+            plain = app.evaluate is not None
+            tensors = None if plain else to_tensors(app, held, self.options.device)
+            network = None if plain else networks.build(app, task.seed, self.options.device)
             self._prepared[task.job] = (held, tensors, network)
         return self._prepared[task.job]
+
+    def _training_features(self, app: App, task: Task) -> np.ndarray:
+        """Return what the site's learner trains on: a local standard is that of the training data, not of test data."""
+        held = self.shelf.get(task.app).examples
+        if self.options.split == "test":
+            try:
+                held = app.load(self.options.data, "train")
+            except InvalidData as error:
+                log.warning("job %s: the test data are standardised by themselves: %s", task.job, error)
+                return held.x
+        rows, _ = split(held.y, task.validation, task.seed, task.site)
+        found: np.ndarray = held.x[rows]
+        return found

@@ -9,9 +9,10 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from hansa.common import faults, networks
+from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples, TrainingRun
-from hansa.common.errors import Stale
+from hansa.common.data.standard import profile, standardised
+from hansa.common.errors import InvalidData, Stale
 from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
 from hansa.common.memory import Buffers
@@ -20,10 +21,11 @@ from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
-from hansa.common.tasks import Evaluate, Init, Progress, Task, Train, UpdateFacts
+from hansa.common.tasks import Evaluate, Init, Profile, Progress, Survey, Task, Train, UpdateFacts
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_model import load
 from hansa.learner.trainer import Cancelled, train
+from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ def task_seed(task: Task) -> int:
 
 
 class Learner(SiteDaemon):
-    """Does init and train tasks."""
+    """Does survey, init and train tasks."""
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
@@ -49,6 +51,12 @@ class Learner(SiteDaemon):
         app = self.shelf.get(task.app).app
         loop = asyncio.get_running_loop()
         match task.work:
+            case Survey() as work:
+                told = await loop.run_in_executor(self.thread, self._survey, app, task, work)
+                request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
+                request.profile.MergeFrom(codec.profile_to_wire(told))
+                await self.attendance.insist(lambda: self.attendance.stub.Report(request))
+                return
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
@@ -67,6 +75,17 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, manifest, payload, facts)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
+
+    def _survey(self, app: App, task: Task, work: Survey) -> Profile:
+        """Sum up the training part of the site's data."""
+        examples = self._training_part(task)
+        told = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
+        if not work.classes:
+            return told
+        if app.classes is None or examples.y.ndim != 1:
+            raise InvalidData("survey.classes: the app has no classes to count")
+        counts = np.bincount(examples.y, minlength=app.classes)
+        return told.model_copy(update={"classes": tuple(counts.tolist())})
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         network = networks.build(app, task.seed, self.options.device)
@@ -154,9 +173,12 @@ class Learner(SiteDaemon):
         """Return the training part of the site's data, as arrays and (for torch apps) as tensors."""
         if task.job not in self._tensors:
             make_room(self._tensors)
-            held = self.shelf.get(task.app).examples
-            rows, _ = split(held.y, task.validation, task.seed, task.site)
-            part = held.take(rows)
+            part = standardised(self._training_part(task), task.standard)
             tensors = to_tensors(app, part, self.options.device) if app.train is None else None
             self._tensors[task.job] = (part, tensors)
         return self._tensors[task.job]
+
+    def _training_part(self, task: Task) -> Examples:
+        held = self.shelf.get(task.app).examples
+        rows, _ = split(held.y, task.validation, task.seed, task.site)
+        return held.take(rows)

@@ -270,6 +270,8 @@ class Task(google.protobuf.message.Message):
     INIT_FIELD_NUMBER: builtins.int
     TRAIN_FIELD_NUMBER: builtins.int
     EVALUATE_FIELD_NUMBER: builtins.int
+    SURVEY_FIELD_NUMBER: builtins.int
+    STANDARD_FIELD_NUMBER: builtins.int
     TERMS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
@@ -287,6 +289,12 @@ class Task(google.protobuf.message.Message):
     @property
     def evaluate(self) -> global___EvaluateWork: ...
     @property
+    def survey(self) -> global___SurveyWork: ...
+    @property
+    def standard(self) -> global___Standard:
+        """how features are standardised; absent: not at all"""
+
+    @property
     def terms(self) -> global___Terms: ...
     def __init__(
         self,
@@ -301,11 +309,13 @@ class Task(google.protobuf.message.Message):
         init: global___InitWork | None = ...,
         train: global___TrainWork | None = ...,
         evaluate: global___EvaluateWork | None = ...,
+        survey: global___SurveyWork | None = ...,
+        standard: global___Standard | None = ...,
         terms: global___Terms | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "round", b"round", "seed", b"seed", "site", b"site", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate"] | None: ...
+    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "round", b"round", "seed", b"seed", "site", b"site", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey"] | None: ...
 
 global___Task = Task
 
@@ -354,6 +364,60 @@ class ValidationSpec(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["fraction", b"fraction", "stratified", b"stratified"]) -> None: ...
 
 global___ValidationSpec = ValidationSpec
+
+@typing.final
+class SurveyWork(google.protobuf.message.Message):
+    """Tell sums over the training part of the data: nothing of a single row."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MOMENTS_FIELD_NUMBER: builtins.int
+    COLUMNS_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    moments: builtins.bool
+    """number, mean and squared deviations of each column"""
+    columns: builtins.int
+    """only the first so many; 0: all"""
+    classes: builtins.bool
+    """examples of each class"""
+    def __init__(
+        self,
+        *,
+        moments: builtins.bool = ...,
+        columns: builtins.int = ...,
+        classes: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "columns", b"columns", "moments", b"moments"]) -> None: ...
+
+global___SurveyWork = SurveyWork
+
+@typing.final
+class Standard(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOCAL_FIELD_NUMBER: builtins.int
+    COLUMNS_FIELD_NUMBER: builtins.int
+    MEAN_FIELD_NUMBER: builtins.int
+    DEVIATION_FIELD_NUMBER: builtins.int
+    local: builtins.bool
+    """by the site's own training data; else by what follows"""
+    columns: builtins.int
+    """local: only the first so many; 0: all"""
+    @property
+    def mean(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def deviation(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        local: builtins.bool = ...,
+        columns: builtins.int = ...,
+        mean: collections.abc.Iterable[builtins.float] | None = ...,
+        deviation: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["columns", b"columns", "deviation", b"deviation", "local", b"local", "mean", b"mean"]) -> None: ...
+
+global___Standard = Standard
 
 @typing.final
 class InitWork(google.protobuf.message.Message):
@@ -674,12 +738,15 @@ class TaskReport(google.protobuf.message.Message):
     TASK_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    PROFILE_FIELD_NUMBER: builtins.int
     site: builtins.str
     task: builtins.str
     @property
     def evaluation(self) -> global___Evaluation: ...
     @property
     def failure(self) -> global___Failure: ...
+    @property
+    def profile(self) -> global___Profile: ...
     def __init__(
         self,
         *,
@@ -687,12 +754,42 @@ class TaskReport(google.protobuf.message.Message):
         task: builtins.str = ...,
         evaluation: global___Evaluation | None = ...,
         failure: global___Failure | None = ...,
+        profile: global___Profile | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "site", b"site", "task", b"task"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure"] | None: ...
+    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "profile", b"profile"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "profile", b"profile", "site", b"site", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure", "profile"] | None: ...
 
 global___TaskReport = TaskReport
+
+@typing.final
+class Profile(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    N_FIELD_NUMBER: builtins.int
+    MEAN_FIELD_NUMBER: builtins.int
+    M2_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    n: builtins.int
+    @property
+    def mean(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def m2(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """sums of squared deviations from the mean"""
+
+    @property
+    def classes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        n: builtins.int = ...,
+        mean: collections.abc.Iterable[builtins.float] | None = ...,
+        m2: collections.abc.Iterable[builtins.float] | None = ...,
+        classes: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "m2", b"m2", "mean", b"mean", "n", b"n"]) -> None: ...
+
+global___Profile = Profile
 
 @typing.final
 class Evaluation(google.protobuf.message.Message):

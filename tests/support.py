@@ -22,7 +22,7 @@ from hansa.common.rpc.methods import Stub, handler
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
-from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train, UpdateFacts
+from hansa.common.tasks import Evaluate, Init, Receipt, Survey, Task, Train, UpdateFacts
 from hansa.common.views import StatusView
 from hansa.controller.backends import opened
 from hansa.controller.federation import Federation
@@ -179,6 +179,10 @@ class LightSite:
     async def do(self, task: Task) -> None:
         """Answer a task honestly: version 0 is zeros, an update adds `value` to every number."""
         match task.work:
+            case Survey():
+                report = fleet_pb2.TaskReport(site=self.name, task=task.id)
+                report.profile.MergeFrom(fleet_pb2.Profile(n=self.examples, mean=[self.value], m2=[0.0]))
+                await self.attendance.insist(lambda: self.attendance.stub.Report(report))
             case Init():
                 await self.send(task, filled(self.spec, 0))
             case Train() as work:

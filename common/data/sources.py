@@ -1,5 +1,7 @@
-"""Data sets by name. Digits ships with Hansa; a path to an .npz file works, too."""
+"""Data sets by name, and files of one's own. Digits ships with Hansa; all others are looked for below a folder."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -7,41 +9,169 @@ from pathlib import Path
 import numpy as np
 
 from hansa.common.app import Examples, load_npz
-from hansa.common.errors import InvalidInput
+from hansa.common.data.dataset import DataSet
+from hansa.common.data.readers import cifar, covertype, heart, idx, images, shakespeare, tables
+from hansa.common.errors import InvalidInput, NotFound
 from hansa.common.words import suggestion
 
-TEST_SHARE = 0.2  # where a set has no test part of its own
+ROOT = "HANSA_DATA"
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """A data set with its test part."""
+class Form:
+    """One form in which a set is published: the files that make it up, and who reads them."""
+
+    files: tuple[str, ...]
+    read: Callable[[dict[str, Path]], DataSet]
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A known data set."""
+
+    name: str
+    summary: str
+    published: str
+    keys: str
+    forms: tuple[Form, ...]
+
+    def find(self, root: Path) -> tuple[Form, dict[str, Path]] | None:
+        """Return the first form whose files are all there."""
+        for form in self.forms:
+            found = {name: _file(root / self.name, name) for name in (*form.files, *form.optional)}
+            if all(found[name] for name in form.files):
+                return form, {name: path for name, path in found.items() if path}
+        return None
+
+
+IDX = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+UCI = "https://archive.ics.uci.edu/dataset"
+SOURCES = {
+    source.name: source
+    for source in (
+        Source("digits", "handwritten digits, 8×8, ships with Hansa", f"{UCI}/80", "", ()),
+        Source(
+            "mnist",
+            "handwritten digits, 28×28, 60,000 + 10,000",
+            "http://yann.lecun.com/exdb/mnist (writers: https://github.com/facebookresearch/qmnist)",
+            "writer",
+            (Form(IDX, idx.read_mnist, ("writers.npz",)),),
+        ),
+        Source(
+            "fashion-mnist",
+            "pictures of clothes, 28×28, 60,000 + 10,000",
+            "https://github.com/zalandoresearch/fashion-mnist",
+            "",
+            (Form(IDX, idx.read_fashion),),
+        ),
+        Source(
+            "cifar10",
+            "colour pictures of 10 things, 32×32, 50,000 + 10,000",
+            "https://www.cs.toronto.edu/~kriz/cifar.html",
+            "",
+            (
+                Form(tuple(f"cifar-10-batches-py/{name}" for name in BATCHES), cifar.read_python),
+                Form(tuple(f"cifar-10-batches-bin/{name}.bin" for name in BATCHES), cifar.read_binary),
+                Form(("cifar10_train.npz", "cifar10_test.npz"), cifar.read_npz),
+            ),
+        ),
+        Source(
+            "covertype",
+            "forest cover types, 54 columns, 581,012 rows",
+            f"{UCI}/31/covertype",
+            "wilderness, soil",
+            (Form(("covertype.npz",), covertype.read_npz), Form(("covtype.data",), covertype.read_text)),
+        ),
+        Source(
+            "shakespeare",
+            "next character in the speeches of 1,399 roles",
+            "https://www.ibiblio.org/xml/examples/shakespeare (the form of the file: docs/data.md)",
+            "role, play",
+            (Form(("shakespeare.json",), shakespeare.read_roles),),
+        ),
+        Source(
+            "heart-disease",
+            "740 patients of four hospitals, 15 columns",
+            f"{UCI}/45/heart+disease",
+            "hospital",
+            (Form(tuple(f"processed.{hospital}.data" for hospital in heart.HOSPITALS), heart.read_heart),),
+        ),
+    )
+}
+
+
+def data_root(given: Path | None) -> Path | None:
+    """Return the folder of data sets: as given, or as HANSA_DATA says."""
+    said = given or (Path(os.environ[ROOT]) if os.environ.get(ROOT) else None)
+    return said.expanduser() if said else None
+
+
+def read_source(name: str, root: Path | None = None, label: str | None = None) -> DataSet:
+    """Read a data set by its name, or from an .npz, .csv or .parquet file, or a folder of images."""
+    if name == "digits":
+        return _digits()
+    if name in SOURCES:
+        return _published(SOURCES[name], data_root(root))
+    path = Path(name).expanduser()
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if path.is_dir():
+        return images.read_folder(path)
+    if ending in (".npz", ".csv", ".csv.gz", ".parquet"):
+        if not path.is_file():
+            raise InvalidInput(f"data.source: {path}: no such file")
+        if ending == ".npz":
+            return tables.read_npz(path)
+        return tables.read_parquet(path, label) if ending == ".parquet" else tables.read_csv(path, label)
+    raise InvalidInput(
+        f"data.source: there is no data set {name!r}{suggestion(name, list(SOURCES))}, or give an .npz, .csv or"
+        " .parquet file or a folder of images"
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """A data set's examples for training and for testing."""
 
     train: Examples
     test: Examples
 
 
-def load_source(name: str, seed: int) -> DataSet:
-    """Load a data set by its name or from an .npz file with x, y and perhaps x_test, y_test."""
-    if name == "digits":
-        with as_file(files("hansa.common.data") / "digits.npz") as path:
-            held = load_npz(path, "train")
-        scaled = (held.x.reshape(len(held.x), -1) / np.float32(16)).astype(np.float32)
-        return _with_test(Examples(scaled, held.y.astype(np.int64)), seed)
-    if name.endswith(".npz"):
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise InvalidInput(f"data.source: {path}: no such file")
-        train = load_npz(path, "train")
-        with np.load(path, allow_pickle=False) as arrays:
-            tested = "x_test" in arrays and "y_test" in arrays
-        return DataSet(train, load_npz(path, "test")) if tested else _with_test(train, seed)
-    raise InvalidInput(
-        f"data.source: there is no data set {name!r}{suggestion(name, ['digits'])}, or give an .npz file"
-    )
+def load_source(name: str, seed: int, test: float | None = None, root: Path | None = None) -> Split:
+    """Load a data set and hold out its test part, as a partition with the same seed does."""
+    data = read_source(name, root)
+    mine, held = data.held_out(seed, test)
+    return Split(data.examples.take(mine), data.examples.take(held))
 
 
-def _with_test(held: Examples, seed: int) -> DataSet:
-    order = np.random.default_rng([seed, 1]).permutation(len(held))
-    cut = round(TEST_SHARE * len(held))
-    return DataSet(held.take(np.sort(order[cut:])), held.take(np.sort(order[:cut])))
+def _digits() -> DataSet:
+    with as_file(files("hansa.common.data") / "digits.npz") as path:
+        held = load_npz(path, "train")
+    scaled = (held.x.reshape(len(held.x), -1) / np.float32(16)).astype(np.float32)
+    return DataSet(Examples(scaled, held.y.astype(np.int64)), classes=idx.DIGITS)
+
+
+def _published(source: Source, root: Path | None) -> DataSet:
+    if root is None:
+        raise NotFound(
+            f"{source.name}: where are the data sets? Set {ROOT} or --root to the folder that has"
+            f" {source.name}/{source.forms[0].files[0]}; published at {source.published}"
+        )
+    found = source.find(root)
+    if found is None:
+        forms = " or ".join(_listed(form) for form in source.forms)
+        raise NotFound(
+            f"{source.name}: no data in {root / source.name}; expected there: {forms} (plain or .gz);"
+            f" published at {source.published}"
+        )
+    form, paths = found
+    return form.read(paths)
+
+
+def _listed(form: Form) -> str:
+    return form.files[0] if len(form.files) == 1 else f"{form.files[0]} … {form.files[-1]} ({len(form.files)} files)"
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)

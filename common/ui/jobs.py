@@ -52,6 +52,12 @@ def summary(view: JobView) -> dict[str, object]:
     return view.model_dump(include=set(fields))
 
 
+def details(view: JobView) -> dict[str, object]:
+    """Return a job with its history and, if sites told of their data, with what they told."""
+    told = {"survey": view.survey.model_dump()} if view.survey else {}
+    return summary(view) | told | {"history": [entry.model_dump() for entry in view.history]}
+
+
 def exit_code(view: JobView) -> int:
     """Return what a command that waited for a job ends with."""
     return 0 if view.status == "completed" else 1
@@ -113,7 +119,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Show a job with its history. JOB is an id, the beginning of one, or a name."""
     view = ask(controller, lambda client: client.show(job_id))
     if as_json:
-        print_json(summary(view) | {"history": [entry.model_dump() for entry in view.history]})
+        print_json(details(view))
         return
     click.echo(f"{view.job} ({view.name}): {view.status}" + (f", {view.reason}" if view.reason else ""))
     click.echo(
@@ -132,6 +138,11 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     print_table(("version", "round", "seconds", "metrics", "contributions", "missing"), rows, "no model yet")
+    if view.survey and view.survey.classes:
+        click.echo()
+        columns = [str(label) for label in range(max(map(len, view.survey.classes.values())))]
+        held = [(site, *map(str, counts)) for site, counts in view.survey.classes.items()]
+        print_table(("examples of class", *columns), held, "")
 
 
 @job.command()

@@ -17,7 +17,7 @@ from hansa.common.checkpoints import save_checkpoint
 from hansa.common.errors import HansaError, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import exit_code, summary
+from hansa.common.ui.jobs import details, exit_code, summary
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
@@ -47,7 +47,7 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: another run has left its results there; choose a new folder")
-    federation = LocalFederation(_beside(spec, file), sites or spec.data.sites, folder)
+    federation = LocalFederation(_beside(spec, file), sites, folder)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except Interrupted:
@@ -62,16 +62,16 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
 
 def _beside(spec: JobSpec, file: Path) -> JobSpec:
     """Find the app, and data that are a file, from here or from beside the job file."""
-    assert spec.data is not None
+    data = spec.data
+    assert data is not None
     place, _, attribute = spec.app.rpartition(":")
     if place.endswith(".py") and not Path(place).is_file():
         if not (file.parent / place).is_file():
             raise InvalidJob(f"{file}: app: there is no file {place}, neither here nor beside the job file")
         spec = spec.model_copy(update={"app": f"{os.path.relpath(file.parent / place)}:{attribute}"})
-    source = spec.data.source if spec.data is not None else ""
-    if source.endswith(".npz") and not Path(source).is_file() and (file.parent / source).is_file():
-        data = spec.data.model_copy(update={"source": str(file.parent / source)}) if spec.data else None
-        spec = spec.model_copy(update={"data": data})
+    beside = file.parent / data.source
+    if Path(data.source).suffix and not Path(data.source).exists() and beside.exists():
+        spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
 
 
@@ -82,23 +82,21 @@ class Interrupted(Exception):
 class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
-    def __init__(self, spec: JobSpec, sites: int, folder: Path) -> None:
-        self._sites = [f"site-{n}" for n in range(1, sites + 1)]
-        least = SitesSpec(min=sites, wait=max(spec.sites.wait, 60))
-        self._spec = spec.model_copy(update={"sites": least})
+    def __init__(self, spec: JobSpec, sites: int | None, folder: Path) -> None:
+        self._count = sites
+        self._sites: list[str] = []  # known when the data are parted
+        self._split = "test"
+        self._spec = spec
         self._folder = folder
         self._nursery = Nursery()
 
     async def run(self, quiet: bool) -> JobView:
         """Run the job to its end and stop everything."""
-        from hansa.common.data.shards import write_shards
-
-        assert self._spec.data is not None
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        write_shards(self._spec.data, len(self._sites), self._spec.seed, self._folder / "data")
+        self._part_data()
         (self._folder / "logs").mkdir(exist_ok=True)
         if not quiet:
             click.echo(f"starting a controller and {len(self._sites)} sites …")
@@ -115,12 +113,24 @@ class LocalFederation:
         finally:
             await loop.run_in_executor(None, self._stop)
 
+    def _part_data(self) -> None:
+        """Write the sites' files and let the job wait for every one of the sites."""
+        from hansa.common.data.shards import TEST, write_shards
+
+        assert self._spec.data is not None
+        paths = write_shards(self._spec.data, self._count, self._spec.seed, self._folder / "data")
+        self._sites = [path.stem for path in paths]
+        if not (self._folder / "data" / TEST).exists():
+            self._split = "validation"  # everything was parted, so there is nothing else to measure on
+        least = SitesSpec(min=len(paths), wait=max(self._spec.sites.wait, 60))
+        self._spec = self._spec.model_copy(update={"sites": least})
+
     async def _work(self, quiet: bool) -> JobView:
         address = await self._start_controller()
         for name in self._sites:
             self._start_site("learner", name, address)
         for name in self._sites:
-            self._start_site("evaluator", name, address, "--split", "test")
+            self._start_site("evaluator", name, address, "--split", self._split)
         async with Client(address) as client:
             submitted = await client.submit(self._spec)
             watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
@@ -136,8 +146,7 @@ class LocalFederation:
             if final.version > 0 or final.history:
                 manifest, payload = await client.model(view.job)
                 save_checkpoint(self._folder / "model.safetensors", manifest, payload)
-        report = summary(final) | {"history": [entry.model_dump() for entry in final.history]}
-        (self._folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        (self._folder / "report.json").write_text(json.dumps(details(final), indent=2) + "\n")
         return final
 
     async def _start_controller(self) -> str:

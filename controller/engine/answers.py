@@ -2,7 +2,7 @@
 
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
-from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.common.tasks import Evaluate, Init, Survey, Task, Train
 from hansa.controller.engine import appraisal, endings, events, merges, sites
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
@@ -14,6 +14,8 @@ from hansa.controller.engine.rounds import act, next_round
 def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     """Take an update, or version 0."""
     task = job.open_task(event.task, event.site)
+    if not isinstance(task.work, Init | Train):
+        raise Stale(f"task {task.id} asks for no model")
     key = update_key(task.id)
     effects: list[Effect] = []
     if isinstance(task.work, Init):
@@ -48,6 +50,8 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
     match task.work:
+        case Survey():
+            return endings.end(job, "failed", f"site {task.site} could not tell of its data: {reason}", now)
         case Init():
             return sites.could_not_build(job, task.site, reason, now)
         case Train():
@@ -62,6 +66,16 @@ def reported(job: Job, event: events.Reported) -> list[Effect]:
     if task.id in job.state.judging:
         return appraisal.settle(job, task, event.evaluation, event.at)
     return endings.judge(job, settle(job, task, event.evaluation), event.at)
+
+
+def surveyed(job: Job, event: events.Surveyed) -> list[Effect]:
+    """Take what a site tells of its data."""
+    task = job.open_task(event.task, event.site)
+    if not isinstance(task.work, Survey):
+        raise Stale(f"task {task.id} is no survey")
+    job.finish(task.id)
+    job.state.profiles[event.site] = event.profile
+    return sites.after_survey(job, event.at)
 
 
 def merged(job: Job, event: events.Merged) -> list[Effect]:

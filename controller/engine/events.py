@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
-from hansa.common.tasks import Evaluation, UpdateFacts, Value
+from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
 
 
 class _Event(Value):
@@ -85,6 +85,15 @@ class Reported(_Event):
     evaluation: Evaluation
 
 
+class Surveyed(_Event):
+    """A learner told of its data."""
+
+    kind: Literal["surveyed"] = "surveyed"
+    task: TaskId
+    site: SiteName
+    profile: Profile
+
+
 class Merged(_Event):
     """The next community model is durable in the store."""
 
@@ -133,6 +142,7 @@ Event = Annotated[
     | UpdateQuarantined
     | TaskFailed
     | Reported
+    | Surveyed
     | Merged
     | MergeFailed
     | AlarmRang

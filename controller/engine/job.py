@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, task_id
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Init, Receipt, Task, Train
+from hansa.common.tasks import Evaluate, Init, Receipt, Standard, Survey, Task, Train
 from hansa.controller.engine.desk import Desk
 from hansa.controller.engine.effects import SendTask, SetAlarm
 from hansa.controller.engine.models import Models
@@ -117,7 +117,7 @@ class Job:
     # Tasks.
 
     def issue(
-        self, site: SiteName, round_: int, work: Init | Train | Evaluate, judged: TaskId | None = None
+        self, site: SiteName, round_: int, work: Survey | Init | Train | Evaluate, judged: TaskId | None = None
     ) -> SendTask:
         """Make a task of some work; `judged` is the task whose update is to be evaluated, if it is one."""
         self.state.task_count += 1
@@ -129,6 +129,7 @@ class Job:
             app=self.spec.app,
             seed=self.spec.seed,
             validation=self.spec.validation,
+            standard=self._standard() if isinstance(work, Train | Evaluate) else None,
             work=work,
         )
         if judged is not None:
@@ -137,6 +138,11 @@ class Job:
         self.models.hold_base(task)
         self._mind_load(site)
         return SendTask(task)
+
+    def _standard(self) -> Standard | None:
+        if self.spec.survey.standardise == "local":
+            return Standard(kind="local", columns=self.spec.survey.columns)
+        return self.state.standard
 
     def open_task(self, task: TaskId, site: SiteName) -> Task:
         """Return a task that a site has yet to answer or raise Stale."""

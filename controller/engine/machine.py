@@ -1,13 +1,14 @@
 """The state machine of one job.
 
-gathering ──► initialising ──► training ⟲ rounds ──► closing ──► ended
-    ▲                             │
-    └──── too few sites left ◄────┘        (cancel and failure lead from anywhere to ended)
+gathering ──► surveying ──► initialising ──► training ⟲ rounds ──► closing ──► ended
+    ▲                                           │
+    └────────── too few sites left ◄────────────┘        (cancel and failure lead from anywhere to ended)
 
 Its parts, each on top of those above it:
 
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     job         what a job is and remembers      evaluation  of community models
+    survey      what sites tell of their data
     endings     how a job ends
     merges      from updates to the next model   appraisal   updates are evaluated before they are weighed
     rounds      what the pacer wants
@@ -150,6 +151,8 @@ class Machine:
                 return answers.failed(job, event)
             case ev.Reported():
                 return answers.reported(job, event)
+            case ev.Surveyed():
+                return answers.surveyed(job, event)
             case ev.Merged():
                 return answers.merged(job, event)
             case ev.MergeFailed():

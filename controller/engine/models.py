@@ -7,7 +7,7 @@ made of it, or it is that model.
 from collections import Counter
 
 from hansa.common.ids import ModelKey
-from hansa.common.tasks import Init, Task
+from hansa.common.tasks import Init, Survey, Task
 from hansa.controller.engine.effects import DropModels, Effect
 from hansa.controller.engine.state import JobState
 
@@ -50,12 +50,12 @@ class Models:
 
     def hold_base(self, task: Task) -> None:
         """Keep the model that a task starts from."""
-        if not isinstance(task.work, Init):
+        if not isinstance(task.work, Init | Survey):
             self.hold(task.work.model)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        if not isinstance(task.work, Init):
+        if not isinstance(task.work, Init | Survey):
             self.release(task.work.model)
 
     def drop_idle(self) -> list[Effect]:

@@ -1,9 +1,9 @@
 """Sites come and go: gathering enough of them, version 0 from one of them, and waiting while all are away."""
 
-from hansa.common.errors import Stale
+from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.tasks import Init
-from hansa.controller.engine import appraisal, endings, events, merges
+from hansa.controller.engine import appraisal, endings, events, merges, survey
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
@@ -21,6 +21,8 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     if job.state.learners.get(event.site) == event.examples:
         raise Stale(f"learner {event.site} is known")
     job.learner_came(event.site, event.examples)
+    if job.state.phase == "surveying" and event.examples:
+        return survey.ask(job)
     if job.state.phase == "initialising" and not job.desk.busy:
         return ask_for_model(job, event.at)
     if job.state.phase == "training":
@@ -57,7 +59,11 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
         raise Stale(f"learner {event.site} is not here")
     job.learner_went(event.site)
     effects: list[Effect] = []
-    if job.state.phase == "initialising":
+    if job.state.phase == "surveying":
+        for task in job.desk.work(event.site):
+            job.finish(task.id)
+        effects = after_survey(job, event.at)
+    elif job.state.phase == "initialising":
         effects = _ask_another(job, event.site, event.at)
     elif job.state.phase == "training":
         effects = act(job, job.rule.pace.on_left(job.pacing, event.site, job.view(event.at)), event.at)
@@ -73,10 +79,24 @@ def gathered(job: Job, now: float) -> list[Effect]:
     job.state.status = "running"
     job.state.reason = ""
     job.state.alarms.pop(GATHER, None)
+    if survey.wanted(job):
+        return survey.ask(job)
     if job.state.version < 0:
         job.state.phase = "initialising"
         return ask_for_model(job, now)
     return next_round(job, now)
+
+
+def after_survey(job: Job, now: float) -> list[Effect]:
+    """Go on once nobody is awaited; with too few answers, gather more sites."""
+    if job.desk.busy:
+        return []
+    try:
+        survey.settle(job)
+    except InvalidData as error:
+        return endings.end(job, "failed", str(error), now)
+    job.state.phase = "gathering"
+    return gathered(job, now) or next_round(job, now)
 
 
 def mind_absence(job: Job, now: float) -> list[Effect]:

@@ -7,13 +7,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.tasks import Evaluation, Receipt, Task, Value
+from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.controller.engine.effects import Member, MergePlan
 from hansa.controller.engine.parts import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
-Phase = Literal["gathering", "initialising", "training", "closing", "ended"]
+Phase = Literal["gathering", "surveying", "initialising", "training", "closing", "ended"]
 
 
 class VersionRecord(BaseModel):
@@ -116,6 +116,9 @@ class JobState(BaseModel):
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
     init_tried: set[SiteName] = set()
+    profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
+    surveyed: bool = False
+    standard: Standard | None = None  # of all sites together
     bytes_up: int = 0  # of all versions
     bytes_down: int = 0
     reported: int | None = None  # the newest version that some evaluator has measured

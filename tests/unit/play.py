@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Evaluation, Init, Task, Train, UpdateFacts
+from hansa.common.tasks import Evaluate, Evaluation, Init, Profile, Survey, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
 from hansa.controller.engine.machine import Machine
@@ -99,6 +99,11 @@ class Play:
         found = Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
         return self.do(ev.Reported(at=self.now, task=task.id, site=task.site, evaluation=found))
 
+    def tell(self, task: Task, n: int = 10, mean: float = 1.0, classes: tuple[int, ...] = ()) -> list[Effect]:
+        """Let a site tell of its data: one column that never changes."""
+        told = Profile(n=n, mean=(mean,), m2=(0.0,), classes=classes)
+        return self.do(ev.Surveyed(at=self.now, task=task.id, site=task.site, profile=told))
+
     def merged(self, version: int | None = None) -> list[Effect]:
         """Let the merge under way (or another) be done."""
         plan = self.machine.state.plan
@@ -117,7 +122,7 @@ class Play:
 
     # What is under way.
 
-    def tasks(self, kind: type[Init] | type[Train] | type[Evaluate]) -> dict[str, Task]:
+    def tasks(self, kind: type[Survey] | type[Init] | type[Train] | type[Evaluate]) -> dict[str, Task]:
         """Return the open tasks of a kind by site (the newest, if a site has several)."""
         return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
 

@@ -18,8 +18,11 @@ from hansa.common.tasks import (
     Init,
     LocalPluginSpec,
     OptimizerSpec,
+    Profile,
     Progress,
     Receipt,
+    Standard,
+    Survey,
     Task,
     Train,
     UpdateFacts,
@@ -77,6 +80,8 @@ def _train(**fields: Any) -> Train:
 @pytest.mark.parametrize(
     "work",
     [
+        Survey(moments=True, columns=3, classes=False),
+        Survey(moments=False, classes=True),
         Init(),
         _train(),
         _train(tensors=("a", "b")),
@@ -87,7 +92,7 @@ def _train(**fields: Any) -> Train:
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1990, (1 << 63) - 1])
-def test_tasks_make_the_round_trip(work: Init | Train | Evaluate, seed: int) -> None:
+def test_tasks_make_the_round_trip(work: Survey | Init | Train | Evaluate, seed: int) -> None:
     task = Task(
         id=TaskId("j1-4"),
         job=JobId("j1"),
@@ -99,6 +104,45 @@ def test_tasks_make_the_round_trip(work: Init | Train | Evaluate, seed: int) -> 
         work=work,
     )
     assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+@pytest.mark.parametrize(
+    "standard",
+    [
+        None,
+        Standard(kind="local"),
+        Standard(kind="local", columns=2),
+        Standard(kind="global", mean=(1.5, -2e300), deviation=(1e-300, 3)),
+    ],
+)
+def test_standards_make_the_round_trip(standard: Standard | None) -> None:
+    task = Task.model_validate(
+        {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}, "work": Init()}
+        | {"standard": standard}
+    )
+    assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+@pytest.mark.parametrize("told", [Profile(n=0), Profile(n=3, mean=(1.0,), m2=(2.0,), classes=(1, 0, 2))])
+def test_profiles_make_the_round_trip(told: Profile) -> None:
+    report = fleet.TaskReport(site="a", task="j1-1")
+    report.profile.MergeFrom(codec.profile_to_wire(told))
+    assert codec.outcome_from_wire(_wired(report)) == told
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        fleet.Profile(n=1, mean=[math.nan], m2=[0]),
+        fleet.Profile(n=1, mean=[1.0], m2=[-1.0]),
+        fleet.Profile(n=1, mean=[1.0], m2=[]),
+        fleet.Profile(n=5, classes=[1, 1]),
+        fleet.Profile(n=1, mean=[0.0] * 20_000, m2=[0.0] * 20_000),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(told: fleet.Profile) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        codec.outcome_from_wire(fleet.TaskReport(profile=told))
 
 
 def test_a_task_without_work_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hansa.common.errors import Stale
 from hansa.common.ids import TaskId
-from hansa.common.tasks import Evaluate, Init, Task, Train
+from hansa.common.tasks import Evaluate, Init, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
@@ -31,6 +31,7 @@ STEPS = {  # how often each thing happens
     "fail": 1,
     "quarantine": 1,
     "report": 4,
+    "tell": 4,
     "merge": 6,
     "merge out of turn": 1,
     "ring": 1,
@@ -52,6 +53,7 @@ JOBS = st.fixed_dictionaries(
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
         "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
     }
 )
@@ -70,6 +72,7 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
         "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
     }
 )
@@ -142,17 +145,19 @@ class AnyOrder:
             case "leave":
                 self.happen(lambda: play.leave(site, role=role))
             case "update":
-                self._answer(self._pick(pick, Init, Train), n=(0, 1, 30)[pick % 3])
+                self._answer(self._pick(pick, Survey, Init, Train), n=(0, 1, 30)[pick % 3])
             case "everybody answers":
-                work = [task for task in state.tasks.values() if not isinstance(task.work, Evaluate)]
+                work = [task for task in state.tasks.values() if isinstance(task.work, Init | Train)]
                 for task in sorted(work, key=lambda task: crc32(f"{task.site}{pick}".encode())):
                     self._answer(task)
             case "fail":
-                self._about(pick, play.fail, Init, Train, Evaluate)
+                self._about(pick, play.fail, Survey, Init, Train, Evaluate)
             case "quarantine":
                 self._about(pick, play.quarantine, Init, Train)
             case "report":
                 self._about(pick, lambda task: play.report(task, right=pick % 11), Evaluate)
+            case "tell":
+                self._about(pick, lambda task: play.tell(task, n=pick % 11, mean=float(pick % 5)), Survey)
             case "merge" if self.merging is not None:
                 version, self.merging = self.merging, None
                 self.happen(lambda: play.merged(version))
@@ -218,6 +223,7 @@ class AnyOrder:
         self._needed_models_are_kept()
         self._tasks_are_for_this_round()
         self._indices_follow_from_the_state()
+        self._training_is_standardised()
 
     def _ends_once(self) -> None:
         state = self.play.machine.state
@@ -239,7 +245,7 @@ class AnyOrder:
     def _needed_models_are_kept(self) -> None:
         """What a task, the next merge or the check of the last one needs is in the store."""
         state = self.play.machine.state
-        needed = {task.work.model for task in state.tasks.values() if not isinstance(task.work, Init)}
+        needed = {task.work.model for task in state.tasks.values() if isinstance(task.work, Train | Evaluate)}
         if state.plan:
             needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
         needed |= {member.model for held in state.members.values() for member in held}
@@ -270,6 +276,15 @@ class AnyOrder:
         assert vars(job.desk) == vars(fresh.desk)
         assert {key: n for key, n in vars(job.models)["_reasons"].items() if n} == vars(fresh.models)["_reasons"]
         assert vars(job.models)["_idle"] == vars(fresh.models)["_idle"]
+
+    def _training_is_standardised(self) -> None:
+        """With a global standard nobody trains or measures without it, and all have the same."""
+        state, spec = self.play.machine.state, self.play.spec.survey
+        tasks = [task for task in state.tasks.values() if isinstance(task.work, Train | Evaluate)]
+        if spec.standardise == "global":
+            assert all(task.standard is not None and task.standard == state.standard for task in tasks)
+        else:
+            assert all((task.standard is not None) is (spec.standardise == "local") for task in tasks)
 
     def check_something_can_happen(self) -> None:
         """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""

@@ -1,0 +1,42 @@
+"""A data set in memory: examples, what is known of each of them, and which of them are for testing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hansa.common.app import Examples
+from hansa.common.data.partition.table import Key, Table
+
+TEST_SHARE = 0.2  # where a set has no test part of its own
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All rows of a set; the last `tested` of them are its own test part."""
+
+    examples: Examples
+    tested: int = 0
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()  # names of the features, where they have names
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, 2 …
+    ordered: bool = False  # rows of one key follow each other in time
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def table(self, rows: np.ndarray) -> Table:
+        """Return what a scheme may know of some rows."""
+        return Table(self.examples.y[rows], {name: key.take(rows) for name, key in self.keys.items()})
+
+    def held_out(self, seed: int, test: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows for training and for testing.
+
+        A number says which share of all rows is for testing; without one it is the set's own test part, or a fifth.
+        """
+        if test is None and self.tested:
+            cut = len(self) - self.tested
+            return np.arange(cut), np.arange(cut, len(self))
+        order = np.random.default_rng([seed, 1]).permutation(len(self))
+        cut = round((TEST_SHARE if test is None else test) * len(self))
+        return np.sort(order[cut:]), np.sort(order[:cut])

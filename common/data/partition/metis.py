@@ -1,0 +1,148 @@
+"""Metis's data environments: sizes × classes per site (Stripelis and Ambite; partitioning §2)."""
+
+import re
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from hansa.common.data.partition.sizes import enough, parse_law, shares, sizes
+from hansa.common.data.partition.table import Parts, Scheme, Table, deal
+from hansa.common.data.partition.transport import balanced, project, rounded
+from hansa.common.errors import InvalidInput
+
+TRIES = 50
+HEAD = re.compile(r"\d+x\d+(,\d+x\d+)*")
+
+
+class Metis(Scheme):
+    """Sizes by a law (uniform, skewed, powerlaw(a)) and so many classes at each site, the largest sites first."""
+
+    kind: Literal["metis"] = "metis"
+    sizes: str = Field("uniform", description="uniform, skewed or powerlaw(a)")
+    classes: str = Field("iid", description="iid, a number of classes, or a list like 8x1,4x1,3x8: classes x sites")
+
+    @field_validator("sizes")
+    @classmethod
+    def _sizes_are_a_law(cls, law: str) -> str:
+        parse_law(law)
+        return law
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _classes_are_counts(cls, given: object) -> str:
+        text = str(given).replace(" ", "").lower()
+        if text != "iid" and not text.isdigit() and not HEAD.fullmatch(text):
+            raise ValueError(f"{given!r}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8")
+        return text
+
+    def part(self, table: Table, sites: int, seed: int) -> Parts:
+        """Return each site's rows, the largest site first."""
+        enough(len(table), sites)
+        classes = table.classes()
+        capacity = np.bincount(classes.codes, minlength=len(classes.names))
+        rows = sizes(shares(self.sizes, sites), len(table))
+        rng = np.random.default_rng(seed)
+        if self.classes == "iid":
+            matrix = proportional(rows, capacity)
+        else:
+            matrix = assign(rows, class_counts(self.classes, sites), capacity, rng)
+        return Parts(deal(matrix, classes.codes, rng))
+
+
+def class_counts(words: str, sites: int) -> np.ndarray:
+    """Read how many classes each site gets: `3`, or `8x1,4x1,3x8` in descending order of the sites' sizes."""
+    if words.isdigit():
+        return np.full(sites, int(words))
+    pairs = [tuple(map(int, pair.split("x"))) for pair in words.split(",")]
+    total = sum(count for _, count in pairs)
+    if total != sites:
+        raise InvalidInput(f"classes {words}: the list is for {total} sites, but there are {sites}")
+    return np.repeat([classes for classes, _ in pairs], [count for _, count in pairs])
+
+
+def proportional(rows: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """Give every site every class in proportion to its size (IID)."""
+    exact = np.outer(rows, capacity) / max(int(rows.sum()), 1)
+    return rounded(project(exact, rows, capacity), rows, capacity)
+
+
+def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Give site t exactly wanted[t] classes and rows[t] examples, and use up every class.
+
+    Which classes: the fullest ones, with jitter, for without it the sites fall apart into groups that share no class
+    and do not add up. How many of each: as evenly as the sums allow.
+    """
+    _possible(rows, wanted, capacity)
+    order = np.argsort(-rows, kind="stable")
+    goal = np.zeros((len(rows), len(capacity)), dtype=np.int64)
+    for _ in range(TRIES):
+        support = _supports(rows, wanted, capacity, order, rng)
+        goal[:] = 0
+        for site, chosen in enumerate(support):
+            goal[site, chosen] = sizes(np.ones(int(wanted[site])), int(rows[site]))
+        matrix = balanced(goal, support, rows, capacity)
+        if matrix is not None:
+            return matrix
+    raise InvalidInput(
+        f"no partition with these sizes and class counts was found in {TRIES} tries; the largest site"
+        f" (site-{order[0] + 1}, {rows[order[0]]} examples, {wanted[order[0]]} classes) needs more classes,"
+        " or the sizes must be more alike"
+    )
+
+
+def _supports(
+    rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, order: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    left = capacity.astype(np.float64)
+    support = np.zeros((len(rows), len(capacity)), dtype=bool)
+    for site in order:
+        appeal = left * rng.uniform(0.5, 1.5, len(capacity))
+        chosen = np.argsort(-appeal, kind="stable")[: wanted[site]]
+        support[site, chosen] = True
+        left[chosen] -= _filled(left[chosen], float(rows[site]))
+    return support
+
+
+def _filled(room: np.ndarray, amount: float) -> np.ndarray:
+    """Pour an amount evenly into vessels of limited room."""
+    taken = np.zeros(len(room))
+    for rank, vessel in enumerate(np.argsort(room, kind="stable")):
+        taken[vessel] = min(float(room[vessel]), (amount - float(taken.sum())) / (len(room) - rank))
+    return taken
+
+
+def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> None:
+    """Refuse what can be seen to be impossible, naming the site and the reason."""
+    no = "no partition with these sizes and class counts"
+    empty = np.flatnonzero(capacity < 1)
+    if len(empty):
+        raise InvalidInput(f"{no}: class {empty[0]} has no examples")
+    fullest = np.concatenate([[0], np.cumsum(np.sort(capacity)[::-1])])
+    for site, (size, count) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True), start=1):
+        if not 1 <= count <= len(capacity):
+            raise InvalidInput(f"{no}: site-{site} is to have {count} classes, but there are {len(capacity)}")
+        if size < count:
+            raise InvalidInput(f"{no}: site-{site} has {size} examples, too few for {count} classes")
+        if size > fullest[count]:
+            raise InvalidInput(
+                f"{no}: site-{site} needs {size} examples, but {count} {'classes hold' if count > 1 else 'class holds'}"
+                f" {fullest[count]} at most;"
+                " give the largest sites more classes, as in 8x1,4x1,3x8"
+            )
+    if wanted.sum() < len(capacity):
+        raise InvalidInput(
+            f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all leave some of the"
+            f" {len(capacity)} classes to nobody"
+        )
+    if int(np.minimum(capacity, len(rows)).sum()) < int(wanted.sum()):
+        raise InvalidInput(f"{no}: the smallest class has {capacity.min()} examples, too few for so many sites")
+
+
+def placement(rows: np.ndarray) -> list[str]:
+    """Say which machine each site gets, `fast` or `slow`: in turns by descending size."""
+    order = np.argsort(-rows, kind="stable")
+    found = [""] * len(rows)
+    for rank, site in enumerate(order):
+        found[site] = "slow" if rank % 2 else "fast"
+    return found

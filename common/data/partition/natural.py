@@ -1,0 +1,53 @@
+"""Parting by a key that the data bring along: the writer, the speaking role, the hospital (partitioning §8)."""
+
+import re
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hansa.common.data.partition.table import Parts, Scheme, Table
+from hansa.common.errors import InvalidInput
+
+
+class Natural(Scheme):
+    """One site for each value of a key; with fewer sites than values, so many of them at random."""
+
+    kind: Literal["natural"] = "natural"
+    by: str = Field(description="the key, such as hospital, writer or role")
+    least: int = Field(1, ge=1, description="leave out values with fewer examples")
+
+    def values(self, table: Table) -> np.ndarray:
+        """Return the values that have enough examples, in order."""
+        key = table.key(self.by, "data.partition.by")
+        held = np.bincount(key.codes, minlength=len(key.names))
+        found: np.ndarray = np.flatnonzero(held >= self.least)
+        if not len(found):
+            raise InvalidInput(
+                f"data.partition.least: no {self.by} has {self.least} examples; the most is {held.max()}"
+            )
+        return found
+
+    def part(self, table: Table, sites: int, seed: int) -> Parts:
+        """Give every chosen value its rows."""
+        key, chosen = table.key(self.by, "data.partition.by"), self.values(table)
+        if sites > len(chosen):
+            enough = f" with {self.least} examples or more" if self.least > 1 else ""
+            raise InvalidInput(f"{sites} sites cannot be made of {len(chosen)} values of {self.by}{enough}")
+        if sites < len(chosen):
+            chosen = np.sort(np.random.default_rng(seed).choice(chosen, sites, replace=False))
+        order = np.argsort(key.codes, kind="stable")
+        starts = np.searchsorted(key.codes[order], np.arange(len(key.names) + 1))
+        rows = [order[starts[value] : starts[value + 1]] for value in chosen]
+        return Parts(rows, site_names([key.names[value] for value in chosen], self.by))
+
+
+def site_names(values: list[str], key: str) -> tuple[str, ...]:
+    """Make names of sites from a key's values: `cleveland`, or `writer-17` if a value is only a number."""
+    found = []
+    for value in values:
+        word = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:48] or "site"
+        found.append(f"{key}-{word}" if word[0].isdigit() else word)
+    if len(set(found)) < len(found):
+        found = [f"{word[:56]}-{number}" for number, word in enumerate(found, start=1)]
+    return tuple(found)

@@ -1,0 +1,58 @@
+"""How many rows each site gets (partitioning §1, §2)."""
+
+import re
+from statistics import NormalDist
+
+import numpy as np
+
+from hansa.common.errors import InvalidInput
+from hansa.common.words import suggestion
+
+LAWS = ("uniform", "skewed", "powerlaw")
+SIGMA = 0.75  # of `skewed`; the paper gives no formula, this one makes all sizes different and the largest stand out
+EXPONENT = 1.5  # of `powerlaw`
+
+
+def sizes(shares: np.ndarray, total: int, least: int = 1) -> np.ndarray:
+    """Round shares of a total to integers that add up: floors first, then one more for the largest remainders.
+
+    Whoever would have fewer than `least` takes from the largest, if there is enough for all.
+    """
+    exact = shares / shares.sum() * total
+    found: np.ndarray = np.floor(exact).astype(np.int64)
+    order = np.argsort(-(exact - found), kind="stable")
+    found[order[: total - int(found.sum())]] += 1
+    while found.min() < least and least * len(found) <= total:
+        found[found.argmin()] += 1
+        found[found.argmax()] -= 1
+    return found
+
+
+def parse_law(law: str) -> tuple[str, float]:
+    """Read `uniform`, `skewed` or `powerlaw(1.5)`."""
+    match = re.fullmatch(r"([a-z]+)(?:\(\s*(\d+(?:\.\d*)?|\.\d+)\s*\))?", law.strip())
+    name = match[1] if match else law
+    if match is None or name not in LAWS:
+        raise ValueError(f"there is no {law!r}{suggestion(name, LAWS)}; write for example powerlaw(1.5)")
+    if name == "uniform" and match[2]:
+        raise ValueError("uniform takes no number")
+    return name, float(match[2] or {"skewed": SIGMA}.get(name, EXPONENT))
+
+
+def shares(law: str, sites: int) -> np.ndarray:
+    """Return each site's share by a law, the largest first: Metis's size distributions."""
+    name, number = parse_law(law)
+    rank = np.arange(1, sites + 1)
+    match name:
+        case "uniform":
+            return np.ones(sites)
+        case "skewed":
+            normal = NormalDist()
+            return np.array([np.exp(number * normal.inv_cdf((sites - t + 0.5) / sites)) for t in rank.tolist()])
+    return rank.astype(np.float64) ** -number
+
+
+def enough(rows: int, sites: int) -> None:
+    """Refuse more sites than rows."""
+    if sites > rows:
+        raise InvalidInput(f"{sites} sites cannot share {rows} examples")

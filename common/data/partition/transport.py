@@ -1,0 +1,90 @@
+"""Matrices with given row and column sums: nearest ones, and exact whole numbers (partitioning §2, §4, §5)."""
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, hstack, vstack
+
+EXACT = 1e-9  # of the total: how far off row and column sums may be after a projection
+ITERATIONS = 20_000
+
+
+def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the nearest non-negative matrix with these sums, by Dykstra's alternating projections.
+
+    The sums are an affine space, whose projection is closed and needs no correction; only the clipping at zero does.
+    """
+    height, width = target.shape
+    slack = EXACT * max(float(rows.sum()), 1.0)
+    found, correction = target.astype(np.float64), np.zeros(target.shape)
+    for _ in range(ITERATIONS):
+        over, under = rows - found.sum(axis=1), columns - found.sum(axis=0)
+        if (found >= 0).all() and max(np.abs(over).max(), np.abs(under).max()) <= slack:
+            break
+        found = found + over[:, None] / width + under[None, :] / height - over.sum() / (height * width)
+        shifted = found + correction
+        found = np.maximum(shifted, 0)
+        correction = shifted - found
+    return found
+
+
+def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return whole numbers with exactly these sums, each less than one away from `exact`.
+
+    Which cells are rounded up is a linear program over a totally unimodular matrix, so its vertices are whole; the
+    fractions themselves are a solution, so there always is one.
+    """
+    exact = np.maximum(exact, 0)
+    floors = np.floor(exact + 1e-9)
+    fraction = np.clip(exact - floors, 0, 1)
+    over, under = rows - floors.sum(axis=1), columns - floors.sum(axis=0)
+    for reach, cells in ((1, fraction > 1e-9), (2, np.ones(exact.shape, dtype=bool))):
+        up = _vertex(1 - 2 * fraction[cells], cells, over, under, (0, reach))
+        if up is not None:
+            result: np.ndarray = floors.astype(np.int64)
+            result[cells] += up
+            return result
+    raise ArithmeticError("a matrix whose sums are whole could not be rounded; its sums must have been off")
+
+
+def balanced(goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
+    """Return whole numbers on a support, at least one in each of its cells, with these sums and nearest to the goal.
+
+    Nearest is the least sum of absolute differences from a goal of whole numbers, with which a vertex is whole. None:
+    there is no such matrix.
+    """
+    if (goal[support] < 1).any():
+        return None
+    more = less = np.ones(int(support.sum()))
+    bounds = np.concatenate([np.full((len(more), 2), (0, np.inf)), np.stack([0 * less, goal[support] - 1], axis=1)])
+    over, under = rows - goal.sum(axis=1), columns - goal.sum(axis=0)
+    change = _vertex(np.concatenate([more, less]), support, over, under, bounds, signs=(1, -1))
+    if change is None:
+        return None
+    found: np.ndarray = goal.astype(np.int64)
+    found[support] += change[: len(more)] - change[len(more) :]
+    return found
+
+
+def _vertex(
+    cost: np.ndarray,
+    cells: np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    bounds: "np.ndarray | tuple[int, int]",
+    signs: tuple[int, ...] = (1,),
+) -> np.ndarray | None:
+    """Solve a transport problem over some cells by the simplex method; None if it has no solution."""
+    if not cells.any():
+        return np.zeros(0, np.int64) if not rows.any() and not columns.any() else None
+    at_row, at_column = np.nonzero(cells)
+    number = np.arange(len(at_row))
+    by_row = csr_array((np.ones(len(number)), (at_row, number)), shape=(cells.shape[0], len(number)))
+    by_column = csr_array((np.ones(len(number)), (at_column, number)), shape=(cells.shape[1], len(number)))
+    sums = vstack([by_row, by_column], format="csr")
+    matrix = hstack([sign * sums for sign in signs], format="csr")
+    found = linprog(cost, A_eq=matrix, b_eq=np.concatenate([rows, columns]), bounds=bounds, method="highs-ds")
+    if found.status != 0:
+        return None
+    whole: np.ndarray = np.rint(found.x).astype(np.int64)
+    assert np.abs(found.x - whole).max() < 1e-6, "a vertex of a transport problem is whole"
+    return whole

@@ -1,0 +1,55 @@
+"""Opening what may be compressed, and saying what is wrong with a file."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from hansa.common.errors import InvalidData, one_line
+
+
+@contextmanager
+def damaged(path: Path, what: str) -> Iterator[None]:
+    """Turn what a reader stumbles over into a message that names the file."""
+    try:
+        yield
+    except InvalidData:
+        raise
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        EOFError,
+        ImportError,
+        zlib.error,
+        BadZipFile,
+    ) as error:
+        raise InvalidData(f"{path}: not {what}: {one_line(error)}") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file, plain or gzip."""
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            return file.read()
+    return path.read_bytes()
+
+
+def finite(path: Path, x: np.ndarray, columns: tuple[str, ...] = ()) -> np.ndarray:
+    """Refuse features that are NaN or infinite."""
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        flat = ~np.isfinite(x.reshape(len(x), -1))
+        row, column = (int(at[0]) for at in np.nonzero(flat))
+        name = f"column {columns[column]!r}" if columns else f"feature {column}"
+        raise InvalidData(
+            f"{path}: NaN or infinite values in {int(flat.any(axis=1).sum())} rows, first in row {row}, {name};"
+            " leave such rows out or fill them before parting"
+        )
+    return x

@@ -1,0 +1,67 @@
+"""MNIST and Fashion-MNIST: idx files, plain or gzip; for MNIST also the writers that QMNIST found."""
+
+from pathlib import Path
+
+import numpy as np
+
+from hansa.common.app import Examples
+from hansa.common.data.dataset import DataSet
+from hansa.common.data.partition.table import Key
+from hansa.common.data.readers.files import damaged, read_bytes
+from hansa.common.errors import InvalidData
+
+DIGITS = tuple("0123456789")
+CLOTHES = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read one idx file of bytes."""
+    with damaged(path, "an idx file"):
+        held = read_bytes(path)
+        if len(held) < 4 or held[:3] != b"\0\0\x08" or not 1 <= held[3] <= 4:
+            raise InvalidData(f"{path}: not an idx file of bytes")
+        shape = np.frombuffer(held, ">u4", held[3], 4).astype(int).tolist()
+        return np.frombuffer(held, np.uint8, offset=4 + 4 * held[3]).reshape(shape)
+
+
+def read_mnist(files: dict[str, Path], classes: tuple[str, ...] = DIGITS) -> DataSet:
+    """Read the four files of MNIST or of a set like it; images are 1 × 28 × 28 bytes."""
+    x, y, tested = [], [], 0
+    for part in ("train", "t10k"):
+        images, labels = read_idx(files[f"{part}-images-idx3-ubyte"]), read_idx(files[f"{part}-labels-idx1-ubyte"])
+        if images.ndim != 3 or labels.shape != (len(images),):
+            raise InvalidData(
+                f"{files[f'{part}-images-idx3-ubyte']}: {list(images.shape)} images do not fit"
+                f" {list(labels.shape)} labels"
+            )
+        x.append(images[:, None])
+        y.append(labels.astype(np.int64))
+        tested = len(images)
+    keys = {}
+    if "writers.npz" in files:
+        keys["writer"] = _writers(files["writers.npz"], len(y[0]), len(y[1]))
+    return DataSet(Examples(np.concatenate(x), np.concatenate(y)), tested, keys, classes=classes)
+
+
+def read_fashion(files: dict[str, Path]) -> DataSet:
+    """Read Fashion-MNIST."""
+    return read_mnist(files, CLOTHES)
+
+
+def _writers(path: Path, train: int, test: int) -> Key:
+    with damaged(path, "an .npz file with train_writer and test_writer"), np.load(path, allow_pickle=False) as held:
+        found = np.concatenate([held["train_writer"], held["test_writer"]])
+    if len(found) != train + test:
+        raise InvalidData(f"{path}: {len(found)} writers do not fit {train + test} images")
+    return Key.of(found)

@@ -1,0 +1,42 @@
+"""Shakespeare's speaking roles: the next character after 80 characters of a role's speeches.
+
+Read from one JSON file (`plays`: short name → title, `speeches`: [play, speaker, text] in reading order).
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hansa.common.app import Examples
+from hansa.common.data.dataset import DataSet
+from hansa.common.data.partition.table import Key
+from hansa.common.data.readers.files import damaged, read_bytes
+
+WINDOW = 80
+
+
+def read_roles(files: dict[str, Path]) -> DataSet:
+    """Return every window of 80 characters within a role and the character after it, as numbers in the vocabulary."""
+    (path,) = files.values()
+    with damaged(path, "a file of speeches"):
+        speeches = json.loads(read_bytes(path))["speeches"]
+        roles: dict[str, list[str]] = {}
+        for play, speaker, text in speeches:
+            roles.setdefault(f"{play}/{speaker}", []).append(text)
+    texts = {role: "\n".join(said) for role, said in roles.items()}
+    vocabulary = "".join(sorted(set().union(*texts.values())))
+    number = np.zeros(max(map(ord, vocabulary)) + 1, np.int16)
+    number[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
+    windows, following, codes = [], [], []
+    names = sorted(role for role, text in texts.items() if len(text) > WINDOW)
+    for code, role in enumerate(names):
+        line = number[np.frombuffer(texts[role].encode("utf-32-le"), np.uint32)]
+        windows.append(np.lib.stride_tricks.sliding_window_view(line, WINDOW)[:-1].astype(np.int8))
+        following.append(line[WINDOW:].astype(np.int64))
+        codes.append(np.full(len(line) - WINDOW, code, np.int32))
+    role_of = np.concatenate(codes)
+    plays = Key.of(np.array([role.partition("/")[0] for role in names]))
+    keys = {"role": Key(role_of, tuple(names)), "play": Key(plays.codes[role_of], plays.names)}
+    held = Examples(np.concatenate(windows), np.concatenate(following))
+    return DataSet(held, 0, keys, classes=tuple(vocabulary), ordered=True)

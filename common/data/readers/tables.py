@@ -1,0 +1,118 @@
+"""Tables of one's own: .npz, .csv and .parquet."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hansa.common.app import Examples, load_npz
+from hansa.common.data.dataset import DataSet
+from hansa.common.data.partition.table import Key
+from hansa.common.data.readers.files import damaged, finite, read_bytes
+from hansa.common.errors import InvalidData, InvalidInput
+from hansa.common.words import suggestion
+
+LABELS = ("y", "label", "target", "class")
+CATEGORIES = 1000  # a column of whole numbers with more different values than this is a measurement, not a key
+MISSING = {"", "?", "na", "nan", "n/a", "null"}
+
+
+def read_npz(path: Path) -> DataSet:
+    """Read x and y, perhaps x_test and y_test; other arrays with one value for each row of x are keys."""
+    train = load_npz(path, "train")
+    with damaged(path, "a readable .npz file"), np.load(path, allow_pickle=False) as held:
+        others = {name: held[name] for name in held.files if name not in ("x", "y", "x_test", "y_test")}
+        tested = "x_test" in held and "y_test" in held
+    if train.x.ndim == 0 or train.y.ndim == 0 or len(train.x) != len(train.y):
+        raise InvalidData(
+            f"{path}: x has shape {list(train.x.shape)} and y {list(train.y.shape)}: they need one row per example"
+        )
+    keys = {name: values for name, values in others.items() if values.shape == (len(train),)}
+    x, y, count = train.x, train.y, 0
+    if tested:
+        test = load_npz(path, "test")
+        count = len(test)
+        with damaged(path, "a file whose test rows are like its others"):
+            x, y = np.concatenate([x, test.x]), np.concatenate([y, test.y])
+        keys = {}  # nothing is known of the test rows
+    return DataSet(Examples(finite(path, x), y), count, {name: Key.of(values) for name, values in keys.items()})
+
+
+def read_csv(path: Path, label: str | None) -> DataSet:
+    """Read a table with a line of names; columns that are not numbers become keys."""
+    with damaged(path, "a CSV file"):
+        lines = list(csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"))))
+        lines = [line for line in lines if line]
+        if len(lines) < 2:
+            raise InvalidData(f"{path}: a line of column names and at least one row are needed")
+        names, rows = [name.strip() for name in lines[0]], lines[1:]
+        for number, line in enumerate(rows):
+            if len(line) != len(names):
+                raise InvalidData(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
+    columns = [np.array([line[at].strip() for line in rows]) for at in range(len(names))]
+    return built(path, names, [_numbers(path, name, held) for name, held in zip(names, columns, strict=True)], label)
+
+
+def read_parquet(path: Path, label: str | None) -> DataSet:
+    """Read a Parquet table; columns that are not numbers become keys."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise InvalidInput(f"{path}: reading Parquet needs pyarrow: pip install 'hansa[data]'") from None
+    with damaged(path, "a Parquet file"):
+        table = parquet.read_table(path)
+        for name in table.column_names:
+            if table.column(name).null_count:
+                raise InvalidData(f"{path}: column {name!r} has {table.column(name).null_count} missing values")
+        columns = [np.asarray(table.column(name).to_numpy(zero_copy_only=False)) for name in table.column_names]
+    return built(path, table.column_names, [c.astype(str) if c.dtype.kind == "O" else c for c in columns], label)
+
+
+def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label: str | None) -> DataSet:
+    """Make a data set of named columns: one is the label, numbers are features, words are keys."""
+    if label is not None and label not in names:
+        raise InvalidInput(f"{path}: there is no column {label!r} for the label{suggestion(label, list(names))}")
+    target = label or next((name for name in LABELS if name in names), names[-1])
+    held = dict(zip(names, columns, strict=True))
+    y = held.pop(target)
+    classes: tuple[str, ...] = ()
+    if y.dtype.kind in "US":
+        found = Key.of(y)
+        y, classes = found.codes, found.names
+    elif y.dtype.kind in "iub":
+        y = y.astype(np.int64)
+    finite(path, y.reshape(-1, 1), (target,))
+    features = {name: values for name, values in held.items() if values.dtype.kind in "fiub"}
+    if not features:
+        raise InvalidData(f"{path}: no column of numbers besides the label {target!r}")
+    x = np.stack([values.astype(np.float32) for values in features.values()], axis=1)
+    keys = {name: values for name, values in held.items() if name not in features or _categories(values)}
+    return DataSet(
+        Examples(finite(path, x, tuple(features)), y),
+        0,
+        {name: Key.of(values) for name, values in keys.items()},
+        tuple(features),
+        classes,
+    )
+
+
+def _categories(values: np.ndarray) -> bool:
+    return values.dtype.kind in "iub" and len(np.unique(values)) <= CATEGORIES
+
+
+def _numbers(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+    """Return a column as whole numbers, as floats or, if it has other words than those for missing, as it is."""
+    missing = np.isin(np.char.lower(values), list(MISSING))
+    try:
+        found = values[~missing].astype(np.float64)
+    except ValueError:
+        return values
+    if missing.any():
+        raise InvalidData(
+            f"{path}: {int(missing.sum())} values of column {name!r} are missing, first in row"
+            f" {int(np.flatnonzero(missing)[0])}; leave such rows out or fill them before parting"
+        )
+    whole = np.char.isdigit(np.char.lstrip(values, "+-")).all()
+    return found.astype(np.int64) if whole else found

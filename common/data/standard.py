@@ -1,0 +1,84 @@
+"""Standardisation: sums over columns, which name no single row, and what is made of them (partitioning §10)."""
+
+import math
+from collections.abc import Iterable
+from functools import reduce
+
+import numpy as np
+
+from hansa.common.app import Examples
+from hansa.common.errors import InvalidData
+from hansa.common.tasks import COLUMNS, Profile, Standard
+
+CHUNK = 1 << 22  # numbers that are looked at together
+
+
+def _table(x: np.ndarray) -> np.ndarray:
+    """Return features of any shape as rows × columns."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
+
+
+def leading(x: np.ndarray, columns: int | None) -> np.ndarray:
+    """Return the columns that are standardised: the first so many, or all."""
+    table = _table(x)
+    width = table.shape[1]
+    if columns is not None and columns > width:
+        raise InvalidData(f"survey.columns: {columns} columns are to be standardised, but the data have {width}")
+    if (columns or width) > COLUMNS:
+        raise InvalidData(
+            f"survey.columns: the data have {width} columns; at most {COLUMNS} can be standardised: say how many"
+        )
+    found: np.ndarray = table[:, :columns]
+    return found
+
+
+def profile(x: np.ndarray, columns: int | None) -> Profile:
+    """Return number, mean and sum of squared deviations of each column."""
+    table = leading(x, columns)
+    if not len(table):
+        return Profile(n=0, mean=(0.0,) * table.shape[1], m2=(0.0,) * table.shape[1])
+    mean = table.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(table.shape[1])
+    step = max(1, CHUNK // max(table.shape[1], 1))
+    for start in range(0, len(table), step):
+        squares += ((table[start : start + step] - mean) ** 2).sum(axis=0)
+    return Profile(n=len(table), mean=tuple(mean.tolist()), m2=tuple(squares.tolist()))
+
+
+def merged(one: Profile, other: Profile) -> Profile:
+    """Return the profile of the rows of both, from their profiles alone."""
+    if not one.n or not other.n:
+        return one if one.n else other
+    n = one.n + other.n
+    apart = np.array(other.mean) - np.array(one.mean)
+    mean = np.array(one.mean) + apart * (other.n / n)
+    squares = np.array(one.m2) + np.array(other.m2) + apart**2 * (one.n * other.n / n)
+    return Profile(n=n, mean=tuple(mean.tolist()), m2=tuple(squares.tolist()))
+
+
+def pooled(profiles: Iterable[Profile]) -> Standard:
+    """Return the standard of all rows of all sites; in which order they are given is for the caller to fix."""
+    return standard_of(reduce(merged, profiles))
+
+
+def standard_of(found: Profile) -> Standard:
+    """Return mean and deviation (of all rows, not of a sample); a column that never changes has deviation 1."""
+    deviation = np.sqrt(np.array(found.m2) / max(found.n, 1))
+    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = 1  # what is left of a constant by rounding
+    return Standard(kind="global", mean=found.mean, deviation=tuple(deviation.tolist()))
+
+
+def standardised(examples: Examples, standard: Standard | None, own: np.ndarray | None = None) -> Examples:
+    """Return examples with standardised features; a local standard is that of the site's `own` training rows."""
+    if standard is None:
+        return examples
+    if standard.kind == "local":
+        reference = examples.x if own is None else own
+        standard = standard_of(profile(reference, standard.columns))
+    width = len(standard.mean)
+    rows, x = leading(examples.x, width), _table(examples.x).astype(np.float32)
+    mean, deviation = np.array(standard.mean), np.array(standard.deviation)
+    step = max(1, CHUNK // max(width, 1))
+    for start in range(0, len(x), step):  # in float64, a part at a time
+        x[start : start + step, :width] = (rows[start : start + step] - mean) / deviation
+    return Examples(x.reshape(examples.x.shape), examples.y)

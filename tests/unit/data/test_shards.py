@@ -1,0 +1,174 @@
+"""Files of sites: what is in them, and `hansa data` as people meet it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from hansa.common.app import load_npz
+from hansa.common.cli import hansa
+from hansa.common.data.shards import divide, read_shards, write_shards
+from hansa.common.errors import InvalidInput, Taken
+from hansa.common.job import DataSpec
+
+
+def cli(*words: str, code: int = 0, **env: str | None) -> Result:
+    done = CliRunner().invoke(hansa, ["data", *words], env={"HANSA_DATA": None, "HANSA_CONFIG": None} | env)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def spec(**words: Any) -> DataSpec:
+    return DataSpec.model_validate({"source": "digits"} | words)
+
+
+def write_wards(path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = np.arange(100, dtype=np.float32).reshape(100, 1)
+    np.savez(path, x=x, y=rng.integers(0, 3, 100), ward=np.repeat(["north", "south", "east"], [50, 30, 20]))
+
+
+def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_path: Path) -> None:
+    write_wards(tmp_path / "all.npz")
+    paths = write_shards(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}), None, 1, tmp_path / "out")
+    assert [path.name for path in paths] == ["east.npz", "north.npz", "south.npz"]
+    for path, low, high in zip(paths, (80, 0, 50), (100, 50, 80), strict=True):
+        mine, held = load_npz(path, "train"), load_npz(path, "test")
+        assert sorted([*mine.x.ravel(), *held.x.ravel()]) == list(range(low, high))
+        assert len(held) == round(0.2 * (high - low))
+    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == 20
+
+
+def test_a_share_can_be_held_out_or_nothing(tmp_path: Path) -> None:
+    half = divide(spec(test=0.5), 4, 1)
+    assert len(half.test) == sum(len(shard.test) for shard in half.shards) == 898
+    assert half.matrix.sum() == 899
+    none = write_shards(spec(test=0), 4, 1, tmp_path / "out")
+    assert not (tmp_path / "out" / "test.npz").exists()
+    with np.load(none[0]) as held:
+        assert set(held.files) == {"x", "y"}
+    assert read_shards(tmp_path / "out").matrix.sum() == 1797
+
+
+def test_labels_that_are_no_classes_can_be_parted_at_random(tmp_path: Path) -> None:
+    np.savez(tmp_path / "all.npz", x=np.arange(50.0), y=np.arange(50) / 7)
+    division = divide(spec(source=str(tmp_path / "all.npz")), 4, 1)
+    assert division.matrix.tolist() == [[10], [10], [10], [10]]
+    with pytest.raises(InvalidInput, match="labels are float64, not integers"):
+        divide(spec(source=str(tmp_path / "all.npz"), partition={"classes": 2}), 4, 1)
+
+
+def test_a_scheme_may_change_the_pictures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 256, (80, 3, 2, 2)).astype(np.uint8)
+    np.savez(tmp_path / "all.npz", x=x, y=np.arange(80) % 4)
+    words = {"kind": "color-skew", "first": 1, "second": 0}
+    paths = write_shards(spec(source=str(tmp_path / "all.npz"), partition=words), 2, 1, tmp_path / "out")
+    gray, coloured = (load_npz(path, "train").x for path in paths)
+    assert (gray[:, 0] == gray[:, 1]).all()
+    assert not (coloured[:, 0] == coloured[:, 1]).all(axis=(1, 2)).any()
+
+
+def test_a_partition_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    words = ("partition", "digits", "--sizes", "powerlaw(1.5)", "--classes", "8x1,5x2,4x2", "--sites", "5")
+    for name in ("one", "two"):
+        cli(*words, "--seed", "7", "--out", str(tmp_path / name))
+    cli(*words, "--seed", "8", "--out", str(tmp_path / "three"))
+    files = {name: sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("one", "two", "three")}
+    assert files["one"] == files["two"] == files["three"]
+    for file in files["one"]:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert (tmp_path / "one" / "site-1.npz").read_bytes() != (tmp_path / "three" / "site-1.npz").read_bytes()
+
+
+def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
+    cli("partition", "digits", "--sizes", "skewed", "--sites", "6", "--folds", "3", "--out", str(tmp_path / "out"))
+    record = json.loads((tmp_path / "out" / "partition.json").read_text())
+    assert (record["source"], record["seed"], record["scheme"]["kind"]) == ("digits", 1990, "metis")
+    assert np.array(record["matrix"]).sum(axis=1).tolist() == [site["examples"] for site in record["sites"]]
+    assert all(len(site["blake3"]) == 64 for site in record["sites"])
+    assert [fold["test"] for fold in record["folds"]] != []
+    assert record["placement"]["site-1"] == "fast"
+    for site in record["sites"]:
+        held = load_npz(tmp_path / "out" / site["file"], "train")
+        assert np.bincount(held.y, minlength=10).tolist() == record["matrix"][record["sites"].index(site)]
+
+
+def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cli("partition", "digits", "--labels", "4", "--out", str(out))
+    told = json.loads(cli("describe", str(out), "--json").output)
+    assert told["measures"]["classes_per_site"] == 4
+    shown = cli("describe", str(out)).output
+    assert "digits: non-iid-l, labels 4, seed 1990" in shown
+    assert "C-score     1.200" in shown
+    (out / "partition.json").unlink()
+    assert json.loads(cli("describe", str(out), "--json").output)["matrix"] == told["matrix"]
+    assert "no partition.json and no .npz files" in cli("describe", str(tmp_path / "no"), code=2).output
+    (out / "partition.json").write_text('{"matrix": 3}')
+    assert "not a partition's record" in cli("describe", str(out), code=2).output
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_partition_is_drawn(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+    cli("partition", "digits", "--kind", "mcmahan", "--sites", "100", "--out", str(tmp_path / "out"))
+    for name in ("one", "two"):
+        cli("describe", str(tmp_path / "out"), "--picture", str(tmp_path / f"{name}.{ending}"))
+    drawn = (tmp_path / f"one.{ending}").read_bytes()
+    assert drawn == (tmp_path / f"two.{ending}").read_bytes()
+    if ending == "svg":
+        for said in (b"digits: mcmahan", b"site-100", b"C-score"):
+            assert said in drawn
+    else:
+        assert drawn.startswith(b"\x89PNG")
+    refused = cli("describe", str(tmp_path / "out"), "--picture", str(tmp_path / "a.jpeg"), code=2)
+    assert "a picture ends in" in refused.output
+
+
+def test_data_sets_and_schemes_are_listed(tmp_path: Path) -> None:
+    shown = cli("list").output
+    for said in ("fashion-mnist", "not here: https://github.com/zalandoresearch", "dirichlet", "Set HANSA_DATA"):
+        assert said in shown
+    told = json.loads(cli("list", "--json", "--root", str(tmp_path)).output)
+    assert {each["name"]: each["here"] for each in told["sets"]} == {
+        each["name"]: each["name"] == "digits" for each in told["sets"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("digits", "--kind", "dirchlet"), 2, "there is no 'dirchlet' (did you mean 'dirichlet'"),
+        (("digits", "--sites", "5000"), 2, "5000 sites cannot share 1438 examples"),
+        (("digits", "--by", "writer"), 2, "there is no key 'writer'; this data set has no keys"),
+        (("digits", "--features", "ink=1"), 2, "data.partition.features: there is no key 'ink'"),
+        (
+            ("digits", "--classes", "3", "--sites", "2"),
+            2,
+            "no partition with these sizes and class counts: site-1 needs",
+        ),
+        (("digits", "--set", "kind=feddaf", "--set", "etha=1"), 2, "unknown key (did you mean 'eta'?)"),
+        (("digitss",), 2, "there is no data set 'digitss' (did you mean 'digits'?)"),
+        (("mnist",), 1, "Set HANSA_DATA or --root"),
+        (("digits", "--folds", "6"), 2, "5 sites cannot make 6 folds"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = cli("partition", *words, "--out", str(tmp_path / "out"), code=code)
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    assert "not empty" in cli("partition", "digits", "--out", str(tmp_path), code=1).output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(Taken):
+        write_shards(spec(), 3, 1, tmp_path)
