@@ -1,0 +1,53 @@
+"""Jobs that go on from a snapshot and the events after it, over real gRPC, on disk and in Redis."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hansa.controller import federation
+from hansa.controller.backends import opened
+from hansa.controller.engine import job as engine_job
+from hansa.controller.engine import snapshots
+from hansa.controller.verify import verify
+from tests.redis_server import RedisServer
+from tests.support import LightSite, ended, job, serving
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+@pytest.mark.parametrize("kind", ["disk", "redis"])
+async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_tells_of(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federation, "SNAPSHOT_EVERY", 10)
+    for module in (engine_job, snapshots):
+        monkeypatch.setattr(module, "CHAPTER", 4)
+    store = f"disk:{tmp_path / 'store'}"
+    if kind == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        store = f"{server.url}?prefix=snapshots"
+    spec = job(rule="async-fedavg", pace={"updates": 60})
+    async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
+        runner = await served.federation.submit(spec, None, nothing())
+        while runner.machine.state.version < 20:
+            await runner.next_change().wait()
+    with opened(store, tmp_path, lease=False) as backends:
+        saved = backends.journal.snapshot(runner.id)
+        assert saved is not None
+        assert saved.sequence > 0
+        assert len(saved.chapters) > 3
+    async with serving(tmp_path, store=store) as served:
+        again = served.federation.runner(runner.id)
+        assert again.machine.unsaved < 10 + federation.SNAPSHOT_EVERY  # it was not replayed from the start
+        async with LightSite(served.address, "a").attending():
+            assert (await ended(again)).view().status == "completed"
+    with opened(store, tmp_path, lease=False) as backends:
+        (record,) = [record for record in backends.journal.jobs() if record.id == runner.id]
+        told, _, findings = verify(backends, record)  # from the journal alone
+        assert findings == []
+        assert told.state.model_dump() == again.machine.state.model_dump()
+        assert told.memories == again.machine.memories
