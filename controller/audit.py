@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 LOG = JobId("audit")  # no job can have this id
 MARK_EVERY = 500  # records; a start reads at most so many
 QUIET = 60.0  # seconds in which the same refusal is recorded once
-REMEMBERED = 1000  # different refusals
-WAITING = 10_000  # notes that are not written yet; refusals beyond that are only logged
+MOVES = 10  # comings and goings of one daemon that are recorded in that time
+REMEMBERED = 1000  # different things that happened lately
+WAITING = 10_000  # notes that are not written yet; what callers cause beyond that is not recorded
 
-What = Literal["started", "stopped", "submitted", "cancelled", "ended", "joined", "left", "refused"]
+What = Literal["started", "stopped", "submitted", "cancelled", "ended", "joined", "left", "refused", "silenced"]
 
 
 class AuditRecord(Value):
@@ -58,7 +59,7 @@ class Audit:
         self._sequence, self._head = 0, ""
         self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter()  # since the start
-        self._refusals: dict[tuple[str, str, str], tuple[float, int]] = {}
+        self._recent: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when, how often
 
     async def open(self) -> None:
         """Find the end of the chain."""
@@ -113,18 +114,32 @@ class Audit:
         await done
 
     def refused(self, who: str, about: str, why: str) -> None:
-        """Record a refusal; the same one again within a minute is only counted, so that nobody can flood the log."""
-        key, now = (who, about, why), self._clock.now()
-        since, count = self._refusals.get(key, (0.0, 0))
-        if now - since < QUIET:
-            self._refusals[key] = (since, count + 1)
-            return
-        log.warning("%s: %s refused: %s", who, about, why)
-        while len(self._refusals) >= REMEMBERED:
-            self._refusals.pop(next(iter(self._refusals)))
-        self._refusals[key] = (now, 0)
+        """Record a refusal; the same one again within a minute is only counted."""
+        if self._seldom((who, about, why), 1):
+            log.warning("%s: %s refused: %s", who, about, why)
+            self._note_if_room(who, "refused", about, why)
+
+    def moved(self, who: str, what: Literal["joined", "left"], about: str, why: str = "") -> None:
+        """Record that a daemon came or went; a daemon that does so all the time is only counted."""
+        if self._seldom((who, what, ""), MOVES):
+            self._note_if_room(who, what, about, why)
+
+    def _seldom(self, key: tuple[str, str, str], most: int) -> bool:
+        """Whether something has happened at most so often in this minute: what callers do must not fill the disk."""
+        now = self._clock.now()
+        since, count = self._recent.pop(key, (now, 0))
+        if now - since >= QUIET:
+            if count > most:
+                self._note_if_room(key[0], "silenced", key[1], f"{count - most} more in a minute: {key[2]}")
+            since, count = now, 0
+        while len(self._recent) >= REMEMBERED:
+            self._recent.pop(next(iter(self._recent)))
+        self._recent[key] = (since, count + 1)
+        return count < most
+
+    def _note_if_room(self, who: str, what: What, about: str, why: str) -> None:
         if self._queue.qsize() < WAITING:
-            self.note(who, "refused", about, f"{why} ({count} more before)" if count else why)
+            self.note(who, what, about, why)
 
 
 def _words(who: str, what: What, about: str, why: str, receipt: str = "") -> dict[str, str]:

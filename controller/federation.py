@@ -233,7 +233,7 @@ class Federation:
 
     def attended(self, session: Session) -> None:
         """Offer a daemon to every job; tell it to drop what nobody waits for."""
-        self.audit.note(session.name, "joined", session.peer, f"instance {session.instance}")
+        self.audit.moved(session.name, "joined", session.peer, f"instance {session.instance}")
         for task in list(session.in_hand):
             if not any(task in runner.machine.state.tasks for runner in self._runners.values()):
                 session.send(CancelTask(task, "the task is over"))
@@ -242,7 +242,7 @@ class Federation:
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
         """Tell every job that a daemon is gone."""
-        self.audit.note(f"{role} {site}", "left", f"{role} {site}")
+        self.audit.moved(f"{role} {site}", "left", f"{role} {site}")
         for runner in self._runners.values():
             runner.left(site, role)
 

@@ -23,6 +23,9 @@ from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
 from hansa.common.views import JobView
 
+# Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
+ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
@@ -153,7 +156,7 @@ class LocalFederation:
         read, write = self._nursery.pipe()
         state = self._folder / "controller"
         arguments = ["controller", "start", "--listen", "127.0.0.1:0", "--state", str(state)]
-        self._nursery.start("controller", arguments, self._log("controller"), write)
+        self._nursery.start("controller", arguments, self._log("controller"), write, environment=ALONE)
         write.close()
         loop = asyncio.get_running_loop()
         with os.fdopen(os.dup(read.fileno())) as answers:
@@ -170,7 +173,7 @@ class LocalFederation:
         arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
         arguments += ["--data", str(self._folder / "data" / f"{name}.npz"), "--state", str(self._folder / name)]
         arguments += ["--threads", str(threads), "--drain", "0", *more]
-        self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"))
+        self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"), environment=ALONE)
 
     async def _mind(self) -> JobView:
         """Raise when the controller ends; say so when another process does."""

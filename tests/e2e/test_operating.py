@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hansa.common.state import stop
 from tests.e2e.conftest import ROOT
 from tests.redis_server import free_port
 
@@ -42,9 +43,13 @@ def test_the_consortium_of_the_documentation_works(tmp_path: Path) -> None:
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("HANSA_")}
     env |= {"PATH": f"{tools}:{env['PATH']}", "PYTHONPATH": str(ROOT), "HANSA_CONFIG": "", "WORK": str(work)}
-    done = subprocess.run(
-        ["bash", str(script)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["bash", str(script)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False
+        )
+    finally:
+        for lock in work.rglob("*.lock"):  # of daemons that are still there if the script was interrupted
+            stop(lock.parent, lock.stem)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "completed: all 5 rounds are done" in said

@@ -12,7 +12,7 @@ import pytest
 from hansa.common import codec
 from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
-from hansa.common.rpc.channel import METADATA, Endpoint
+from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
 from hansa.common.tasks import Task, Train, UpdateFacts
 from hansa.common.ui.client import Client
@@ -384,3 +384,15 @@ async def test_text_from_sites_cannot_forge_lines_or_steer_terminals(served: Ser
         assert text.isprintable()
     holding.set()
     await of.close()
+
+
+async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [(name, 1000 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER]
+    assert quick != SERVER
+    monkeypatch.setattr("hansa.controller.server.SERVER", quick)
+    tls = Consortium(tmp_path / "pki").issue("controller", "hub")
+    async with serving(tmp_path / "state", tls=tls) as served:
+        host, _, port = served.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await asyncio.wait_for(reader.read(), 15) == b""
+        writer.close()

@@ -1,7 +1,9 @@
 """The audit log: it says who did what, and shows when it was changed."""
 
+import asyncio
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
+from hansa.common.clock import SystemClock
 from hansa.common.errors import Forbidden
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.controller.audit import LOG, AuditRecord, check_records, read_records
+from hansa.controller.audit import LOG, Audit, AuditRecord, check_records, read_records
 from hansa.controller.backends import opened
+from hansa.controller.workers import Workers
 from tests.consortium import Consortium
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, serving
@@ -65,6 +69,35 @@ async def test_it_says_who_did_what(tmp_path: Path) -> None:
     assert found.count(("learner a", "refused")) == 1  # the same refusal again is not written again
     end = next(record for record in lines(tmp_path / "state") if record.about == first and record.what == "ended")
     assert end.receipt
+
+
+async def test_nobody_can_flood_it(tmp_path: Path) -> None:
+    clock = Turned()
+    with opened("memory:", tmp_path) as held:
+        workers = Workers()
+        audit = Audit(held.journal, workers, clock)
+        await audit.open()
+        writing = asyncio.create_task(audit.write())
+        for minute in range(3):
+            for number in range(500):
+                audit.refused("learner a", "Cancel", "not allowed")
+                audit.moved("learner a", "joined", "10.0.0.1", f"instance {number}")
+            clock.at += 61 * (minute + 1)
+        audit.close()
+        await writing
+        found = Counter(record.what for record in read_records(held.journal))
+        assert not list(check_records(held.journal))
+        workers.close()
+    assert found == {"refused": 3, "joined": 30, "silenced": 4}
+
+
+class Turned(SystemClock):
+    """A clock that the test turns."""
+
+    at = 1000.0
+
+    def now(self) -> float:
+        return self.at
 
 
 async def test_it_is_continued_after_a_restart(tmp_path: Path) -> None:
