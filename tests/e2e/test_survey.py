@@ -74,6 +74,8 @@ def test_what_learners_tell_adds_up_to_what_all_rows_in_one_place_would_give(fol
     assert told["deviation"] == pytest.approx(every[:, :2].std(axis=0), rel=1e-10)
     assert told["examples"] == {name: len(part) for name, part in parts.items()}
     assert told["classes"] == {name: np.bincount(part.y, minlength=2).tolist() for name, part in parts.items()}
+    verified = hansa("job", "verify", str(report["job"]), "--state", "out/controller", cwd=folder)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     # Weighted by examples, what the learners saw has mean 0 over all sites; at each site it has not.
     model = _model(folder)
     assert model["mean"] == pytest.approx([0, 0], abs=1e-3)

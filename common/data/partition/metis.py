@@ -85,9 +85,9 @@ def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.r
         if matrix is not None:
             return matrix
     raise InvalidInput(
-        f"no partition with these sizes and class counts was found in {TRIES} tries; the largest site"
-        f" (site-{order[0] + 1}, {rows[order[0]]} examples, {wanted[order[0]]} classes) needs more classes,"
-        " or the sizes must be more alike"
+        f"no partition with these sizes and class counts was found in {TRIES} tries; the hardest to fit is"
+        f" site-{order[0] + 1} ({rows[order[0]]} examples of {wanted[order[0]]} classes): give the sites more classes,"
+        " or try another seed"
     )
 
 

@@ -1,8 +1,6 @@
 """Matrices with given row and column sums: nearest ones, and exact whole numbers (partitioning §2, §4, §5)."""
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, hstack, vstack
 
 EXACT = 1e-9  # of the total: how far off row and column sums may be after a projection
 ITERATIONS = 20_000
@@ -74,6 +72,9 @@ def _vertex(
     signs: tuple[int, ...] = (1,),
 ) -> np.ndarray | None:
     """Solve a transport problem over some cells by the simplex method; None if it has no solution."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, hstack, vstack
+
     if not cells.any():
         return np.zeros(0, np.int64) if not rows.any() and not columns.any() else None
     at_row, at_column = np.nonzero(cells)

@@ -524,6 +524,8 @@ def test_values_that_are_numbers_or_look_alike_still_make_names() -> None:
     assert Natural(by="writer").part(table, 2, 1).names == ("writer-4", "writer-17")
     table = Table(np.zeros(2, np.int64), {"role": Key.of(np.array(["A/B", "A B"]))})
     assert Natural(by="role").part(table, 2, 1).names == ("A-B-1", "A-B-2")
+    table = Table(np.zeros(2, np.int64), {"fold": Key.of(np.array(["test", "other"]))})
+    assert Natural(by="fold").part(table, 2, 1).names == ("other", "fold-test"), "test.npz is the test set"
 
 
 # §9 Folds.

@@ -42,6 +42,18 @@ def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_pat
     assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == 20
 
 
+def test_what_was_said_last_is_for_testing(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare").mkdir()
+    text = "".join(chr(97 + at % 26) for at in range(180))
+    speeches = [["mac", "FIRST", text], ["mac", "SECOND", text.upper()]]
+    (tmp_path / "shakespeare" / "shakespeare.json").write_text(json.dumps({"speeches": speeches}))
+    division = divide(spec(source="shakespeare", partition={"by": "role"}), None, 1, tmp_path)
+    assert [shard.name for shard in division.shards] == ["mac-FIRST", "mac-SECOND"]
+    for shard in division.shards:
+        assert (len(shard.rows), len(shard.test)) == (80, 20)
+        assert shard.rows.max() < shard.test.min()
+
+
 def test_a_share_can_be_held_out_or_nothing(tmp_path: Path) -> None:
     half = divide(spec(test=0.5), 4, 1)
     assert len(half.test) == sum(len(shard.test) for shard in half.shards) == 898
