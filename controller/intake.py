@@ -90,6 +90,7 @@ class Intake:
         runner = self._federation.runner(job_of(task_id))
         upload = self._uploads.get(task_id)
         if upload is None or upload.task.site != site:
+            runner.open_task(task_id, site)  # if it ended between offer and upload, that is the reason
             raise Refused(f"task {task_id}: offer the update before uploading it")
         upload.stream += 1
         mine = upload.stream

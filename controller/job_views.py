@@ -22,7 +22,7 @@ class Surroundings:
 
 
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
-    """Return a job as operators see it; of the history, the versions from `since` on."""
+    """Return a job as operators see it; of the history, the versions from `since` on, or none and no sites either."""
     state, spec = machine.state, machine.spec
     shown = state.evaluated if state.evaluated is not None else state.reported
     newest = state.history[shown] if shown is not None else None
@@ -44,7 +44,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         examples=newest.examples if newest else 0,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
-        sites=tuple(_site_views(machine, around.fleet)),
+        sites=tuple(_site_views(machine, around.fleet)) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
