@@ -3,11 +3,12 @@
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,13 +102,26 @@ def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
     if pid is None:
         return False
     patience += float(read_note(folder, role).get("drain", 0))  # it may finish a task first
+    if not _end(pid, patience, lambda: holder(folder, role) == pid):
+        raise HansaError(f"{role} (pid {pid}) did not stop within {patience:g} s")
+    return True
+
+
+def _end(pid: int, patience: float, holds: Callable[[], bool]) -> bool:
+    """Tell a process to stop; return whether it is gone in time. Where the kernel cannot tell, its lock does."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        with os.fdopen(handle) as process:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            return bool(select.select([process], [], [], patience)[0])
     os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + patience
-    while holder(folder, role) == pid:
-        if time.monotonic() > end:
-            raise HansaError(f"{role} (pid {pid}) did not stop within {patience:g} s")
+    while holds() and time.monotonic() < end:
         time.sleep(0.05)
-    return True
+    return not holds()
 
 
 def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
