@@ -18,7 +18,10 @@ from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.table import counts
 from hansa.common.data.sources import read_source
 from hansa.common.errors import InvalidData, InvalidInput, Taken
+from hansa.common.ids import SiteName
 from hansa.common.job import DataSpec
+from hansa.common.site.holdout import split
+from hansa.common.tasks import ValidationSpec
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -84,14 +87,17 @@ def _shares(rows: int, sites: int, seed: int) -> list[np.ndarray]:
 
 
 def _by_key(scheme: Natural, data: DataSet, count: int | None, seed: int, test: float) -> list[Shard]:
-    """Part all rows by a key and hold out some at each site: the last ones where rows have an order in time."""
+    """Part all rows by a key and hold out some of each class at each site: the last ones where rows follow in time."""
     table = data.table(np.arange(len(data)))
     parts = scheme.part(table, count or len(scheme.values(table)), seed)
     found = []
-    for number, (name, rows) in enumerate(zip(parts.names, parts.rows, strict=True)):
-        cut = min(round(test * len(rows)), len(rows) - 1)
-        order = rows if data.ordered else np.random.default_rng([seed, 1, number]).permutation(rows)
-        found.append(Shard(name, np.sort(order[: len(rows) - cut]), np.sort(order[len(rows) - cut :])))
+    for name, rows in zip(parts.names, parts.rows, strict=True):
+        if data.ordered:
+            cut = len(rows) - min(round(test * len(rows)), len(rows) - 1)
+            mine, held = np.arange(cut), np.arange(cut, len(rows))
+        else:
+            mine, held = split(data.examples.y[rows], ValidationSpec(fraction=test), seed, SiteName(name), "test")
+        found.append(Shard(name, rows[mine], rows[held]))
     return found
 
 
@@ -221,4 +227,4 @@ _ALWAYS = ("by", "labels", "sizes", "classes", "eta")
 
 
 def _short(value: object) -> str:
-    return " ".join(f"{name}={each:g}" for name, each in value.items()) if isinstance(value, dict) else str(value)
+    return " ".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)

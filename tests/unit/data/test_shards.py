@@ -38,8 +38,10 @@ def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_pat
     for path, low, high in zip(paths, (80, 0, 50), (100, 50, 80), strict=True):
         mine, held = load_npz(path, "train"), load_npz(path, "test")
         assert sorted([*mine.x.ravel(), *held.x.ravel()]) == list(range(low, high))
-        assert len(held) == round(0.2 * (high - low))
-    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == 20
+        for label in range(3):
+            count = int((mine.y == label).sum() + (held.y == label).sum())
+            assert (held.y == label).sum() == max(round(0.2 * count), 1), "a fifth of each class"
+    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == sum(len(load_npz(path, "test")) for path in paths)
 
 
 def test_what_was_said_last_is_for_testing(tmp_path: Path) -> None:
@@ -94,6 +96,12 @@ def test_a_partition_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     for file in files["one"]:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert (tmp_path / "one" / "site-1.npz").read_bytes() != (tmp_path / "three" / "site-1.npz").read_bytes()
+
+
+def test_a_record_with_many_parameters_can_be_described(tmp_path: Path) -> None:
+    words = ("--kind", "dirichlet", "--set", "moves.stop_band=[1.05,1.2]", "--set", "moves.search=10")
+    cli("partition", "digits", *words, "--out", str(tmp_path / "out"))
+    assert "stop_band=[1.05, 1.2]" in cli("describe", str(tmp_path / "out")).output
 
 
 def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
