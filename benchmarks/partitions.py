@@ -97,11 +97,11 @@ def solvers(times: int) -> list[dict[str, Any]]:
 def _covertype() -> list[Key]:
     """Return classes, areas and soils of Covertype, if it is there."""
     root = os.environ.get(ROOT)
-    if not root or SOURCES["covertype"].find(Path(root)) is None:
+    if not root or SOURCES["covertype-binary"].find(Path(root)) is None:
         print("covertype is not below HANSA_DATA: problem (2) is left out")
         return []
-    held = read_source("covertype")
-    table = held.table(np.flatnonzero(held.examples.y < 2))
+    held = read_source("covertype-binary")
+    table = held.table(np.arange(len(held)))
     return [table.classes(), *table.keys.values()]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from hansa.common.app import Examples
 from hansa.common.data.partition.table import Key, Table
+from hansa.common.errors import InvalidData
 
 TEST_SHARE = 0.2  # where a set has no test part of its own
 
@@ -24,6 +25,23 @@ class DataSet:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def refuse_empty_classes(self) -> None:
+        """Refuse labels that leave out a class: one of the named ones, or a number between two others."""
+        y = self.examples.y
+        if y.ndim != 1 or y.dtype.kind not in "iu" or not len(y):
+            return  # there are no classes, which a scheme that needs them says
+        found = np.unique(y)
+        bounds = (0, len(self.classes) - 1) if self.classes else (int(found[0]), int(found[-1]))
+        known = np.concatenate([[bounds[0] - 1], found, [bounds[1] + 1]])
+        gaps = np.flatnonzero(np.diff(known) > 1)
+        if len(gaps):
+            empty = int(known[gaps[0]]) + 1
+            name = f"{empty} ({self.classes[empty]})" if self.classes else str(empty)
+            raise InvalidData(
+                f"class {name} is empty: labels run from {bounds[0]} to {bounds[1]}, but none is {empty};"
+                " number the classes without gaps"
+            )
 
     def table(self, rows: np.ndarray) -> Table:
         """Return what a scheme may know of some rows."""

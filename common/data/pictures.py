@@ -89,7 +89,8 @@ def _matrix(axes: Any, picture: Picture) -> None:
                 axes.text(label, site, f"{count:,}", ha="center", va="center", fontsize=7, color=PAPER if dark else INK)
     _names(axes.set_yticks, picture.sites, 250, rotation=0)
     _names(axes.set_xticks, picture.classes, 40, rotation=40 if _slanted(picture.classes) else 0)
-    axes.set_title("share of each class at a site (blank: none)", loc="left", color=INK, fontsize=9)
+    darkest = f"share of each class at a site (blank: none, darkest: {float(shares.max()):.0%})"
+    axes.set_title(darkest, loc="left", color=INK, fontsize=9)
     _bare(axes)
 
 

@@ -12,13 +12,16 @@ from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import TEST_SHARE, DataSet
 from hansa.common.data.measures import Measures, measure
 from hansa.common.data.partition import Iid, Key, Scheme, parse_partition
-from hansa.common.data.partition.folds import folds
+from hansa.common.data.partition.folds import Fold, folds
 from hansa.common.data.partition.metis import Metis, placement
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.table import counts
 from hansa.common.data.sources import read_source
 from hansa.common.errors import InvalidData, InvalidInput, Taken
+from hansa.common.ids import SiteName
 from hansa.common.job import DataSpec
+from hansa.common.site.holdout import split
+from hansa.common.tasks import ValidationSpec
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -60,6 +63,8 @@ def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = Non
     """Read a data set and part it as the `data:` section of a job says."""
     scheme = parse_partition(spec.partition)
     data = read_source(spec.source, root, spec.label)
+    if not isinstance(scheme, Iid | Natural):  # the others part by class
+        data.refuse_empty_classes()
     count = sites or spec.sites
     train, test = data.held_out(seed, spec.test)
     if isinstance(scheme, Natural) and (spec.test is not None or not data.tested):
@@ -84,14 +89,17 @@ def _shares(rows: int, sites: int, seed: int) -> list[np.ndarray]:
 
 
 def _by_key(scheme: Natural, data: DataSet, count: int | None, seed: int, test: float) -> list[Shard]:
-    """Part all rows by a key and hold out some at each site: the last ones where rows have an order in time."""
+    """Part all rows by a key and hold out some of each class at each site: the last ones where rows follow in time."""
     table = data.table(np.arange(len(data)))
     parts = scheme.part(table, count or len(scheme.values(table)), seed)
     found = []
-    for number, (name, rows) in enumerate(zip(parts.names, parts.rows, strict=True)):
-        cut = min(round(test * len(rows)), len(rows) - 1)
-        order = rows if data.ordered else np.random.default_rng([seed, 1, number]).permutation(rows)
-        found.append(Shard(name, np.sort(order[: len(rows) - cut]), np.sort(order[len(rows) - cut :])))
+    for name, rows in zip(parts.names, parts.rows, strict=True):
+        if data.ordered:
+            cut = len(rows) - min(round(test * len(rows)), len(rows) - 1)
+            mine, held = np.arange(cut), np.arange(cut, len(rows))
+        else:
+            mine, held = split(data.examples.y[rows], ValidationSpec(fraction=test), seed, SiteName(name), "test")
+        found.append(Shard(name, rows[mine], rows[held]))
     return found
 
 
@@ -126,14 +134,18 @@ def write_shards(
     nested: bool = False,
 ) -> list[Path]:
     """Write one file per site with x, y and a share of the test set as x_test, y_test; also test.npz and a record."""
+    if folder.is_dir() and any(folder.iterdir()):  # said before a large set is read
+        raise Taken(f"{folder}: not empty; choose a new folder, for files of two partitions must not mix")
     division = divide(spec, sites, seed, root)
     made = folds([shard.name for shard in division.shards], seed, fold_count, nested) if fold_count else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise Taken(f"{folder}: not empty; choose a new folder, for files of two partitions must not mix")
+        return _written(division, spec, seed, folder, made)
     except OSError as error:
-        raise InvalidInput(f"{folder}: cannot be made: {error.strerror}") from None
+        raise InvalidInput(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _written(division: Division, spec: DataSpec, seed: int, folder: Path, made: list[Fold[str]]) -> list[Path]:
     examples = division.data.examples
     paths, described = [], []
     for shard in division.shards:
@@ -147,6 +159,8 @@ def write_shards(
         "format": 1,
         "source": spec.source,
         "seed": seed,
+        "label": spec.label,
+        "test_share": spec.test,
         "scheme": division.scheme.model_dump(mode="json"),
         "sites": described,
         "classes": list(division.names),
@@ -194,6 +208,7 @@ def read_shards(folder: Path) -> Picture:
             raise InvalidData(f"{record}: not a partition's record: {error}") from None
         if matrix.shape != (len(sites), len(classes)) or not matrix.size:
             raise InvalidData(f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes")
+        _still_as_described(folder, held["sites"])
         return Picture(title, sites, classes, matrix, measure(matrix))
     paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem)) if folder.is_dir() else []
     paths = [path for path in paths if path.name != TEST]
@@ -209,6 +224,17 @@ def read_shards(folder: Path) -> Picture:
     return Picture(str(folder), tuple(path.stem for path in paths), known.names, matrix, measure(matrix))
 
 
+def _still_as_described(folder: Path, sites: list[dict[str, Any]]) -> None:
+    """Refuse files that are not those of the record; files that have gone to their sites are not missed."""
+    for site in sites:
+        path = folder / str(site.get("file", ""))
+        if path.is_file() and blake3(path.read_bytes()).hexdigest() != site.get("blake3"):
+            raise InvalidData(
+                f"{path}: not the file that {RECORD} describes; part the data again, or remove {RECORD} to count what"
+                " the files hold now"
+            )
+
+
 def _words(scheme: dict[str, Any]) -> str:
     """Say how a partition was made; what is as usual goes without saying."""
     usual = parse_partition({name: scheme[name] for name in scheme if name in ("kind", "by", "labels")})
@@ -221,4 +247,4 @@ _ALWAYS = ("by", "labels", "sizes", "classes", "eta")
 
 
 def _short(value: object) -> str:
-    return " ".join(f"{name}={each:g}" for name, each in value.items()) if isinstance(value, dict) else str(value)
+    return " ".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)

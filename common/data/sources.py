@@ -35,11 +35,16 @@ class Source:
     published: str
     keys: str
     forms: tuple[Form, ...]
+    folder: str = ""  # if not that of its name
+
+    def place(self, root: Path) -> Path:
+        """Return the folder that the set's files are looked for in."""
+        return root / (self.folder or self.name)
 
     def find(self, root: Path) -> tuple[Form, dict[str, Path]] | None:
         """Return the first form whose files are all there."""
         for form in self.forms:
-            found = {name: _file(root / self.name, name) for name in (*form.files, *form.optional)}
+            found = {name: _file(self.place(root), name) for name in (*form.files, *form.optional)}
             if all(found[name] for name in form.files):
                 return form, {name: path for name, path in found.items() if path}
         return None
@@ -85,6 +90,17 @@ SOURCES = {
             (Form(("covertype.npz",), covertype.read_npz), Form(("covtype.data",), covertype.read_text)),
         ),
         Source(
+            "covertype-binary",
+            "its two large classes, 49 columns, 495,141 rows",
+            f"{UCI}/31/covertype",
+            "wilderness, soil",
+            (
+                Form(("covertype.npz",), covertype.two_classes(covertype.read_npz)),
+                Form(("covtype.data",), covertype.two_classes(covertype.read_text)),
+            ),
+            folder="covertype",
+        ),
+        Source(
             "shakespeare",
             "next character in the speeches of 1,399 roles",
             "https://www.ibiblio.org/xml/examples/shakespeare (the form of the file: docs/data.md)",
@@ -110,12 +126,14 @@ def data_root(given: Path | None) -> Path | None:
 
 def read_source(name: str, root: Path | None = None, label: str | None = None) -> DataSet:
     """Read a data set by its name, or from an .npz, .csv or .parquet file, or a folder of images."""
+    path = Path(name).expanduser()
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if label is not None and (name in SOURCES or path.is_dir() or ending == ".npz"):
+        raise InvalidInput(f"data.label: {name} has labels of its own; only tables (.csv, .parquet) take a column")
     if name == "digits":
         return _digits()
     if name in SOURCES:
         return _published(SOURCES[name], data_root(root))
-    path = Path(name).expanduser()
-    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if path.is_dir():
         return images.read_folder(path)
     if ending in (".npz", ".csv", ".csv.gz", ".parquet"):
@@ -156,13 +174,13 @@ def _published(source: Source, root: Path | None) -> DataSet:
     if root is None:
         raise NotFound(
             f"{source.name}: where are the data sets? Set {ROOT} or --root to the folder that has"
-            f" {source.name}/{source.forms[0].files[0]}; published at {source.published}"
+            f" {source.place(Path())}/{source.forms[0].files[0]}; published at {source.published}"
         )
     found = source.find(root)
     if found is None:
         forms = " or ".join(_listed(form) for form in source.forms)
         raise NotFound(
-            f"{source.name}: no data in {root / source.name}; expected there: {forms} (plain or .gz);"
+            f"{source.name}: no data in {source.place(root)}; expected there: {forms} (plain or .gz);"
             f" published at {source.published}"
         )
     form, paths = found

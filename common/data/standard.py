@@ -37,11 +37,13 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
     table = leading(x, columns)
     if not len(table):
         return Profile(n=0, mean=(0.0,) * table.shape[1], m2=(0.0,) * table.shape[1])
-    mean = table.mean(axis=0, dtype=np.float64)
-    squares = np.zeros(table.shape[1])
     step = max(1, CHUNK // max(table.shape[1], 1))
-    for start in range(0, len(table), step):
-        squares += ((table[start : start + step] - mean) ** 2).sum(axis=0)
+    parts = [table[start : start + step] for start in range(0, len(table), step)]
+    first = table[0].astype(np.float64)  # sums of differences from it are 0 to the last bit if a column never changes
+    mean = first + sum((part - first).sum(axis=0) for part in parts) / len(table)
+    squares = np.zeros(table.shape[1])
+    for part in parts:
+        squares += ((part - mean) ** 2).sum(axis=0)
     return Profile(n=len(table), mean=tuple(mean.tolist()), m2=tuple(squares.tolist()))
 
 

@@ -8,14 +8,16 @@ from hansa.common.ids import SiteName
 from hansa.common.tasks import ValidationSpec
 
 
-def split(labels: np.ndarray, spec: ValidationSpec, seed: int, site: SiteName) -> tuple[np.ndarray, np.ndarray]:
-    """Return sorted row numbers for training and for validation: disjoint, and together all rows.
+def split(
+    labels: np.ndarray, spec: ValidationSpec, seed: int, site: SiteName, purpose: str = "validation"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return sorted row numbers for training and for validation (or testing): disjoint, and together all rows.
 
     Stratified (metis-dvw §1.1): of each class round(fraction·n) rows, at least one if there are two or more, none
     of a class with a single row.
     """
     rows = len(labels)
-    rng = np.random.default_rng([seed, zlib.crc32(site.encode()), zlib.crc32(b"validation")])
+    rng = np.random.default_rng([seed, zlib.crc32(site.encode()), zlib.crc32(purpose.encode())])
     if not spec.fraction:
         return np.arange(rows), np.arange(0)
     groups = [np.arange(rows)]

@@ -55,5 +55,10 @@ class NonIidL(Scheme):
             holders[slot // self.labels, order[slot % width]] = True
         for label in range(width):
             among = np.flatnonzero(holders[:, label])
+            if capacity[label] < len(among):
+                raise InvalidInput(
+                    f"data.partition.labels: class {classes.names[label]} has {capacity[label]} examples, too few for"
+                    f" the {len(among)} sites that are to share it"
+                )
             matrix[among, label] = sizes(np.ones(len(among)), int(capacity[label]))
         return Parts(deal(matrix, classes.codes, rng))

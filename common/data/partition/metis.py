@@ -8,10 +8,11 @@ from pydantic import Field, field_validator
 
 from hansa.common.data.partition.sizes import enough, parse_law, shares, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
-from hansa.common.data.partition.transport import balanced, project, rounded
+from hansa.common.data.partition.transport import balanced, project, rounded, spread
 from hansa.common.errors import InvalidInput
 
 TRIES = 50
+MANY = 12  # classes whose groups are not all looked at
 HEAD = re.compile(r"\d+x\d+(,\d+x\d+)*")
 
 
@@ -32,7 +33,7 @@ class Metis(Scheme):
     @classmethod
     def _classes_are_counts(cls, given: object) -> str:
         text = str(given).replace(" ", "").lower()
-        if text != "iid" and not text.isdigit() and not HEAD.fullmatch(text):
+        if text != "iid" and not text.isdecimal() and not HEAD.fullmatch(text):
             raise ValueError(f"{given!r}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8")
         return text
 
@@ -52,7 +53,7 @@ class Metis(Scheme):
 
 def class_counts(words: str, sites: int) -> np.ndarray:
     """Read how many classes each site gets: `3`, or `8x1,4x1,3x8` in descending order of the sites' sizes."""
-    if words.isdigit():
+    if words.isdecimal():
         return np.full(sites, int(words))
     pairs = [tuple(map(int, pair.split("x"))) for pair in words.split(",")]
     total = sum(count for _, count in pairs)
@@ -71,24 +72,41 @@ def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.r
     """Give site t exactly wanted[t] classes and rows[t] examples, and use up every class.
 
     Which classes: the fullest ones, with jitter, for without it the sites fall apart into groups that share no class
-    and do not add up. How many of each: as evenly as the sums allow.
+    and do not add up. That can miss a partition where classes are very unequal; then a search over all choices of
+    classes decides. How many of each: as evenly as the sums allow.
     """
     _possible(rows, wanted, capacity)
     order = np.argsort(-rows, kind="stable")
-    goal = np.zeros((len(rows), len(capacity)), dtype=np.int64)
     for _ in range(TRIES):
-        support = _supports(rows, wanted, capacity, order, rng)
-        goal[:] = 0
-        for site, chosen in enumerate(support):
-            goal[site, chosen] = sizes(np.ones(int(wanted[site])), int(rows[site]))
-        matrix = balanced(goal, support, rows, capacity)
+        matrix = _evenly(_supports(rows, wanted, capacity, order, rng), rows, wanted, capacity)
         if matrix is not None:
             return matrix
+    try:
+        support = spread(rows, wanted, capacity, rng)
+    except TimeoutError:
+        fate = f"was found in {TRIES} tries and a long search, which could not tell whether there is one"
+        advice = "give the sites more classes, or try another seed"
+    else:
+        matrix = None if support is None else _evenly(support, rows, wanted, capacity)
+        if matrix is not None:
+            return matrix
+        fate, advice = "exists, whichever classes a site takes", "give the sites more classes"
     raise InvalidInput(
-        f"no partition with these sizes and class counts was found in {TRIES} tries; the hardest to fit is"
-        f" site-{order[0] + 1} ({rows[order[0]]} examples of {wanted[order[0]]} classes): give the sites more classes,"
-        " or try another seed"
+        f"no partition with these sizes and class counts {fate}; the largest is site-{order[0] + 1}"
+        f" ({rows[order[0]]} examples of {_classes_of(wanted[order[0]])}): {advice}"
     )
+
+
+def _classes_of(count: int) -> str:
+    return f"{count} {'class' if count == 1 else 'classes'}"
+
+
+def _evenly(support: np.ndarray, rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> np.ndarray | None:
+    """Split each site's size over its classes as evenly as the sums allow; None: these classes do not fit."""
+    goal = np.zeros(support.shape, dtype=np.int64)
+    for site, chosen in enumerate(support):
+        goal[site, chosen] = sizes(np.ones(int(wanted[site])), int(rows[site]))
+    return balanced(goal, support, rows, capacity)
 
 
 def _supports(
@@ -137,6 +155,29 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
         )
     if int(np.minimum(capacity, len(rows)).sum()) < int(wanted.sum()):
         raise InvalidInput(f"{no}: the smallest class has {capacity.min()} examples, too few for so many sites")
+    if len(rows) + len(capacity) - int(wanted.sum()) > 1 and not _separable(rows, capacity):
+        first = int(rows.argmax())
+        raise InvalidInput(
+            f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all fall apart into groups that share no"
+            f" class, and no group of sites has exactly as many examples as some classes hold; site-{first + 1}"
+            f" ({rows[first]} examples of {_classes_of(int(wanted[first]))}) and others need more classes"
+        )
+
+
+def _separable(rows: np.ndarray, capacity: np.ndarray) -> bool:
+    """Whether some of the sites have, to the last example, what some of the classes hold (but not all of them).
+
+    n sites and C classes joined by fewer than n + C - 1 cells are not connected, so each group has to add up by itself.
+    """
+    if len(capacity) > MANY:
+        return True  # too many groups to look at; the search will tell
+    reachable = 1  # bit s is set if some sites have s examples in all
+    for size in rows.tolist():
+        reachable |= reachable << size
+    held = np.zeros(1, dtype=np.int64)
+    for room in capacity.tolist():
+        held = np.concatenate([held, held + room])
+    return any(reachable >> total & 1 for total in set(held.tolist()) - {0, int(rows.sum())})
 
 
 def placement(rows: np.ndarray) -> list[str]:

@@ -6,7 +6,7 @@ examples would destroy the design.
 """
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hansa.common.tasks import Value
 
@@ -20,6 +20,13 @@ class Moves(Value):
     stop_band: tuple[float, float] | None = Field(
         None, description="end the burn-in as soon as the deviation is so many times the optimum, such as [1.1, 1.2]"
     )
+
+    @field_validator("stop_band")
+    @classmethod
+    def _band_can_be_entered(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
+        if given and not 1 <= given[0] < given[1]:
+            raise ValueError(f"{list(given)}: write two numbers of 1 or more, the smaller one first")
+        return given
 
 
 def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Generator) -> np.ndarray:

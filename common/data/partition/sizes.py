@@ -11,6 +11,7 @@ from hansa.common.words import suggestion
 LAWS = ("uniform", "skewed", "powerlaw")
 SIGMA = 0.75  # of `skewed`; the paper gives no formula, this one makes all sizes different and the largest stand out
 EXPONENT = 1.5  # of `powerlaw`
+STEEPEST = 100
 
 
 def sizes(shares: np.ndarray, total: int, least: int = 1) -> np.ndarray:
@@ -36,7 +37,10 @@ def parse_law(law: str) -> tuple[str, float]:
         raise ValueError(f"there is no {law!r}{suggestion(name, LAWS)}; write for example powerlaw(1.5)")
     if name == "uniform" and match[2]:
         raise ValueError("uniform takes no number")
-    return name, float(match[2] or {"skewed": SIGMA}.get(name, EXPONENT))
+    number = float(match[2] or {"skewed": SIGMA}.get(name, EXPONENT))
+    if number > STEEPEST:
+        raise ValueError(f"{law}: {STEEPEST} is the steepest; beyond it one site has everything")
+    return name, number
 
 
 def shares(law: str, sites: int) -> np.ndarray:

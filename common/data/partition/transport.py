@@ -4,6 +4,7 @@ import numpy as np
 
 EXACT = 1e-9  # of the total: how far off row and column sums may be after a projection
 ITERATIONS = 20_000
+NODES = 2_000  # of a search tree; a limit in seconds would give other partitions on slower machines
 
 
 def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -61,6 +62,47 @@ def balanced(goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: n
     found: np.ndarray = goal.astype(np.int64)
     found[support] += change[: len(more)] - change[len(more) :]
     return found
+
+
+def spread(rows: np.ndarray, wanted: np.ndarray, columns: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    """Choose exactly wanted[t] cells of each row t on which a matrix with these sums exists; None: there is no choice.
+
+    A mixed-integer program, so the answer is complete; among many choices the generator decides by the order in which
+    rows and columns are looked at. TimeoutError: the search tree grew too large to tell.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import block_array, csr_array, diags_array, eye_array, kron
+
+    by_row, by_column = rng.permutation(len(rows)), rng.permutation(len(columns))
+    height, width = len(rows), len(columns)
+    cells = height * width
+    size, count, room = rows[by_row], wanted[by_row], columns[by_column]
+    most = np.minimum((size - count + 1)[:, None], room[None, :]).ravel()  # every other chosen cell has at least one
+    row_sums = kron(eye_array(height), np.ones((1, width)), format="csr")
+    column_sums = kron(np.ones((1, height)), eye_array(width), format="csr")
+    nothing = csr_array((height, cells))
+    sums = block_array([[row_sums, None], [column_sums, None], [nothing, row_sums]], format="csr")
+    totals = np.concatenate([size, room, count])
+    at_least_one = block_array([[eye_array(cells), -eye_array(cells)]], format="csr")
+    none_unless_chosen = block_array([[-eye_array(cells), diags_array(most.astype(float))]], format="csr")
+    found = milp(
+        np.zeros(2 * cells),
+        integrality=np.ones(2 * cells),
+        bounds=Bounds(0, np.concatenate([most, np.ones(cells)])),
+        constraints=[
+            LinearConstraint(sums, totals, totals),
+            LinearConstraint(at_least_one, 0, np.inf),
+            LinearConstraint(none_unless_chosen, 0, np.inf),
+        ],
+        options={"node_limit": NODES},
+    )
+    if found.status == 2:
+        return None
+    if found.x is None:
+        raise TimeoutError
+    chosen = np.zeros((height, width), dtype=bool)
+    chosen[np.ix_(by_row, by_column)] = found.x[cells:].reshape(height, width) > 0.5
+    return chosen
 
 
 def _vertex(

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
-from hansa.common.data.readers.files import damaged
+from hansa.common.data.readers.files import damaged, labelled
 from hansa.common.errors import InvalidData
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -63,20 +64,25 @@ def read_compact(path: Path) -> Part:
 
 def read_python(files: dict[str, Path]) -> DataSet:
     """Read the six python batches."""
-    return _joined([read_python_batch(path) for path in files.values()])
+    return _joined(files, read_python_batch)
 
 
 def read_binary(files: dict[str, Path]) -> DataSet:
     """Read the six binary batches."""
-    return _joined([read_binary_batch(path) for path in files.values()])
+    return _joined(files, read_binary_batch)
 
 
 def read_npz(files: dict[str, Path]) -> DataSet:
     """Read the two compact files."""
-    return _joined([read_compact(path) for path in files.values()])
+    return _joined(files, read_compact)
 
 
-def _joined(parts: list[Part]) -> DataSet:
-    """Join parts of which the last is the test part."""
+def _joined(files: dict[str, Path], read: Callable[[Path], Part]) -> DataSet:
+    """Join files of which the last is the test part."""
+    parts = []
+    for path in files.values():
+        images, labels = read(path)
+        labelled(path, images, labels, len(CLASSES))
+        parts.append((images, labels))
     x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return DataSet(Examples(x, y), len(parts[-1][1]), classes=CLASSES)

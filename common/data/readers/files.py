@@ -1,5 +1,6 @@
 """Opening what may be compressed, and saying what is wrong with a file."""
 
+import csv
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -28,6 +29,10 @@ def damaged(path: Path, what: str) -> Iterator[None]:
         AttributeError,
         EOFError,
         ImportError,
+        NotImplementedError,
+        RecursionError,
+        SyntaxError,
+        csv.Error,
         zlib.error,
         BadZipFile,
     ) as error:
@@ -40,6 +45,15 @@ def read_bytes(path: Path) -> bytes:
         with gzip.open(path) as file:
             return file.read()
     return path.read_bytes()
+
+
+def labelled(path: Path, x: np.ndarray, y: np.ndarray, classes: int) -> None:
+    """Refuse examples that do not have one label each, or a label that no class has."""
+    if y.shape != (len(x),):
+        raise InvalidData(f"{path}: {list(x.shape)} images do not fit {list(y.shape)} labels")
+    wrong = np.flatnonzero((y < 0) | (y >= classes))
+    if wrong.size:
+        raise InvalidData(f"{path}: label {y[wrong[0]]} of row {wrong[0]} is outside 0 … {classes - 1}")
 
 
 def finite(path: Path, x: np.ndarray, columns: tuple[str, ...] = ()) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
-from hansa.common.data.readers.files import damaged, read_bytes
+from hansa.common.data.readers.files import damaged, labelled, read_bytes
 from hansa.common.errors import InvalidData
 
 DIGITS = tuple("0123456789")
@@ -40,11 +40,9 @@ def read_mnist(files: dict[str, Path], classes: tuple[str, ...] = DIGITS) -> Dat
     x, y, tested = [], [], 0
     for part in ("train", "t10k"):
         images, labels = read_idx(files[f"{part}-images-idx3-ubyte"]), read_idx(files[f"{part}-labels-idx1-ubyte"])
-        if images.ndim != 3 or labels.shape != (len(images),):
-            raise InvalidData(
-                f"{files[f'{part}-images-idx3-ubyte']}: {list(images.shape)} images do not fit"
-                f" {list(labels.shape)} labels"
-            )
+        if images.ndim != 3:
+            raise InvalidData(f"{files[f'{part}-images-idx3-ubyte']}: shape {list(images.shape)} is not one of images")
+        labelled(files[f"{part}-labels-idx1-ubyte"], images, labels, len(classes))
         x.append(images[:, None])
         y.append(labels.astype(np.int64))
         tested = len(images)

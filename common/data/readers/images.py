@@ -44,6 +44,8 @@ def _read(path: Path) -> np.ndarray:
     except ImportError:
         raise InvalidInput(f"{path}: reading images needs Pillow: pip install 'hansa[data]'") from None
     with damaged(path, "a readable image"), Image.open(path) as image:
-        gray = image.mode in ("1", "L", "I", "F", "LA")
+        if image.mode[0] in "IF":  # 16 bits and more: bytes would hold little but white
+            raise InvalidData(f"{path}: more than 8 bits for each pixel and colour; bring images to 8 bits first")
+        gray = image.mode in ("1", "L", "LA")
         held = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
     return held[None] if gray else np.moveaxis(held, -1, 0)

@@ -12,8 +12,10 @@ from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, read_bytes
+from hansa.common.errors import InvalidData
 
 WINDOW = 80
+ALPHABET = 128  # characters that a byte with a sign can number
 
 
 def read_roles(files: dict[str, Path]) -> DataSet:
@@ -24,8 +26,12 @@ def read_roles(files: dict[str, Path]) -> DataSet:
         roles: dict[str, list[str]] = {}
         for play, speaker, text in speeches:
             roles.setdefault(f"{play}/{speaker}", []).append(text)
-    texts = {role: "\n".join(said) for role, said in roles.items()}
+        texts = {role: "\n".join(said) for role, said in roles.items()}
+    if not any(len(text) > WINDOW for text in texts.values()):
+        raise InvalidData(f"{path}: no role says more than {WINDOW} characters")
     vocabulary = "".join(sorted(set().union(*texts.values())))
+    if len(vocabulary) > ALPHABET:
+        raise InvalidData(f"{path}: {len(vocabulary)} different characters; {ALPHABET} at most can be read")
     number = np.zeros(max(map(ord, vocabulary)) + 1, np.int16)
     number[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
     windows, following, codes = [], [], []

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def read_npz(path: Path) -> DataSet:
         raise InvalidData(
             f"{path}: x has shape {list(train.x.shape)} and y {list(train.y.shape)}: they need one row per example"
         )
+    if train.x.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: x holds {train.x.dtype.name}; numbers are needed")
     keys = {name: values for name, values in others.items() if values.shape == (len(train),)}
     x, y, count = train.x, train.y, 0
     if tested:
@@ -37,7 +40,22 @@ def read_npz(path: Path) -> DataSet:
         with damaged(path, "a file whose test rows are like its others"):
             x, y = np.concatenate([x, test.x]), np.concatenate([y, test.y])
         keys = {}  # nothing is known of the test rows
-    return DataSet(Examples(finite(path, x), y), count, {name: Key.of(values) for name, values in keys.items()})
+    y, classes = labels(path, y, "y")
+    named = {name: Key.of(values) for name, values in keys.items()}
+    return DataSet(Examples(finite(path, x), y), count, named, classes=classes)
+
+
+def labels(path: Path, y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels as numbers and, if they are words, the classes that they name."""
+    if y.dtype.kind in "US" and y.ndim == 1:
+        found = Key.of(y)
+        return found.codes, found.names
+    if y.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: the labels {name!r} are {y.dtype.name}; numbers or words are needed")
+    if y.dtype.kind == "f":
+        finite(path, y.reshape(len(y), -1), (name,) if y.ndim == 1 else ())
+        return y, ()
+    return y.astype(np.int64), ()
 
 
 def read_csv(path: Path, label: str | None) -> DataSet:
@@ -48,6 +66,7 @@ def read_csv(path: Path, label: str | None) -> DataSet:
         if len(lines) < 2:
             raise InvalidData(f"{path}: a line of column names and at least one row are needed")
         names, rows = [name.strip() for name in lines[0]], lines[1:]
+        _named(path, names)
         for number, line in enumerate(rows):
             if len(line) != len(names):
                 raise InvalidData(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
@@ -76,14 +95,7 @@ def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label
         raise InvalidInput(f"{path}: there is no column {label!r} for the label{suggestion(label, list(names))}")
     target = label or next((name for name in LABELS if name in names), names[-1])
     held = dict(zip(names, columns, strict=True))
-    y = held.pop(target)
-    classes: tuple[str, ...] = ()
-    if y.dtype.kind in "US":
-        found = Key.of(y)
-        y, classes = found.codes, found.names
-    elif y.dtype.kind in "iub":
-        y = y.astype(np.int64)
-    finite(path, y.reshape(-1, 1), (target,))
+    y, classes = labels(path, held.pop(target), target)
     features = {name: values for name, values in held.items() if values.dtype.kind in "fiub"}
     if not features:
         raise InvalidData(f"{path}: no column of numbers besides the label {target!r}")
@@ -96,6 +108,17 @@ def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label
         tuple(features),
         classes,
     )
+
+
+def _named(path: Path, names: Sequence[str]) -> None:
+    """Refuse a first line that cannot be one of names."""
+    for at, name in enumerate(names, start=1):
+        if not name:
+            raise InvalidData(f"{path}: column {at} has no name; name it, or leave it out if it only counts the rows")
+        if name in names[: at - 1]:
+            raise InvalidData(f"{path}: there are two columns {name!r}")
+    if all(re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", name, re.IGNORECASE) for name in names):
+        raise InvalidData(f"{path}: the first line holds numbers; it must hold the names of the columns")
 
 
 def _categories(values: np.ndarray) -> bool:

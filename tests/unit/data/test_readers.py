@@ -48,6 +48,14 @@ def test_damaged_idx_files_are_refused(tmp_path: Path, held: bytes) -> None:
         read_idx(tmp_path / "some-idx")
 
 
+def test_labels_that_no_class_has_are_refused(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", "")
+    labels = tmp_path / "mnist" / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1] + bytes([17]))
+    with pytest.raises(InvalidData, match=r"train-labels-idx1-ubyte: label 17 of row 19 is outside 0 … 9"):
+        read_source("mnist", tmp_path)
+
+
 def cifar_arrays() -> tuple[np.ndarray, np.ndarray]:
     return RNG.integers(0, 256, (12, 3, 32, 32)).astype(np.uint8), np.arange(12) % 10
 
@@ -119,6 +127,20 @@ def test_covertype_is_read_in_both_forms(tmp_path: Path) -> None:
         assert len(found.columns) == 54
 
 
+def test_binary_covertype_has_two_classes_and_the_soils_they_grow_on(tmp_path: Path) -> None:
+    (tmp_path / "covertype").mkdir()
+    soil, y = np.array([0, 3, 3, 39, 7]), np.array([1, 2, 1, 2, 5])
+    arrays = {"numeric": np.zeros((10, 5), np.int16), "wilderness": np.array([0, 0, 2, 2, 3]), "soil": soil, "y": y}
+    np.savez(tmp_path / "covertype" / "covertype.npz", **arrays)  # type: ignore[arg-type]
+    found = read_source("covertype-binary", tmp_path)
+    assert found.columns[10:] == ("Rawah", "Comanche-Peak", "soil-1", "soil-4", "soil-40")
+    assert found.examples.x[:, 10:].tolist() == [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 0, 1]]
+    assert (found.examples.y.tolist(), found.classes) == ([0, 1, 0, 1], ("spruce/fir", "lodgepole pine"))
+    assert found.keys["soil"].names == ("soil-1", "soil-4", "soil-40")
+    with pytest.raises(NotFound, match=r"no data in .*covertype; expected there: covertype\.npz"):
+        read_source("covertype-binary", tmp_path / "covertype")
+
+
 def test_hospitals_are_a_key_and_patients_with_gaps_are_left_out(tmp_path: Path) -> None:
     write_hospitals(tmp_path)
     found = read_source("heart-disease", tmp_path)
@@ -140,6 +162,25 @@ def test_roles_are_read_as_windows_in_the_order_of_their_speeches(tmp_path: Path
     assert text == "a" * 50 + "\n" + "b" * 29
     assert found.classes[found.examples.y[0]] == "b"
     assert found.ordered
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"speeches": []}, "no role says more than 80 characters"),
+        ({"speeches": [["mac", "FIRST", "short"]]}, "no role says more than 80 characters"),
+        ({"speeches": [["mac", "FIRST"]]}, "not a file of speeches"),
+        (
+            {"speeches": [["mac", "FIRST", "".join(map(chr, range(300, 600)))]]},
+            "300 different characters; 128 at most",
+        ),
+    ],
+)
+def test_speeches_that_cannot_be_windows_are_refused(tmp_path: Path, held: object, said: str) -> None:
+    (tmp_path / "shakespeare").mkdir()
+    (tmp_path / "shakespeare" / "shakespeare.json").write_text(json.dumps(held))
+    with pytest.raises(InvalidData, match=said):
+        read_source("shakespeare", tmp_path)
 
 
 def test_a_missing_set_says_which_file_is_expected_where_and_who_publishes_it(
@@ -180,6 +221,10 @@ def test_a_csv_file_has_features_keys_and_a_label(tmp_path: Path) -> None:
         ("a,y\n1,0\n1,2,3\n", "row 1 has 3 values for 2 columns"),
         ("a,y\n", "at least one row"),
         ("a,y\nx,1\nz,2\n", "no column of numbers besides the label 'y'"),
+        ("a,a,y\n1,2,0\n", "there are two columns 'a'"),
+        ("5.1,-3.5,1e3,0\n4.9,3,1,1\n", "the first line holds numbers; it must hold the names"),
+        (",a,y\n0,7,1\n", "column 1 has no name; name it, or leave it out if it only counts the rows"),
+        (f"a,b,y\n1,{'z' * 200_000},0\n", "not a CSV file: .*field larger than field limit"),
     ],
 )
 def test_a_damaged_csv_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -220,6 +265,30 @@ def test_an_npz_file_brings_its_keys_and_is_checked_for_nan(tmp_path: Path) -> N
     np.savez(tmp_path / "c.npz", x=np.ones((4, 2)), y=np.arange(3))
     with pytest.raises(InvalidData, match="one row per example"):
         read_source(str(tmp_path / "c.npz"))
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 2)), y=np.array([1.5, 2, np.nan, 3]))
+    with pytest.raises(InvalidData, match="first in row 2, column 'y'"):
+        read_source(str(tmp_path / "d.npz"))
+    np.savez(tmp_path / "e.npz", x=np.array(["a", "b"]), y=np.arange(2))
+    with pytest.raises(InvalidData, match=r"x holds str.*; numbers are needed"):
+        read_source(str(tmp_path / "e.npz"))
+    np.savez(tmp_path / "f.npz", x=np.ones((2, 2)), y=np.array([1j, 2j]))
+    with pytest.raises(InvalidData, match="'y' are complex128; numbers or words are needed"):
+        read_source(str(tmp_path / "f.npz"))
+
+
+def test_labels_that_are_words_become_classes_whatever_the_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 1)), y=np.array(["yes", "no", "yes"]))
+    np.savez(tmp_path / "b.npz", x=np.ones((3, 1)), y=np.array([True, False, True]))
+    words, truths = read_source(str(tmp_path / "a.npz")), read_source(str(tmp_path / "b.npz"))
+    assert (words.examples.y.tolist(), words.classes) == ([1, 0, 1], ("no", "yes"))
+    assert (truths.examples.y.tolist(), truths.examples.y.dtype.kind) == ([1, 0, 1], "i")
+
+
+@pytest.mark.parametrize("name", ["digits", "a.npz"])
+def test_only_tables_take_a_column_for_the_label(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 1)), y=np.arange(3))
+    with pytest.raises(InvalidInput, match=r"data\.label: .* has labels of its own"):
+        read_source(name if name == "digits" else str(tmp_path / name), label="sick")
 
 
 def write_images(folder: Path, size: tuple[int, int] = (4, 6)) -> None:
@@ -250,6 +319,11 @@ def test_folders_that_cannot_be_one_data_set_are_refused(tmp_path: Path) -> None
     (tmp_path / "c" / "train" / "cat" / "0.png").rename(tmp_path / "b" / "train" / "dog" / "odd.png")
     with pytest.raises(InvalidData, match=r"odd\.png: 5×5 pixels, but others have 6×4"):
         read_source(str(tmp_path / "b"))
+    images = pytest.importorskip("PIL.Image")
+    write_images(tmp_path / "e")
+    images.fromarray(np.full((4, 6), 3000, np.uint16)).save(tmp_path / "e" / "train" / "cat" / "deep.png")
+    with pytest.raises(InvalidData, match=r"deep\.png: more than 8 bits"):
+        read_source(str(tmp_path / "e"))
     (tmp_path / "d").mkdir()
     with pytest.raises(InvalidData, match="one folder per class"):
         read_source(str(tmp_path / "d"))
@@ -261,6 +335,7 @@ SHAPES = {
     "mnist": ((70_000, 1, 28, 28), 10_000, [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]),
     "fashion-mnist": ((70_000, 1, 28, 28), 10_000, [7000] * 10),
     "covertype": ((581_012, 54), 0, [211_840, 283_301, 35_754, 2747, 9493, 17_367, 20_510]),
+    "covertype-binary": ((495_141, 49), 0, [211_840, 283_301]),
     "heart-disease": ((740, 15), 0, [357, 383]),
 }
 

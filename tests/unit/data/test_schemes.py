@@ -1,6 +1,6 @@
 """Partitions: every example at exactly one site, sizes and labels as the papers say (algorithms/partitioning)."""
 
-from collections import Counter
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from hansa.common.data.partition.moves import MarginalWalk, Moves, _corners, _wa
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import shares
 from hansa.common.data.partition.table import counts, deal
-from hansa.common.data.partition.transport import project, rounded
+from hansa.common.data.partition.transport import balanced, project, rounded
 from hansa.common.errors import InvalidInput, InvalidJob
 
 TEN = np.repeat(np.arange(10), 5000)  # labels as CIFAR-10 has them
@@ -117,15 +117,27 @@ def test_every_row_lies_at_one_site_and_the_seed_decides_where(words: dict[str, 
 @pytest.mark.parametrize("words", WORDS, ids=str)
 def test_other_rows_of_a_class_change_nothing_but_that_class(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
-    names = np.arange(len(table))
-    cell = np.flatnonzero((table.labels == 4) & (table.keys["shape"].codes == 1))
-    renamed = names.copy()
-    renamed[cell] = np.random.default_rng(9).permutation(names[cell])
-    rows = scheme.part(table, 10, 1).rows
-    for mine in rows:
-        assert ((names[mine] == renamed[mine]) | np.isin(mine, cell)).all()
-    before, after = (Counter(int(n) for mine in rows for n in of[mine]) for of in (names, renamed))
-    assert before == after
+    ours = np.flatnonzero(table.labels == 4)
+    codes = table.keys["shape"].codes.copy()
+    codes[ours] = np.random.default_rng(9).permutation(codes[ours])
+    shuffled = Table(table.labels, {"shape": Key(codes, table.keys["shape"].names)})
+    before, after = (scheme.part(each, 10, 1).rows for each in (table, shuffled))
+    for one, other in zip(before, after, strict=True):
+        assert np.setdiff1d(one, ours).tolist() == np.setdiff1d(other, ours).tolist()
+        assert np.isin(one, ours).sum() == np.isin(other, ours).sum()
+
+
+@pytest.mark.parametrize("words", [w for w in WORDS if w.get("kind") != "iid"], ids=str)
+def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, object]) -> None:
+    table, scheme = small_table(), parse_partition(words)
+    shape = table.keys["shape"]
+    order = np.lexsort((np.arange(len(table)), shape.codes, -table.labels))  # cell by cell, each in its old order
+    sorted_table = Table(table.labels[order], {"shape": Key(shape.codes[order], shape.names)})
+    before, after = scheme.part(table, 10, 1).rows, scheme.part(sorted_table, 10, 1).rows
+    if "features" not in words:  # those deal by class: the order within a class is what counts
+        order = np.lexsort((np.arange(len(table)), -table.labels))
+        after = scheme.part(Table(table.labels[order]), 10, 1).rows
+    assert [rows.tolist() for rows in before] == [np.sort(order[rows]).tolist() for rows in after]
 
 
 @QUICK
@@ -146,20 +158,57 @@ def test_dealing_gives_exactly_what_the_matrix_says(sites: int, cells: int, data
 
 
 @QUICK
-@given(st.integers(2, 12), st.integers(2, 8), st.data(), SEEDS)
-def test_sizes_and_classes_are_met_exactly_or_refused(sites: int, classes: int, data: st.DataObject, seed: int) -> None:
-    capacity = np.array(data.draw(st.lists(st.integers(sites, 400), min_size=classes, max_size=classes)))
-    rows = sizes(shares(data.draw(st.sampled_from(["uniform", "skewed", "powerlaw(1.5)"])), sites), int(capacity.sum()))
-    wanted = np.array(data.draw(st.lists(st.integers(1, classes), min_size=sites, max_size=sites)))
-    try:
-        matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
-    except InvalidInput:
-        return  # with a reason that another test reads
+@given(st.integers(1, 12), st.integers(1, 8), st.sampled_from([1, 20, 3000]), SEEDS)
+def test_sizes_and_classes_that_are_possible_are_met_exactly(sites: int, classes: int, most: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)  # classes very unequal
+    for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
+        row[rng.permutation(classes)[count:]] = 0
+    example = example[:, example.any(axis=0)]  # there is such a partition: this one
+    rows, wanted, capacity = example.sum(axis=1), (example > 0).sum(axis=1), example.sum(axis=0)
+    matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
     assert matrix.sum(axis=1).tolist() == rows.tolist()
     assert matrix.sum(axis=0).tolist() == capacity.tolist()
     assert (matrix > 0).sum(axis=1).tolist() == wanted.tolist()
     again = assign(rows, wanted, capacity, np.random.default_rng(seed))
     assert (matrix == again).all()
+
+
+def some_choice_fits(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> bool:
+    """Try every choice of classes at every site."""
+    width = len(capacity)
+    choices = [list(combinations(range(width), count)) for count in wanted.tolist()]
+    for chosen in product(*choices):
+        support = np.array([np.isin(np.arange(width), mine) for mine in chosen])
+        goal = np.where(support, 1, 0)
+        if balanced(goal, support, rows, capacity) is not None:
+            return True
+    return False
+
+
+@QUICK
+@given(st.integers(1, 4), st.integers(1, 3), st.data(), SEEDS)
+def test_only_what_is_impossible_is_refused(sites: int, classes: int, data: st.DataObject, seed: int) -> None:
+    capacity = np.array(data.draw(st.lists(st.integers(1, 30), min_size=classes, max_size=classes)))
+    assume(capacity.sum() >= sites)
+    rows = sizes(shares(data.draw(st.sampled_from(["uniform", "skewed", "powerlaw(1.5)"])), sites), int(capacity.sum()))
+    wanted = np.array(data.draw(st.lists(st.integers(1, classes), min_size=sites, max_size=sites)))
+    if some_choice_fits(rows, wanted, capacity):
+        matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
+        assert (matrix > 0).sum(axis=1).tolist() == wanted.tolist()
+    else:
+        with pytest.raises(InvalidInput, match=r"(?!.*could not tell).*site"):
+            assign(rows, wanted, capacity, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_very_unequal_classes_can_be_shared(seed: int) -> None:
+    covertype = np.array([211_840, 283_301, 35_754, 2747, 9493, 17_367, 20_510])
+    rows = sizes(np.ones(10), int(covertype.sum()))
+    matrix = assign(rows, np.full(10, 2), covertype, np.random.default_rng(seed))
+    assert matrix.sum(axis=1).tolist() == rows.tolist()
+    assert matrix.sum(axis=0).tolist() == covertype.tolist()
+    assert ((matrix > 0).sum(axis=1) == 2).all()
 
 
 @pytest.mark.parametrize("head", ["8x1,7x1,6x1,5x7", "8x1,4x1,3x8"])
@@ -190,6 +239,16 @@ def test_the_papers_head_form_fits_cifar_100() -> None:
         (TEN, {"classes": "3x4"}, "the list is for 4 sites, but there are 10"),
         (np.repeat(np.arange(16), [1000] + 15 * [1]), {"classes": 1}, "leave some of the 16 classes to nobody"),
         (np.arange(20) % 10, {"classes": 3}, "site-1 has 2 examples, too few for 3 classes"),
+        (
+            np.repeat(np.arange(3), [501, 302, 197]),
+            {"classes": 1},
+            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others need more",
+        ),
+        (
+            np.repeat(np.arange(3), [500, 301, 199]),
+            {"classes": 1},
+            "whichever classes a site takes; the largest is site-1",
+        ),
     ],
 )
 def test_impossible_sizes_and_classes_name_the_site_and_the_reason(
@@ -261,6 +320,8 @@ def test_what_cannot_be_shared_is_refused() -> None:
         part(NonIidL(labels=2), np.arange(100) % 4, 3, 1)
     with pytest.raises(InvalidInput, match="3 labels for each site, but there are only 2"):
         part(NonIidL(labels=3), np.arange(10) % 2, 2, 1)
+    with pytest.raises(InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that are to share it"):
+        part(NonIidL(labels=2), np.repeat([4, 7], [97, 3]), 10, 1)
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"natural", "color-skew"}))
@@ -574,7 +635,10 @@ def test_a_scheme_is_told_from_its_words() -> None:
         ({"kind": "iid", "label": 3}, "data.partition.label: unknown key"),
         ({"sizes": "powerlow(2)"}, "data.partition.sizes: there is no 'powerlow(2)' (did you mean 'powerlaw'"),
         ({"sizes": "uniform(2)"}, "uniform takes no number"),
+        ({"sizes": "skewed(9999)"}, "skewed(9999): 100 is the steepest"),
         ({"classes": "8x1;4x1"}, "data.partition.classes: '8x1;4x1': write iid, a number"),
+        ({"classes": "²"}, "data.partition.classes: '²': write iid, a number"),
+        ({"kind": "dirichlet", "moves": {"stop_band": [1.2, 1.1]}}, "the smaller one first"),
         ({"kind": "dirichlet", "features": "soil"}, "write KEY=THETA"),
         ({"kind": "dirichlet", "features": {"soil": 0}}, "soil: θ must be above 0"),
         ({"kind": "dirichlet", "moves": {"brun_in": 3}}, "data.partition.moves.brun_in: unknown key"),

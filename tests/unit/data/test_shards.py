@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 from hansa.common.app import load_npz
 from hansa.common.cli import hansa
 from hansa.common.data.shards import divide, read_shards, write_shards
-from hansa.common.errors import InvalidInput, Taken
+from hansa.common.errors import InvalidData, InvalidInput, Taken
 from hansa.common.job import DataSpec
+from tests.published import write_mnist
 
 
 def cli(*words: str, code: int = 0, **env: str | None) -> Result:
@@ -38,8 +39,10 @@ def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_pat
     for path, low, high in zip(paths, (80, 0, 50), (100, 50, 80), strict=True):
         mine, held = load_npz(path, "train"), load_npz(path, "test")
         assert sorted([*mine.x.ravel(), *held.x.ravel()]) == list(range(low, high))
-        assert len(held) == round(0.2 * (high - low))
-    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == 20
+        for label in range(3):
+            count = int((mine.y == label).sum() + (held.y == label).sum())
+            assert (held.y == label).sum() == max(round(0.2 * count), 1), "a fifth of each class"
+    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == sum(len(load_npz(path, "test")) for path in paths)
 
 
 def test_what_was_said_last_is_for_testing(tmp_path: Path) -> None:
@@ -73,6 +76,20 @@ def test_labels_that_are_no_classes_can_be_parted_at_random(tmp_path: Path) -> N
         divide(spec(source=str(tmp_path / "all.npz"), partition={"classes": 2}), 4, 1)
 
 
+@pytest.mark.parametrize("words", [{"classes": 1}, {"kind": "dirichlet"}, {"labels": 2}, {"kind": "imbalance"}])
+def test_an_empty_class_is_refused_by_schemes_that_part_by_class(tmp_path: Path, words: dict[str, Any]) -> None:
+    np.savez(tmp_path / "all.npz", x=np.arange(90.0), y=np.array([0, 1, 3])[np.arange(90) % 3])
+    with pytest.raises(InvalidData, match="class 2 is empty: labels run from 0 to 3"):
+        divide(spec(source=str(tmp_path / "all.npz"), partition=words), 3, 1)
+    assert divide(spec(source=str(tmp_path / "all.npz")), 3, 1).names == ("0", "1", "3")
+
+
+def test_a_named_class_without_examples_is_empty_too(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", "", train=9, test=0)
+    with pytest.raises(InvalidData, match=r"class 9 \(9\) is empty"):
+        divide(spec(source="mnist", partition={"classes": 3}), 3, 1, tmp_path)
+
+
 def test_a_scheme_may_change_the_pictures(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(0, 256, (80, 3, 2, 2)).astype(np.uint8)
@@ -96,10 +113,17 @@ def test_a_partition_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "site-1.npz").read_bytes() != (tmp_path / "three" / "site-1.npz").read_bytes()
 
 
+def test_a_record_with_many_parameters_can_be_described(tmp_path: Path) -> None:
+    words = ("--kind", "dirichlet", "--set", "moves.stop_band=[1.05,1.2]", "--set", "moves.search=10")
+    cli("partition", "digits", *words, "--out", str(tmp_path / "out"))
+    assert "stop_band=[1.05, 1.2]" in cli("describe", str(tmp_path / "out")).output
+
+
 def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
     cli("partition", "digits", "--sizes", "skewed", "--sites", "6", "--folds", "3", "--out", str(tmp_path / "out"))
     record = json.loads((tmp_path / "out" / "partition.json").read_text())
     assert (record["source"], record["seed"], record["scheme"]["kind"]) == ("digits", 1990, "metis")
+    assert (record["test_share"], record["label"]) == (None, None)
     assert np.array(record["matrix"]).sum(axis=1).tolist() == [site["examples"] for site in record["sites"]]
     assert all(len(site["blake3"]) == 64 for site in record["sites"])
     assert [fold["test"] for fold in record["folds"]] != []
@@ -117,6 +141,13 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
     shown = cli("describe", str(out)).output
     assert "digits: non-iid-l, labels 4, seed 1990" in shown
     assert "C-score     1.200" in shown
+    site = out / "site-1.npz"
+    before = site.read_bytes()
+    site.write_bytes((out / "site-2.npz").read_bytes())
+    assert "site-1.npz: not the file that partition.json describes" in cli("describe", str(out), code=2).output
+    site.unlink()
+    assert cli("describe", str(out)).output == shown, "files that have gone to their sites are not missed"
+    site.write_bytes(before)
     (out / "partition.json").unlink()
     assert json.loads(cli("describe", str(out), "--json").output)["matrix"] == told["matrix"]
     assert "no partition.json and no .npz files" in cli("describe", str(tmp_path / "no"), code=2).output

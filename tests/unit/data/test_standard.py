@@ -53,6 +53,18 @@ def test_with_one_site_local_and_global_are_the_same() -> None:
     assert (one.x == other.x).all()
 
 
+def test_a_column_that_never_changes_becomes_0_however_many_rows_there_are() -> None:
+    parts = [np.tile([0.1, 1.0], (rows, 1)) for rows in (3, 1000, 70_000)]
+    for part in parts:
+        part[::2, 1] = -1
+    found = pooled([profile(part, None) for part in parts])
+    assert (found.mean[0], found.deviation[0]) == (0.1, 1)
+    for part in parts:
+        held = Examples(part, np.zeros(len(part)))
+        for standard in (Standard(kind="local"), found):
+            assert not standardised(held, standard).x[:, 0].any()
+
+
 def test_only_the_first_columns_are_touched() -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     held = standardised(Examples(x, np.zeros(4)), pooled([profile(x, 2)]))
