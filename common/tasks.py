@@ -7,9 +7,10 @@ import numpy as np
 from blake3 import blake3
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
+METRICS = 100  # of an app's own; the history keeps them for every version
 
 
 class Value(BaseModel):
@@ -185,7 +186,14 @@ class Evaluation(Value):
     confusion: tuple[
         tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...], ...
     ] = ()  # row = true class; empty for regression
-    metrics: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = Field({}, max_length=METRICS)
+
+    @model_validator(mode="after")
+    def _metrics_have_names(self) -> "Evaluation":
+        for name in self.metrics:
+            if not NAME.fullmatch(name) or name in ("loss", "accuracy"):  # those two come from the sums
+                raise ValueError(f"{name[:64]!r} is no name for a metric of an app")
+        return self
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> "Evaluation":

@@ -26,6 +26,7 @@ LOG = JobId("audit")  # no job can have this id
 MARK_EVERY = 500  # records; a start reads at most so many
 QUIET = 60.0  # seconds in which the same refusal is recorded once
 MOVES = 10  # comings and goings of one daemon that are recorded in that time
+REFUSALS = 30  # different refusals of one caller that are recorded in that time: callers choose much of the words
 REMEMBERED = 1000  # different things that happened lately
 WAITING = 10_000  # notes that are not written yet; what callers cause beyond that is not recorded
 
@@ -114,8 +115,8 @@ class Audit:
         await done
 
     def refused(self, who: str, about: str, why: str) -> None:
-        """Record a refusal; the same one again within a minute is only counted."""
-        if self._seldom((who, about, why), 1):
+        """Record a refusal; the same one again within a minute, or many different ones, are only counted."""
+        if self._seldom((who, about, why), 1) and self._seldom((who, "refused", ""), REFUSALS):
             log.warning("%s: %s refused: %s", who, about, why)
             self._note_if_room(who, "refused", about, why)
 
@@ -130,7 +131,9 @@ class Audit:
         since, count = self._recent.pop(key, (now, 0))
         if now - since >= QUIET:
             if count > most:
-                self._note_if_room(key[0], "silenced", key[1], f"{count - most} more in a minute: {key[2]}")
+                self._note_if_room(
+                    key[0], "silenced", key[1], f"{count - most} more in a minute: {key[2]}".rstrip(": ")
+                )
             since, count = now, 0
         while len(self._recent) >= REMEMBERED:
             self._recent.pop(next(iter(self._recent)))

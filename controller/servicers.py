@@ -77,11 +77,10 @@ class FleetServicer:
         if isinstance(message, CancelTask):
             return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
         machine = self._federation.runner(message.job).machine
-        pace = machine.rule.pace
         terms = Terms(
             operator=machine.spec.operator,
             sites=machine.spec.sites.min,
-            redistributes=pace.kind == "redistribute" or "redistribute" in pace.provides,
+            redistributes=machine.rule.redistributes,
         )
         return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
 

@@ -14,12 +14,13 @@ from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.common.tasks import Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
+from tests.unit import appraised  # noqa: F401 - registers a weigher
 
 CODE = grpc.StatusCode
 QUICK = Limits(calls=50, counted=4, patience=1.0, silence=1.0)
@@ -108,6 +109,24 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
             assert "not allowed there" in runner.machine.state.reason
         else:
             assert code is CODE.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("weigh", ["examples", "appraised"])
+async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their_models(
+    served: Served, weigh: str
+) -> None:
+    told = asyncio.Queue[Task]()
+
+    async def listen(site: LightSite, task: Task) -> None:
+        told.put_nowait(task)
+        await site.do(task)
+
+    site = LightSite(served.address, "a", answer=listen)
+    async with site.attending(), LightSite(served.address, "b").attending():
+        spec = job(weigh={"kind": weigh}, sites={"min": 2}).model_copy(update={"operator": "alice"})
+        await served.federation.submit(spec, None, nothing())
+        terms = (await told.get()).terms
+    assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "appraised")
 
 
 # Manifests.
@@ -384,6 +403,26 @@ async def test_text_from_sites_cannot_forge_lines_or_steer_terminals(served: Ser
         assert text.isprintable()
     holding.set()
     await of.close()
+
+
+@pytest.mark.parametrize("metrics", [{"\x1b[2J": 1.0}, {"accuracy": 1.0}, {f"m{i}": 1.0 for i in range(101)}])
+async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: dict[str, float]) -> None:
+    answered = asyncio.Event()
+
+    async def lie(site: LightSite, task: Task) -> None:
+        report = fleet_pb2.TaskReport(site=site.name, task=task.id)
+        report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=1, loss_sum=1.0, metrics=metrics))
+        code, _ = await status(site.attendance.stub.Report(report))
+        assert code is CODE.INVALID_ARGUMENT
+        answered.set()
+
+    evaluator = LightSite(served.address, "b", role="evaluator", answer=lie)
+    async with LightSite(served.address, "a").attending(), evaluator.attending():
+        runner = await served.federation.submit(job(), None, nothing())
+        async with asyncio.timeout(20):
+            await answered.wait()
+            await ended(runner)
+    assert not any(record.metrics() for record in runner.machine.state.history)
 
 
 async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
@@ -15,10 +16,11 @@ from hansa.common.clock import SystemClock
 from hansa.common.errors import Forbidden
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.controller.audit import LOG, Audit, AuditRecord, check_records, read_records
+from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
 from hansa.controller.backends import opened
 from hansa.controller.workers import Workers
-from tests.consortium import Consortium
+from hansa.protos import fleet_pb2, operator_pb2
+from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, serving
 
@@ -89,6 +91,20 @@ async def test_nobody_can_flood_it(tmp_path: Path) -> None:
         assert not list(check_records(held.journal))
         workers.close()
     assert found == {"refused": 3, "joined": 30, "silenced": 4}
+
+
+async def test_nobody_can_flood_it_with_refusals_that_differ(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
+        evil = fleet(channel(served.address, pki.issue("learner", "evil")))
+        for number in range(3 * REFUSALS):
+            with pytest.raises(grpc.aio.AioRpcError, match="cannot act as"):
+                await evil.Report(fleet_pb2.TaskReport(site=f"site-{number}", task="j-1"))
+        other = operators(channel(served.address, pki.issue("learner", "b")))
+        with pytest.raises(grpc.aio.AioRpcError, match="may not call"):
+            await other.List(operator_pb2.ListRequest())
+    found = Counter(record.who for record in lines(tmp_path / "state") if record.what == "refused")
+    assert found == {"learner evil": REFUSALS, "learner b": 1}
 
 
 class Turned(SystemClock):
