@@ -287,7 +287,7 @@ async def test_an_update_counts_once_however_often_it_is_sent(served: Served) ->
         assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.OK
         again = await stub.Offer(request)  # a replay gets the receipt it got before
         assert again.receipt.task == task.id
-        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.FAILED_PRECONDITION
+        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.ABORTED  # nobody waits for it
         other, _ = offered(task, 9.0)
         assert (await stub.Offer(other)).receipt.digest == again.receipt.digest  # nor can it be exchanged
         receipts = [entry for entry in served.federation._journal.entries(runner.id) if task.id in entry.receipt]
@@ -307,6 +307,37 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
         assert (code, str(FRAME) in text) == (CODE.RESOURCE_EXHAUSTED, True)
         code, text = await upload(stub, task, frames_of(payload.tobytes(), payload.tobytes()))
         assert (code, "more than" in text) == (CODE.DATA_LOSS, True)
+
+
+async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    big = small_spec(rows=1 << 20)  # more than a connection holds
+    async with serving(tmp_path, limits=Limits(counted=100)) as served:
+        async with LightSite(served.address, "a", answer=only_init, spec=big).attending() as evil:
+            _, task = await training(served, sites={"min": 1, "names": ["a"]})
+            request = fleet_pb2.FetchRequest(site="a", model=getattr(task.work, "model", ""))
+            calls = [evil.attendance.stub.Fetch(request) for _ in range(100)]
+            for call in calls:
+                await anext(aiter(call))
+            async with LightSite(served.address, "b").attending():
+                runner = await served.federation.submit(job(sites={"min": 1, "names": ["b"]}), None, nothing())
+                async with asyncio.timeout(5):  # each of the hundred would have a place for half a second
+                    await ended(runner)
+            for call in calls:
+                call.cancel()
+
+
+async def test_downloads_that_nobody_reads_are_few(served: Served) -> None:
+    big = small_spec(rows=1 << 20)  # more than a connection holds
+    async with LightSite(served.address, "a", answer=only_init, spec=big).attending() as site:
+        _, task = await training(served)
+        request = fleet_pb2.FetchRequest(site="a", model=getattr(task.work, "model", ""))
+        calls = [site.attendance.stub.Fetch(request) for _ in range(QUICK.counted)]
+        for call in calls:
+            await anext(aiter(call))
+        code, text = await status(anext(aiter(site.attendance.stub.Fetch(request))))
+        assert (code, f"{QUICK.counted} downloads" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        for call in calls:
+            call.cancel()
 
 
 async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
