@@ -10,6 +10,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
+STEPS = 1 << 32  # of the optimizer, in one task
 METRICS = 100  # of an app's own; the history keeps them for every version
 
 
@@ -149,13 +150,13 @@ class Task(Value):
 
 
 class UpdateFacts(Value):
-    """What a learner knows of its update besides the tensors."""
+    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
 
-    n_train: int = Field(ge=0)
-    n_used: int = Field(ge=0)
-    steps: int = Field(ge=0)
-    epochs: float = Field(ge=0)
-    seconds: float = Field(ge=0)
+    n_train: int = Field(ge=0, lt=1 << 53)
+    n_used: int = Field(ge=0, lt=1 << 53)
+    steps: int = Field(ge=0, le=STEPS)
+    epochs: float = Field(ge=0, le=1e9)
+    seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
 
 

@@ -57,7 +57,7 @@ class MetricsServer(ThreadingWSGIServer):
             return
         with self._fresh(self.tls).wrap_socket(request, server_side=True) as secured:
             self._require_allowed(self.tls, secured)
-            super().finish_request(secured, client_address)  # type: ignore[arg-type]
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write a line, where the standard library writes a traceback to standard error."""

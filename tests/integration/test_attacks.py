@@ -14,7 +14,7 @@ from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import Task, Terms, Train, UpdateFacts
+from hansa.common.tasks import STEPS, Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
@@ -293,6 +293,34 @@ async def test_an_update_counts_once_however_often_it_is_sent(served: Served) ->
         receipts = [entry for entry in served.federation._journal.entries(runner.id) if task.id in entry.receipt]
         updates = [entry for entry in receipts if json.loads(entry.event)["kind"] == "update"]
         assert len(updates) == 1
+
+
+@pytest.mark.parametrize(
+    "facts", [{"steps": (1 << 64) - 1}, {"n_train": 1 << 63}, {"seconds": 1e300}, {"epochs": 1e300}]
+)
+async def test_absurd_facts_are_refused(served: Served, facts: dict[str, Any]) -> None:
+    async with LightSite(served.address, "a", answer=only_init).attending() as site:
+        _, task = await training(served)
+        request, _ = offered(task)
+        for name, value in facts.items():
+            setattr(request.facts, name, value)
+        code, text = await status(site.attendance.stub.Offer(request))
+        assert (code, "facts make no sense" in text) == (CODE.INVALID_ARGUMENT, True)
+
+
+async def test_facts_at_their_limits_disturb_nobody(served: Served) -> None:
+    async def boast(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            await site.send(task, filled(site.spec, 1.0), steps=STEPS, epochs=1e-300, seconds=1e9, n_train=1)
+        else:
+            await site.do(task)
+
+    async with LightSite(served.address, "a", answer=boast).attending(), LightSite(served.address, "b").attending():
+        pace = {"kind": "semisync", "rounds": 3}
+        runner = await served.federation.submit(job(pace=pace, sites={"min": 2}), None, nothing())
+        async with asyncio.timeout(20):
+            await ended(runner)
+        assert runner.machine.state.status == "completed"
 
 
 async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
