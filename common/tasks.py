@@ -7,9 +7,11 @@ import numpy as np
 from blake3 import blake3
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
+STEPS = 1 << 32  # of the optimizer, in one task
+METRICS = 100  # of an app's own; the history keeps them for every version
 
 
 class Value(BaseModel):
@@ -148,13 +150,13 @@ class Task(Value):
 
 
 class UpdateFacts(Value):
-    """What a learner knows of its update besides the tensors."""
+    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
 
-    n_train: int = Field(ge=0)
-    n_used: int = Field(ge=0)
-    steps: int = Field(ge=0)
-    epochs: float = Field(ge=0)
-    seconds: float = Field(ge=0)
+    n_train: int = Field(ge=0, lt=1 << 53)
+    n_used: int = Field(ge=0, lt=1 << 53)
+    steps: int = Field(ge=0, le=STEPS)
+    epochs: float = Field(ge=0, le=1e9)
+    seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
 
 
@@ -185,7 +187,14 @@ class Evaluation(Value):
     confusion: tuple[
         tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...], ...
     ] = ()  # row = true class; empty for regression
-    metrics: Mapping[str, float] = {}
+    metrics: Mapping[str, float] = Field({}, max_length=METRICS)
+
+    @model_validator(mode="after")
+    def _metrics_have_names(self) -> "Evaluation":
+        for name in self.metrics:
+            if not NAME.fullmatch(name) or name in ("loss", "accuracy"):  # those two come from the sums
+                raise ValueError(f"{name[:64]!r} is no name for a metric of an app")
+        return self
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> "Evaluation":

@@ -1,13 +1,15 @@
 """The audit log: who submitted, cancelled, joined, left, was refused. A chain of hashes beside the jobs' journals.
 
-Every record holds the hash of the one before. A record about a job's end also holds the hash of the job's newest
-receipt, so that the jobs' own chains hang on this one: nothing in the middle of either can be changed unseen.
+Every record holds the hash of the one before. A record about a job's submission also holds the digest of the job as it
+was submitted; one about its end the hash of the job's newest receipt and the digest of its whole journal, so that the
+jobs hang on this chain. Whoever knows a later head sees every change to what is before it. There is no key: an owner of
+the disk can write a new chain, and only a head that is kept elsewhere shows it.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from blake3 import blake3
@@ -18,7 +20,7 @@ from hansa.common.ids import JobId
 from hansa.common.tasks import Receipt, Value
 from hansa.common.words import plain
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal import Entry, Journal
+from hansa.controller.journal import Entry, JobRecord, Journal
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ LOG = JobId("audit")  # no job can have this id
 MARK_EVERY = 500  # records; a start reads at most so many
 QUIET = 60.0  # seconds in which the same refusal is recorded once
 MOVES = 10  # comings and goings of one daemon that are recorded in that time
+REFUSALS = 30  # different refusals of one caller that are recorded in that time: callers choose much of the words
 REMEMBERED = 1000  # different things that happened lately
 WAITING = 10_000  # notes that are not written yet; what callers cause beyond that is not recorded
 
@@ -42,12 +45,13 @@ class AuditRecord(Value):
     about: str  # a job, a daemon, an RPC
     why: str = ""
     receipt: str = ""  # hash of the job's newest receipt
+    digest: str = ""  # of the job as it was submitted, or of its journal at its end
     previous: str
     hash: str = ""
 
     def sealed(self) -> "AuditRecord":
         """Return the record with its hash."""
-        text = self.model_dump_json(exclude={"hash"})
+        text = self.model_dump_json(exclude={"hash"} if self.digest else {"hash", "digest"})
         return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})
 
 
@@ -103,19 +107,19 @@ class Audit:
             mark = Snapshot(record.sequence, record.hash, {})
             await self._workers.journal(self._journal.save_snapshot, LOG, mark)
 
-    def note(self, who: str, what: What, about: str, why: str = "", receipt: str = "") -> None:
+    def note(self, who: str, what: What, about: str, why: str = "", receipt: str = "", digest: str = "") -> None:
         """Queue a record."""
-        self._queue.put_nowait((_words(who, what, about, why, receipt), None))
+        self._queue.put_nowait((_words(who, what, about, why) | {"receipt": receipt, "digest": digest}, None))
 
-    async def record(self, who: str, what: What, about: str, why: str = "") -> None:
+    async def record(self, who: str, what: What, about: str, why: str = "", digest: str = "") -> None:
         """Return when a record is durable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((_words(who, what, about, why), done))
+        self._queue.put_nowait((_words(who, what, about, why) | {"digest": digest}, done))
         await done
 
     def refused(self, who: str, about: str, why: str) -> None:
-        """Record a refusal; the same one again within a minute is only counted."""
-        if self._seldom((who, about, why), 1):
+        """Record a refusal; the same one again within a minute, or many different ones, are only counted."""
+        if self._seldom((who, about, why), 1) and self._seldom((who, "refused", ""), REFUSALS):
             log.warning("%s: %s refused: %s", who, about, why)
             self._note_if_room(who, "refused", about, why)
 
@@ -130,7 +134,9 @@ class Audit:
         since, count = self._recent.pop(key, (now, 0))
         if now - since >= QUIET:
             if count > most:
-                self._note_if_room(key[0], "silenced", key[1], f"{count - most} more in a minute: {key[2]}")
+                self._note_if_room(
+                    key[0], "silenced", key[1], f"{count - most} more in a minute: {key[2]}".rstrip(": ")
+                )
             since, count = now, 0
         while len(self._recent) >= REMEMBERED:
             self._recent.pop(next(iter(self._recent)))
@@ -142,8 +148,16 @@ class Audit:
             self.note(who, what, about, why)
 
 
-def _words(who: str, what: What, about: str, why: str, receipt: str = "") -> dict[str, str]:
-    return {"who": plain(who, 200), "what": what, "about": plain(about, 200), "why": plain(why), "receipt": receipt}
+def _words(who: str, what: What, about: str, why: str) -> dict[str, str]:
+    return {"who": plain(who, 200), "what": what, "about": plain(about, 200), "why": plain(why)}
+
+
+def digest_of(spec: str, entries: Iterable[Entry] = ()) -> str:
+    """Return the digest of a job as it was submitted and of everything that happened to it."""
+    hasher = blake3()
+    for text in (spec, *(part for entry in entries for part in (str(entry.sequence), entry.event, entry.receipt))):
+        hasher.update(b"%d:%s" % (len(text.encode()), text.encode()))
+    return hasher.hexdigest()
 
 
 def read_records(journal: Journal) -> list[AuditRecord]:
@@ -160,6 +174,7 @@ def read_records(journal: Journal) -> list[AuditRecord]:
 def check_records(journal: Journal) -> Iterator[str]:
     """Yield everything that is wrong with the log: gaps, changes, receipts that are not in their jobs' journals."""
     head, sequence = "", 0
+    specs = {held.id: held.spec for held in journal.jobs()}
     for entry in journal.entries(LOG):
         sequence += 1
         try:
@@ -177,7 +192,27 @@ def check_records(journal: Journal) -> Iterator[str]:
             yield f"record {sequence}: it was changed"
         if record.receipt and record.receipt not in _receipts(journal.entries(JobId(record.about))):
             yield f"record {sequence}: job {record.about} has lost the receipt {record.receipt[:16]}…"
+        if record.digest:
+            yield from _check_job(journal, record, specs)
         head = record.hash
+
+
+def check_job(journal: Journal, job: JobRecord) -> Iterator[str]:
+    """Yield where a job is not what the log says it was."""
+    for record in read_records(journal):
+        if record.about == job.id and record.digest:
+            yield from _check_job(journal, record, {job.id: job.spec})
+
+
+def _check_job(journal: Journal, record: AuditRecord, specs: Mapping[JobId, str]) -> Iterator[str]:
+    """Yield what is wrong with the job that a record is about."""
+    job = JobId(record.about)
+    if job not in specs:
+        yield f"record {record.sequence}: job {job} is gone, or its submission was interrupted"
+    elif record.what == "submitted" and digest_of(specs[job]) != record.digest:
+        yield f"record {record.sequence}: job {job} is not the one that was submitted"
+    elif record.what == "ended" and digest_of(specs[job], journal.entries(job)) != record.digest:
+        yield f"record {record.sequence}: the journal of job {job} was changed after its end"
 
 
 def _receipts(entries: Iterable[Entry]) -> set[str]:

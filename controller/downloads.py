@@ -27,15 +27,15 @@ class Downloads:
         self._room = min(HOT, memory // 8)
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
 
-    async def send(self, key: ModelKey, held: set[bytes]) -> AsyncIterator[bytes]:
-        """Yield a model's header and the frames of the tensors that are not held."""
+    async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncIterator[bytes]:
+        """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn."""
         model = await self._workers.io(self._store.open, key)
         try:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
             header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
             yield header.SerializeToString()
             whole = len(sent) == len(model.manifest.digests)
-            async with self._gate.passing() as place:
+            async with self._gate.passing(who) as place:
                 async for batch in self._whole(model) if whole else self._part(model, sent):
                     for frame in batch:
                         await place.moved()

@@ -12,7 +12,7 @@ from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
-from hansa.controller.audit import Audit
+from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
@@ -99,8 +99,10 @@ class Federation:
         rule = compose(spec)
         spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
-        await self.audit.record(who, "submitted", job, f"{spec.name}: rule {spec.rule}, app {spec.app}")
-        await self.workers.journal(self._journal.create, JobRecord(job, spec.model_dump_json(), now))
+        record = JobRecord(job, spec.model_dump_json(), now)
+        words = f"{spec.name}: rule {spec.rule}, app {spec.app}"
+        await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
+        await self.workers.journal(self._journal.create, record)
         runner = JobRunner(Machine(job, spec, rule, now), self)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
@@ -173,15 +175,28 @@ class Federation:
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
         self._runners[runner.id] = runner
         if not runner.machine.ended:
-            run = self._tasks.create_task(runner.run(effects))
+            run = self._tasks.create_task(self._run(runner, effects))
             self._runs.append(run)
-            run.add_done_callback(lambda done: self._ended(runner, done))
+            run.add_done_callback(self._runs.remove)
 
-    def _ended(self, runner: JobRunner, run: "asyncio.Task[None]") -> None:
-        self._runs.remove(run)
-        state = runner.machine.state
-        if runner.machine.ended:
-            self.audit.note("controller", "ended", runner.id, f"{state.status}: {state.reason}", state.chain)
+    async def _run(self, runner: JobRunner, effects: list[Effect]) -> None:
+        """Run a job and record its end, with the digest of its journal unless there is no time for it."""
+        digest = ""
+        try:
+            await runner.run(effects)
+            digest = await self.workers.journal(self._digest, runner.id)
+        except Exception:  # a journal that cannot be read must not end the other jobs
+            log.exception("job %s: its journal cannot be read for the audit log", runner.id)
+        finally:
+            state = runner.machine.state
+            if runner.machine.ended:
+                self.audit.note(
+                    "controller", "ended", runner.id, f"{state.status}: {state.reason}", state.chain, digest
+                )
+
+    def _digest(self, job: JobId) -> str:
+        spec = next(record.spec for record in self._journal.jobs() if record.id == job)
+        return digest_of(spec, self._journal.entries(job))
 
     def runner(self, job: JobId) -> JobRunner:
         """Return a job by its id."""

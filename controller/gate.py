@@ -2,16 +2,26 @@
 
 What takes memory is a transfer whose frames come faster than they are worked on. One over a slow link hardly takes
 any, so it goes on without a place: a hundred slow sites are served at once, four fast ones in turn with the others.
+Nobody has more than one place at a time: whoever asks for many waits in a line of their own.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 SLOW = 0.5  # seconds without a frame after which a transfer gives its place to others
 PLACE = 64 << 20  # of the memory budget, for each place at a gate
 FEWEST, MOST = 2, max(4, 2 * (os.cpu_count() or 1))  # more at once do not move more bytes
+
+
+@dataclass
+class _Line:
+    """The transfers of one site or operator: one has a place or waits for one, the others wait for it."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    length: int = 0
 
 
 class Gate:
@@ -19,27 +29,54 @@ class Gate:
 
     def __init__(self, memory: int) -> None:
         self._places = asyncio.Semaphore(max(FEWEST, min(MOST, memory // PLACE)))
+        self._lines: dict[str, _Line] = {}
 
-    async def enter(self) -> "Place":
+    async def enter(self, who: str) -> "Place":
         """Wait for a place; whoever enters must leave."""
-        await self._places.acquire()
-        return Place(self._places)
+        await self.take(who)
+        return Place(self, who)
 
     @asynccontextmanager
-    async def passing(self) -> AsyncIterator["Place"]:
+    async def passing(self, who: str) -> AsyncIterator["Place"]:
         """Wait for a place and hold it while frames move."""
-        place = await self.enter()
+        place = await self.enter(who)
         try:
             yield place
         finally:
             place.leave()
 
+    async def take(self, who: str) -> None:
+        """Wait for our turn among our own, then for a place."""
+        line = self._lines.setdefault(who, _Line())
+        line.length += 1
+        try:
+            await line.turn.acquire()
+            try:
+                await self._places.acquire()
+            except BaseException:
+                line.turn.release()
+                raise
+        except BaseException:
+            self._shorten(who)
+            raise
+
+    def give_back(self, who: str) -> None:
+        """Let the next of our own wait for a place, and the next of all have one."""
+        self._places.release()
+        self._lines[who].turn.release()
+        self._shorten(who)
+
+    def _shorten(self, who: str) -> None:
+        self._lines[who].length -= 1
+        if not self._lines[who].length:
+            del self._lines[who]
+
 
 class Place:
     """A transfer's place at the gate: lost while the other side is slow, taken again when it is fast."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, gate: Gate, who: str) -> None:
+        self._gate, self._who = gate, who
         self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
@@ -56,7 +93,7 @@ class Place:
         pause = self._loop.time() - self._moved
         self._moved = self._loop.time()
         if not self._held and pause < SLOW:
-            await self._places.acquire()
+            await self._gate.take(self._who)
             self._held = True
             self._moved = self._loop.time()
             self._timer = self._loop.call_later(SLOW, self._look)
@@ -66,7 +103,7 @@ class Place:
         if self._held:
             self._held = False
             self._timer.cancel()
-            self._places.release()
+            self._gate.give_back(self._who)
 
     def _look(self) -> None:
         if self.working():

@@ -82,7 +82,7 @@ class Intake:
     async def _enter_gate(self, upload: _Upload) -> Place:
         """Give an upload a place at the gate, unless it has one."""
         if upload.place is None or not upload.place.held:
-            upload.place = await self._federation.uploads.enter()
+            upload.place = await self._federation.uploads.enter(upload.task.site)
         return upload.place
 
     async def receive(self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]) -> Receipt:

@@ -1,7 +1,7 @@
 """Numbers for Prometheus: `--metrics HOST:PORT`.
 
 A scrape is answered on a thread of its own; the event loop, which owns all state, is asked for a snapshot. On loopback
-the numbers are served plainly; elsewhere only over TLS, to bearers of a certificate of our authority.
+the numbers are served plainly; elsewhere only over TLS, to operators and controllers.
 """
 
 import asyncio
@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from threading import Thread
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hansa import __version__
 from hansa.common.errors import InvalidInput, Taken
-from hansa.common.pki import files
 from hansa.common.rpc.channel import is_loopback, parse_address
+from hansa.common.rpc.tls import ServerTls
 from hansa.controller.federation import Federation
+from hansa.controller.metrics_server import bound
 from hansa.controller.runner import JobRunner
 
 PATIENCE = 5.0  # seconds for the event loop to answer
@@ -138,26 +138,21 @@ def _gauge(name: str, text: str, values: Mapping[tuple[str, ...], int], labels: 
 
 
 @contextmanager
-def serving_metrics(listen: str, federation: Federation, times: TaskTimes, tls: Path | None) -> Iterator[str]:
+def serving_metrics(listen: str, federation: Federation, times: TaskTimes, tls: ServerTls | None) -> Iterator[str]:
     """Serve the numbers while the block lasts; yield the address."""
     host, _, port = parse_address(listen).rpartition(":")
-    secured: dict[str, Any] = {}
-    if not is_loopback(listen):
-        if tls is None:
-            raise InvalidInput(f"--metrics {listen} can be reached from other machines: give --tls, or use 127.0.0.1")
-        secured = {
-            "certfile": str(tls / files.CERTIFICATE),
-            "keyfile": str(tls / files.KEY),
-            "client_cafile": str(tls / files.CA),
-            "client_auth_required": True,
-        }
+    local = is_loopback(listen)
+    if not local and tls is None:
+        raise InvalidInput(f"--metrics {listen} can be reached from other machines: give --tls, or use 127.0.0.1")
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(FederationCollector(federation, times, asyncio.get_running_loop()))
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry, **secured)
+        server = bound(host.strip("[]"), int(port), make_wsgi_app(registry), None if local else tls)
     except OSError as error:
         raise Taken(f"--metrics {listen}: {error.strerror}") from None
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield f"{host}:{server.server_port}"
     finally:

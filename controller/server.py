@@ -72,7 +72,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             times = TaskTimes()
             _offer(server, federation, options, address, times)
             if options.metrics:
-                listening = serving_metrics(options.metrics, federation, times, options.tls)
+                listening = serving_metrics(options.metrics, federation, times, tls)
                 log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
             gc.freeze()  # what start-up made stays: collections need not look at it

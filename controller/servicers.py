@@ -77,11 +77,10 @@ class FleetServicer:
         if isinstance(message, CancelTask):
             return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
         machine = self._federation.runner(message.job).machine
-        pace = machine.rule.pace
         terms = Terms(
             operator=machine.spec.operator,
             sites=machine.spec.sites.min,
-            redistributes=pace.kind == "redistribute" or "redistribute" in pace.provides,
+            redistributes=machine.rule.redistributes,
         )
         return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
 
@@ -140,8 +139,9 @@ class FleetServicer:
         runner = self._federation.runner(JobId(key.partition("/")[0]))
         if not any(getattr(task.work, "model", None) == key for task in runner.machine.tasks_of(site)):
             raise Stale(f"no open task of {site} needs model {key}")
+        who = str(caller_of(context) or site)
         try:
-            async for message in self._federation.downloads.send(key, set(request.held)):
+            async for message in self._federation.downloads.send(key, set(request.held), who):
                 runner.bytes_down += len(message)
                 yield message
         except StoreFailed as error:
@@ -258,7 +258,7 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in self._federation.downloads.send(key, set()):
+        async for message in self._federation.downloads.send(key, set(), _operator(context)[1]):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:

@@ -1,7 +1,8 @@
 """Verification of a job offline: do journal, receipts and stored models agree?
 
 Every event is replayed through the engine, which yields the receipts that must be in the journal. Stored models are
-read byte by byte against their digests, and the newest community model is computed again from its updates.
+read byte by byte against their digests, and the newest community model is computed again from its updates. What no
+receipt speaks of (the job's own words, metrics, times) is compared with the digests in the audit log.
 """
 
 import json
@@ -19,6 +20,7 @@ from hansa.common.job import JobSpec
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
+from hansa.controller.audit import check_job
 from hansa.controller.backends import Backends, opened
 from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.community.accumulator import Accumulator
@@ -55,6 +57,7 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         if machine.issued:
             receipts.append(machine.issued)
     findings += _check_models(backends.store, machine, receipts)
+    findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
     return machine, len(receipts), findings
 
 

@@ -74,3 +74,12 @@ def caller_of_pem(pem: bytes) -> Caller:
     except ValueError:
         raise Unproven("the certificate cannot be read") from None
     return read_caller(certificate)
+
+
+def caller_of_der(der: bytes) -> Caller:
+    """Return who a certificate speaks for, from its binary form."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+    except ValueError:
+        raise Unproven("the certificate cannot be read") from None
+    return read_caller(certificate)

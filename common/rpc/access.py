@@ -68,7 +68,7 @@ OPERATOR: frozenset[Role] = frozenset(("operator",))
 
 TABLE: Mapping[str, Access] = {
     "/hansa.v1.Fleet/Attend": Access(SITE, first=FRAME, further=SMALL, silence=None, claim=_enrolled),
-    "/hansa.v1.Fleet/Fetch": Access(SITE, first=4 * FRAME, claim=_site),
+    "/hansa.v1.Fleet/Fetch": Access(SITE, first=4 * FRAME, claim=_site, counted="downloads"),
     "/hansa.v1.Fleet/Offer": Access(LEARNER, first=MESSAGE, claim=_site),
     "/hansa.v1.Fleet/Upload": Access(LEARNER, further=FRAME, claim=_uploader, counted="uploads"),
     "/hansa.v1.Fleet/Report": Access(SITE, first=8 * FRAME, claim=_site),
@@ -77,7 +77,7 @@ TABLE: Mapping[str, Access] = {
     "/hansa.v1.Operator/List": Access(OPERATOR),
     "/hansa.v1.Operator/Watch": Access(OPERATOR),
     "/hansa.v1.Operator/Cancel": Access(OPERATOR),
-    "/hansa.v1.Operator/Model": Access(OPERATOR),
+    "/hansa.v1.Operator/Model": Access(OPERATOR, counted="downloads"),
     "/hansa.v1.Operator/Sites": Access(OPERATOR),
     "/hansa.v1.Operator/Status": Access(OPERATOR),
     "/grpc.health.v1.Health/Check": Access(EVERYBODY),

@@ -3,7 +3,7 @@
 apps = ["/srv/hansa/app.py:app"]    # of those given with --app; not given: all of them
 operators = ["alice"]               # whose jobs may run here; not given: anybody's
 max_epochs = 10                     # in one task
-min_sites = 3                       # a job must need at least so many sites, so that no model is one site's alone
+min_sites = 3                       # a job must start with at least so many; a round may still be merged with fewer
 redistribute = false                # whether other sites may be sent this site's own model (not only the mean)
 """
 

@@ -267,6 +267,12 @@ class Composition:
     policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
 
     @property
+    def redistributes(self) -> bool:
+        """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
+        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
+        return paced or self.weigh.appraises
+
+    @property
     def parts(self) -> dict[str, Part]:
         """All plugins by the point that they fill."""
         filled: dict[str, Part] = {

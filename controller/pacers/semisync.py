@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
+from hansa.common.tasks import STEPS
 from hansa.controller.engine.parts import Action, Ask, Contribution, View
 from hansa.controller.pacers.sync import Sync, SyncState
 
@@ -37,7 +38,8 @@ class SemiSync(Sync):
         assert isinstance(state, SemiSyncState)
         measured = {site: seconds for site, seconds in state.seconds_per_epoch.items() if site in view.sites}
         length = self.periods * max(measured.values(), default=0)
-        steps = {site: max(1, int(length / state.seconds_per_step[site])) for site in sites if site in measured}
+        fits = {site: length / state.seconds_per_step[site] for site in sites if site in measured}
+        steps = {site: max(1, int(min(number, STEPS))) for site, number in fits.items()}  # what sites say may be absurd
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:

@@ -14,12 +14,13 @@ from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.common.tasks import STEPS, Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
+from tests.unit import appraised  # noqa: F401 - registers a weigher
 
 CODE = grpc.StatusCode
 QUICK = Limits(calls=50, counted=4, patience=1.0, silence=1.0)
@@ -108,6 +109,24 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
             assert "not allowed there" in runner.machine.state.reason
         else:
             assert code is CODE.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("weigh", ["examples", "appraised"])
+async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their_models(
+    served: Served, weigh: str
+) -> None:
+    told = asyncio.Queue[Task]()
+
+    async def listen(site: LightSite, task: Task) -> None:
+        told.put_nowait(task)
+        await site.do(task)
+
+    site = LightSite(served.address, "a", answer=listen)
+    async with site.attending(), LightSite(served.address, "b").attending():
+        spec = job(weigh={"kind": weigh}, sites={"min": 2}).model_copy(update={"operator": "alice"})
+        await served.federation.submit(spec, None, nothing())
+        terms = (await told.get()).terms
+    assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "appraised")
 
 
 # Manifests.
@@ -268,12 +287,40 @@ async def test_an_update_counts_once_however_often_it_is_sent(served: Served) ->
         assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.OK
         again = await stub.Offer(request)  # a replay gets the receipt it got before
         assert again.receipt.task == task.id
-        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.FAILED_PRECONDITION
+        assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.ABORTED  # nobody waits for it
         other, _ = offered(task, 9.0)
         assert (await stub.Offer(other)).receipt.digest == again.receipt.digest  # nor can it be exchanged
         receipts = [entry for entry in served.federation._journal.entries(runner.id) if task.id in entry.receipt]
         updates = [entry for entry in receipts if json.loads(entry.event)["kind"] == "update"]
         assert len(updates) == 1
+
+
+@pytest.mark.parametrize(
+    "facts", [{"steps": (1 << 64) - 1}, {"n_train": 1 << 63}, {"seconds": 1e300}, {"epochs": 1e300}]
+)
+async def test_absurd_facts_are_refused(served: Served, facts: dict[str, Any]) -> None:
+    async with LightSite(served.address, "a", answer=only_init).attending() as site:
+        _, task = await training(served)
+        request, _ = offered(task)
+        for name, value in facts.items():
+            setattr(request.facts, name, value)
+        code, text = await status(site.attendance.stub.Offer(request))
+        assert (code, "facts make no sense" in text) == (CODE.INVALID_ARGUMENT, True)
+
+
+async def test_facts_at_their_limits_disturb_nobody(served: Served) -> None:
+    async def boast(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            await site.send(task, filled(site.spec, 1.0), steps=STEPS, epochs=1e-300, seconds=1e9, n_train=1)
+        else:
+            await site.do(task)
+
+    async with LightSite(served.address, "a", answer=boast).attending(), LightSite(served.address, "b").attending():
+        pace = {"kind": "semisync", "rounds": 3}
+        runner = await served.federation.submit(job(pace=pace, sites={"min": 2}), None, nothing())
+        async with asyncio.timeout(20):
+            await ended(runner)
+        assert runner.machine.state.status == "completed"
 
 
 async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
@@ -288,6 +335,37 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
         assert (code, str(FRAME) in text) == (CODE.RESOURCE_EXHAUSTED, True)
         code, text = await upload(stub, task, frames_of(payload.tobytes(), payload.tobytes()))
         assert (code, "more than" in text) == (CODE.DATA_LOSS, True)
+
+
+async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    big = small_spec(rows=1 << 20)  # more than a connection holds
+    async with serving(tmp_path, limits=Limits(counted=100)) as served:
+        async with LightSite(served.address, "a", answer=only_init, spec=big).attending() as evil:
+            _, task = await training(served, sites={"min": 1, "names": ["a"]})
+            request = fleet_pb2.FetchRequest(site="a", model=getattr(task.work, "model", ""))
+            calls = [evil.attendance.stub.Fetch(request) for _ in range(100)]
+            for call in calls:
+                await anext(aiter(call))
+            async with LightSite(served.address, "b").attending():
+                runner = await served.federation.submit(job(sites={"min": 1, "names": ["b"]}), None, nothing())
+                async with asyncio.timeout(5):  # each of the hundred would have a place for half a second
+                    await ended(runner)
+            for call in calls:
+                call.cancel()
+
+
+async def test_downloads_that_nobody_reads_are_few(served: Served) -> None:
+    big = small_spec(rows=1 << 20)  # more than a connection holds
+    async with LightSite(served.address, "a", answer=only_init, spec=big).attending() as site:
+        _, task = await training(served)
+        request = fleet_pb2.FetchRequest(site="a", model=getattr(task.work, "model", ""))
+        calls = [site.attendance.stub.Fetch(request) for _ in range(QUICK.counted)]
+        for call in calls:
+            await anext(aiter(call))
+        code, text = await status(anext(aiter(site.attendance.stub.Fetch(request))))
+        assert (code, f"{QUICK.counted} downloads" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        for call in calls:
+            call.cancel()
 
 
 async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
@@ -384,6 +462,26 @@ async def test_text_from_sites_cannot_forge_lines_or_steer_terminals(served: Ser
         assert text.isprintable()
     holding.set()
     await of.close()
+
+
+@pytest.mark.parametrize("metrics", [{"\x1b[2J": 1.0}, {"accuracy": 1.0}, {f"m{i}": 1.0 for i in range(101)}])
+async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: dict[str, float]) -> None:
+    answered = asyncio.Event()
+
+    async def lie(site: LightSite, task: Task) -> None:
+        report = fleet_pb2.TaskReport(site=site.name, task=task.id)
+        report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=1, loss_sum=1.0, metrics=metrics))
+        code, _ = await status(site.attendance.stub.Report(report))
+        assert code is CODE.INVALID_ARGUMENT
+        answered.set()
+
+    evaluator = LightSite(served.address, "b", role="evaluator", answer=lie)
+    async with LightSite(served.address, "a").attending(), evaluator.attending():
+        runner = await served.federation.submit(job(), None, nothing())
+        async with asyncio.timeout(20):
+            await answered.wait()
+            await ended(runner)
+    assert not any(record.metrics() for record in runner.machine.state.history)
 
 
 async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
@@ -15,10 +17,11 @@ from hansa.common.clock import SystemClock
 from hansa.common.errors import Forbidden
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.controller.audit import LOG, Audit, AuditRecord, check_records, read_records
+from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
 from hansa.controller.backends import opened
 from hansa.controller.workers import Workers
-from tests.consortium import Consortium
+from hansa.protos import fleet_pb2, operator_pb2
+from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, serving
 
@@ -91,6 +94,20 @@ async def test_nobody_can_flood_it(tmp_path: Path) -> None:
     assert found == {"refused": 3, "joined": 30, "silenced": 4}
 
 
+async def test_nobody_can_flood_it_with_refusals_that_differ(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
+        evil = fleet(channel(served.address, pki.issue("learner", "evil")))
+        for number in range(3 * REFUSALS):
+            with pytest.raises(grpc.aio.AioRpcError, match="cannot act as"):
+                await evil.Report(fleet_pb2.TaskReport(site=f"site-{number}", task="j-1"))
+        other = operators(channel(served.address, pki.issue("learner", "b")))
+        with pytest.raises(grpc.aio.AioRpcError, match="may not call"):
+            await other.List(operator_pb2.ListRequest())
+    found = Counter(record.who for record in lines(tmp_path / "state") if record.what == "refused")
+    assert found == {"learner evil": REFUSALS, "learner b": 1}
+
+
 class Turned(SystemClock):
     """A clock that the test turns."""
 
@@ -115,14 +132,14 @@ async def test_it_is_kept_in_redis_with_the_jobs(tmp_path: Path, redis: RedisSer
 
 async def test_changes_are_seen(tmp_path: Path) -> None:
     first = await history(tmp_path / "state", tmp_path / "pki")
-    runner, words = CliRunner(), ["--state", str(tmp_path / "state")]
-    sound = json.loads(runner.invoke(hansa, ["audit", "verify", *words, "--json"]).stdout)
+    runner, where = CliRunner(), ["--state", str(tmp_path / "state")]
+    sound = json.loads(runner.invoke(hansa, ["audit", "verify", *where, "--json"]).stdout)
     assert sound["sound"]
-    shown = runner.invoke(hansa, ["audit", "show", *words]).stdout
+    shown = runner.invoke(hansa, ["audit", "show", *where]).stdout
     assert "operator alice" in shown
 
     def verdict(*more: str) -> str:
-        done = runner.invoke(hansa, ["audit", "verify", *words, *more])
+        done = runner.invoke(hansa, ["audit", "verify", *where, *more])
         assert done.exit_code == 1
         return done.output
 
@@ -137,13 +154,28 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     db.isolation_level = None
     kept = db.execute("select sequence, event from entries where job = ? order by sequence", (LOG,)).fetchall()
     number, event = next((n, e) for n, e in kept if "alice" in e)
+    change = "update jobs set spec = ? where id = ?"
     restore = "update entries set event = ? where job = ? and sequence = ?"
     assert "was changed" in attempt(restore, event.replace("alice", "carol"), LOG, number)
     forged = AuditRecord.model_validate_json(event.replace("alice", "carol")).sealed().model_dump_json()
     assert "does not follow" in attempt(restore, forged, LOG, number)
     db.execute(restore, (event, LOG, number))
-    assert runner.invoke(hansa, ["audit", "verify", *words]).exit_code == 0
+    assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
+    words = db.execute("select spec from jobs where id = ?", (first,)).fetchone()[0]
+    for was, now in (('"operator":"alice"', '"operator":"carol"'), ('"min":1', '"min":3'), ('"seed":1990', '"seed":1')):
+        assert was in words
+        assert "not the one that was submitted" in attempt(change, words.replace(was, now), first)
+    db.execute(change, (words, first))
+    events = db.execute("select sequence, event from entries where job = ? order by sequence", (first,)).fetchall()
+    for sequence, happened in events:  # even what no receipt speaks of
+        altered = re.sub(r'"at":(\d)', r'"at":9\1', happened)
+        assert altered != happened
+        assert "was changed after its end" in attempt(restore, altered, first, sequence)
+        db.execute(restore, (happened, first, sequence))
+    assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
     assert "lost the receipt" in attempt("update entries set receipt = '' where job = ?", first)
+    db.execute("delete from jobs where id = ?", (first,))
+    assert f"job {first} is gone" in verdict()
     db.execute("delete from entries where job = ? and sequence = ?", (LOG, number))
     assert "is missing" in verdict()
     db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))

@@ -82,6 +82,22 @@ async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: P
     assert findings(tmp_path, "", job_id) == []
 
 
+async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path) -> None:
+    job_id = await run_job(tmp_path, "", "fedavg")
+    db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
+    rows: list[tuple[int, str]] = db.execute(
+        "select sequence, event from entries where job = ? order by sequence", (job_id,)
+    ).fetchall()
+    change = "update entries set event = ? where job = ? and sequence = ?"
+    for sequence, text in rows:
+        db.execute(change, (text.replace('"at":', '"at":1'), job_id, sequence))
+        assert findings(tmp_path, "", job_id), (sequence, text)
+        db.execute(change, (text, job_id, sequence))
+    db.execute("update jobs set spec = replace(spec, '\"lr\":0.01', '\"lr\":0.02')")
+    assert [finding.where for finding in findings(tmp_path, "", job_id)] == ["audit log", "audit log"]
+    db.close()
+
+
 async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis: RedisServer) -> None:
     store = f"{redis.url}?prefix=verify"
     job_id = await run_job(tmp_path, store, "async-fedavg")

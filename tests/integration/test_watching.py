@@ -1,6 +1,8 @@
 """Health service and metrics of a controller."""
 
 import asyncio
+import http.client
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hansa.common.errors import Forbidden, InvalidInput, Taken
 from hansa.common.pki import files
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.rpc.tls import ServerTls
 from hansa.common.ui.client import Client, ask_health
 from hansa.controller.metrics import TaskTimes, serving_metrics
 from tests.consortium import Consortium, channel
@@ -93,7 +96,7 @@ async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certifica
             with serving_metrics("0.0.0.0:0", served.federation, TaskTimes(), None):
                 pass
         port = free_port()
-        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), hub):
+        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), ServerTls(hub)):
             url = f"https://127.0.0.1:{port}/metrics"
             context = ssl.create_default_context(cafile=str(alice / files.CA))
             with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
@@ -103,3 +106,44 @@ async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certifica
             with pytest.raises(Taken):
                 with serving_metrics(f"127.0.0.1:{port}", served.federation, TaskTimes(), None):
                     pass
+
+
+async def test_a_stranger_that_says_nothing_holds_up_neither_metrics_nor_the_end(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    hub, alice = pki.issue("controller", "hub"), pki.issue("operator", "alice")
+    async with serving(tmp_path / "state") as served:
+        port = free_port()
+        with socket.socket() as silent, socket.socket() as half:
+            with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), ServerTls(hub)):
+                silent.connect(("127.0.0.1", port))
+                half.connect(("127.0.0.1", port))
+                half.send(b"\x16\x03\x01")
+                found = await asyncio.to_thread(scrape, f"https://127.0.0.1:{port}/metrics", shown(alice))
+                assert "hansa_store_usable" in found
+                start = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - start < 5
+
+
+async def test_metrics_are_not_for_sites_nor_for_those_who_were_revoked(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    hub, alice, learner = pki.issue("controller", "hub"), pki.issue("operator", "alice"), pki.issue("learner", "a")
+    async with serving(tmp_path / "state") as served:
+        port, tls = free_port(), ServerTls(hub)
+        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), tls):
+            url = f"https://127.0.0.1:{port}/metrics"
+            assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, shown(alice))
+            pki.revoke(alice)
+            pki.hand_on_revoked(hub)
+            tls.refresh_revoked()
+            for folder in (alice, learner):
+                with pytest.raises((OSError, http.client.HTTPException)):
+                    await asyncio.to_thread(scrape, url, shown(folder))
+            pki.issue("controller", "hub")  # a renewed certificate is in use at once
+            bob = pki.issue("operator", "bob")
+            assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, shown(bob))
+
+
+def shown(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / files.CA))
+    context.load_cert_chain(folder / files.CERTIFICATE, folder / files.KEY)
+    return context

@@ -12,6 +12,7 @@ from hansa.common.errors import InvalidInput, Rejected
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
+    STEPS,
     Evaluate,
     Evaluation,
     Failure,
@@ -32,6 +33,7 @@ from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
 COUNTS = st.integers(0, (1 << 63) - 1)
+EXAMPLES = st.integers(0, (1 << 53) - 1)
 NUMBERS = st.floats(allow_nan=False)
 
 
@@ -159,7 +161,7 @@ def test_a_task_with_an_optimizer_nobody_knows_is_refused(kind: str) -> None:
         codec.task_from_wire(wire)
 
 
-@given(COUNTS, COUNTS, COUNTS, st.floats(0, 1e9), st.floats(0, 1e9), NUMBERS)
+@given(EXAMPLES, EXAMPLES, st.integers(0, STEPS), st.floats(0, 1e9), st.floats(0, 1e9), NUMBERS)
 def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float, seconds: float, loss: float) -> None:
     facts = UpdateFacts(n_train=n, n_used=used, steps=steps, epochs=epochs, seconds=seconds, loss=loss)
     assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
@@ -172,8 +174,11 @@ def test_a_loss_that_is_no_number_makes_the_round_trip() -> None:
     assert math.isnan(codec.progress_from_wire(_wired(codec.progress_to_wire(note))).loss)
 
 
-@pytest.mark.parametrize(("field", "value"), [("seconds", -1.0), ("seconds", math.nan), ("epochs", -0.5)])
-def test_facts_that_cannot_be_are_refused(field: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seconds", -1.0), ("seconds", math.nan), ("epochs", -0.5), ("steps", STEPS + 1), ("n_train", 1 << 53)],
+)
+def test_facts_that_cannot_be_are_refused(field: str, value: Any) -> None:
     wire = fleet.UpdateFacts()
     setattr(wire, field, value)
     with pytest.raises(ValueError, match=field):

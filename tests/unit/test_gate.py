@@ -12,9 +12,9 @@ async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through()
     gate = Gate(memory=3 * PLACE)
     moving, most, done = 0, 0, 0
 
-    async def transfer() -> None:
+    async def transfer(number: int) -> None:
         nonlocal moving, most, done
-        async with gate.passing() as place:
+        async with gate.passing(f"site {number}") as place:
             moving += 1
             most = max(most, moving)
             for _ in range(5):
@@ -23,17 +23,17 @@ async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through()
             moving -= 1
             done += 1
 
-    await asyncio.gather(*(transfer() for _ in range(50)))
+    await asyncio.gather(*(transfer(number) for number in range(50)))
     assert (most, done) == (3, 50)
 
 
 async def test_a_transfer_that_stands_still_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "SLOW", 0.01)
     gate = Gate(memory=0)  # two places
-    async with gate.passing(), gate.passing():
-        async with asyncio.timeout(5), gate.passing() as third:
+    async with gate.passing("a"), gate.passing("b"):
+        async with asyncio.timeout(5), gate.passing("c") as third:
             await third.moved()
-    async with asyncio.timeout(5), gate.passing(), gate.passing():
+    async with asyncio.timeout(5), gate.passing("a"), gate.passing("b"):
         pass  # places are neither lost nor multiplied
     assert gate._places._value == 2
 
@@ -45,7 +45,7 @@ async def test_the_budget_decides_how_many_places_there_are(memory: int, places:
 
 async def test_a_transfer_that_waits_for_us_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "SLOW", 0.01)
-    async with Gate(memory=0).passing() as place:
+    async with Gate(memory=0).passing("a") as place:
         place.working = lambda: True
         await asyncio.sleep(0.1)
         assert place.held
@@ -57,10 +57,10 @@ async def test_a_transfer_that_waits_for_us_keeps_its_place(monkeypatch: pytest.
 async def test_a_transfer_that_is_fast_again_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "SLOW", 0.05)
     gate = Gate(memory=0)
-    async with gate.passing() as first:
+    async with gate.passing("a") as first:
         await asyncio.sleep(0.15)
         assert not first.held
-        second, third = await gate.enter(), await gate.enter()
+        second, third = await gate.enter("b"), await gate.enter("c")
         second.working = third.working = lambda: True
         await first.moved()
         assert not first.held, "one frame after a long pause is a slow link"
@@ -72,3 +72,19 @@ async def test_a_transfer_that_is_fast_again_waits_for_a_place(monkeypatch: pyte
         assert first.held
         third.leave()
     assert gate._places._value == 2
+
+
+async def test_whoever_asks_for_many_places_waits_for_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "SLOW", 5.0)
+    gate = Gate(memory=0)
+    greedy = [asyncio.ensure_future(gate.enter("greedy")) for _ in range(100)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(2), gate.passing("honest") as place:  # 100 others came first, and stand still
+        await place.moved()
+    for waiting in greedy[50:]:
+        waiting.cancel()
+    for entered in greedy[:50]:
+        (await asyncio.wait_for(entered, 2)).leave()
+    await asyncio.gather(*greedy, return_exceptions=True)
+    assert gate._places._value == 2
+    assert not gate._lines
