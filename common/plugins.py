@@ -1,9 +1,11 @@
 """Plugins: frozen values with one job, found by the point they fill and the kind they are."""
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
 POINTS = ("pace", "sample", "weigh", "merge", "server")
@@ -71,3 +73,12 @@ def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plug
     kind = said.pop("kind", start.get("kind"))
     base = {name: value for name, value in start.items() if name != "kind"} if kind == start.get("kind") else {}
     return _registry[point][kind].model_validate(base | said)
+
+
+def blame(error: BaseException) -> str:
+    """Describe an error in one line, and name the plugin that it arose in, if it did."""
+    found: Plugin | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        found = owner if isinstance(owner, Plugin) and hasattr(owner, "kind") else found
+    return f"{found.point} {found.kind!r}: {one_line(error)}" if found else one_line(error)

@@ -1,18 +1,18 @@
 """The plugin points of a rule and what plugins see and return (algorithms/README §3).
 
 A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine keeps it,
-saves it with the job and hands it to every call.
+saves it with the job and hands it to every call. Aggregators and server updates are in `arithmetic`.
 """
 
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.plugins import Plugin
@@ -176,6 +176,10 @@ class Pacer(Part):
     def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
         """Take note that a task will not be answered: it failed or was quarantined."""
 
+    def on_refused(self, state: BaseModel, contribution: Contribution, reason: str, view: View) -> list[Action]:
+        """Take note that the server update does not take an update; raise Stale if nobody waits for it."""
+        return self.on_lost(state, contribution.task, reason, view)
+
     @abstractmethod
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
         """Take note that a site is gone; it may come back and answer after all."""
@@ -224,56 +228,3 @@ class Weigher(Part):
     @abstractmethod
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
-
-
-class Aggregator(Part):
-    """Says which contributions make up the proposal, which is always their weighted mean."""
-
-    remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
-    kept: ClassVar[bool] = False  # the sums are kept, so that a merge costs the same however many sites there are
-
-    @property
-    def forgets(self) -> bool:
-        """Whether a site that leaves takes its contribution with it."""
-        return False
-
-
-class Remembering(Aggregator):
-    """An aggregator over every site's last contribution."""
-
-    remembers: ClassVar[bool] = True
-    drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
-
-    @property
-    def forgets(self) -> bool:
-        """Whether a site that leaves takes its contribution with it."""
-        return self.drop_on_leave
-
-
-class ServerUpdate(Part):
-    """Says how the proposal becomes the next community model. `plain` takes it as it is."""
-
-
-@dataclass(frozen=True)
-class Composition:
-    """A rule with all its parts filled in."""
-
-    name: str
-    pace: Pacer
-    sample: Sampler
-    weigh: Weigher
-    merge: Aggregator
-    server: ServerUpdate
-    policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All plugins by the point that they fill."""
-        filled: dict[str, Part] = {
-            "pace": self.pace,
-            "sample": self.sample,
-            "weigh": self.weigh,
-            "merge": self.merge,
-            "server": self.server,
-        }
-        return filled | dict(self.policies)

@@ -6,7 +6,7 @@ import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common.errors import InvalidJob
 from hansa.common.job import JobSpec, located, part_faults
 from hansa.common.plugins import POINTS, fill, rules
-from hansa.controller.engine.parts import Composition
+from hansa.controller.engine.composition import Composition
 
 
 def compose(spec: JobSpec) -> Composition:

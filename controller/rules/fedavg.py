@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.parts import Aggregator, Contribution, Remembering, Sampler, ServerUpdate, View, Weigher
+from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
+from hansa.controller.engine.parts import Contribution, Sampler, View, Weigher
 
 
 @register("sample", "all")
@@ -72,7 +73,15 @@ class Latest(Remembering):
 
 @register("server", "plain")
 class Plain(ServerUpdate):
-    """The mean is the next community model."""
+    """The proposal is the next community model."""
+
+    plain: ClassVar[bool] = True
+
+    def step(
+        self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
+    ) -> tuple[np.ndarray, Moments]:
+        """Return the proposal."""
+        return proposal, moments
 
 
 FEDAVG = add_rule(
