@@ -83,6 +83,15 @@ class LocalPluginSpec(Value):
     args: Mapping[str, object] = {}
 
 
+PROXIMAL = "proximal"  # the plugin of learners that holds an update near the model it started from
+
+
+class Proximal(Value):
+    """Its argument: how strongly (baselines §3)."""
+
+    mu: float = Field(ge=0)
+
+
 class Survey(Value):
     """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
 

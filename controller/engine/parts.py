@@ -9,14 +9,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+
+if TYPE_CHECKING:
+    from hansa.controller.engine.composition import Composition
 
 
 class Contribution(Value):
@@ -122,6 +126,14 @@ class Part(Plugin):
     def begin(self) -> BaseModel:
         """Return the state to start from."""
         return Nothing()
+
+    def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        return []
+
+    def clash(self, other: Plugin, why: str) -> Problem:
+        """Say that another part of the rule does not go together with this one."""
+        return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"
 
 
 class Sampler(Part):

@@ -92,6 +92,7 @@ FEDAVG = add_rule(
         parts={
             "pace": {"kind": "sync"},
             "sample": {"kind": "all"},
+            "local": {"kind": "plain"},
             "weigh": {"kind": "examples"},
             "merge": {"kind": "mean"},
             "server": {"kind": "plain"},
