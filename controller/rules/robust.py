@@ -52,10 +52,16 @@ class TrimmedMean(Coordinatewise):
         return _objections(self, rule)
 
     def combine(self, rows: np.ndarray) -> np.ndarray:
-        """Sort, cut both ends off, and average in that order: it does not matter who came first."""
+        """Sort, cut both ends off, and average in that order: it does not matter who came first.
+
+        The mean is taken from the least on, so that equal numbers give themselves.
+        """
         cut = int(self.trim * len(rows) + 1e-9)
         rows.sort(axis=0)
-        return np.asarray(rows[cut : len(rows) - cut].mean(axis=0))
+        kept = rows[cut : len(rows) - cut]
+        least = kept[0].copy()
+        kept -= least
+        return np.asarray(least + kept.mean(axis=0))
 
 
 @register("merge", "krum")
