@@ -29,30 +29,45 @@ def digest(federation: Federation, job: str) -> str:
     return found
 
 
-@pytest.mark.timeout(240)
-def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str) -> str:
+    """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
+
+    Return the job that was disturbed.
+    """
     federation.begin()
-    calm = federation.cli(
-        "job", "submit", "job.yaml", *SETTINGS, "--set", "name=calm", "--set", "pace.rounds=40", "--wait"
-    )
+    calm = federation.cli("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=calm", "--wait")
     assert calm.returncode == 0, calm.stderr + calm.stdout
-    submitted = federation.json(
-        "job", "submit", "job.yaml", *SETTINGS, "--set", "name=storm", "--set", "pace.rounds=40"
-    )
-    for name, points in (("controller", CONTROLLER), ("learner-b", LEARNER), ("evaluator-a", EVALUATOR)):
+    job: str = federation.json("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=storm")["job"]
+    for name, points in victims.items():
         federation.kill(f"{name}.{federation.lives[name]}")
         for point in points:
             federation.bring_up(name, kill_at=f"{point}:1")
             federation.until(lambda name=name: not federation.alive(name), 60, f"{name} never reached {point}")
             federation.kills += 1
         federation.bring_up(name)
-    watched = federation.cli("job", "watch", submitted["job"])
+    watched = federation.cli("job", "watch", job)
     assert watched.returncode == 0, watched.stderr + watched.stdout
-    federation.check(submitted["job"])
+    federation.check(job)
     assert digest(federation, "storm") == digest(federation, "calm")
     federation.nursery.stop([f"controller.{federation.lives['controller']}"])
-    assert len(federation.leftovers(submitted["job"])) == 4  # the last model and the three updates it is made of
+    return job
+
+
+@pytest.mark.timeout(240)
+def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+    victims = {"controller": CONTROLLER, "learner-b": LEARNER, "evaluator-a": EVALUATOR}
+    job = storm(federation, victims, "--set", "pace.rounds=40")
+    assert len(federation.leftovers(job)) == 4  # the last model and the three updates it is made of
     assert federation.kills == 13
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    job = storm(federation, {"controller": CONTROLLER}, "--set", "rule=fedadam", "--set", "pace.rounds=16")
+    # The last model and the three updates it is made of; the model before; two moments of each.
+    assert len(federation.leftovers(job)) == 9
+    assert federation.kills == 6
 
 
 @pytest.mark.skipif(not KILLS, reason="the long form: set HANSA_FAULT_KILLS, for example to 200")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob, Stale
+from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, load_job
 from hansa.common.plugins import rules
 from hansa.common.tasks import PROXIMAL, Train
@@ -110,7 +111,7 @@ def test_an_update_that_is_too_stale_is_answered_with_the_newest_model_and_no_ve
     fresh = play.tasks(Train)["b"]
     assert isinstance(fresh.work, Train)
     assert fresh.work.version == play.machine.state.version == 3
-    assert play.machine.state.receipts["b"].task == slow.id  # type: ignore[index] - it was received
+    assert play.machine.state.receipts[SiteName("b")].task == slow.id  # it was received
     play.update(play.tasks(Train)["a"])
     play.merged()
     newest = play.machine.state.history[-1]
