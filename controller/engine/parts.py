@@ -232,6 +232,7 @@ class Weigher(Part):
     """Says what each contribution is worth."""
 
     appraises: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
+    joint: ClassVar[bool] = False  # a weight depends on the other contributions of the merge, too
 
     def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Return whose findings on an update are wanted; asked once per update, if `appraises`."""

@@ -8,8 +8,10 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Contribution, Sampler, View, Weigher
 
 
@@ -64,6 +66,12 @@ class Incremental(Remembering):
     """The mean of every site's last contribution, from sums that are kept: O(model) per merge (Metis)."""
 
     kept: ClassVar[bool] = True
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse weights that would have to be found anew for every site with every update."""
+        if rule.weigh.joint:
+            return [self.clash(rule.weigh, "its weights are for all updates together, not for one; use merge latest")]
+        return []
 
 
 @register("merge", "latest")

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -13,11 +13,12 @@ from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, load_job
-from hansa.common.plugins import rules
+from hansa.common.plugins import register, rules
 from hansa.common.tasks import PROXIMAL, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.models import Models
 from hansa.controller.rules.compose import compose
+from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
 from tests.unit.play import Play, dropped, endings, plans
 
@@ -187,12 +188,24 @@ def test_a_failed_merge_ends_the_job_with_the_last_model() -> None:
 # Refused combinations.
 
 REFUSED = [
+    (
+        "async-fedavg",
+        {"weigh": {"kind": "together"}},
+        "weigh: together does not go with merge incremental: its weights",
+    ),
     ("async-fedavg", {"server": {"kind": "mix"}}, "merge: incremental does not go with server mix: it averages"),
     ("fedasync", {"merge": {"kind": "latest"}}, "merge: latest does not go with server mix: it averages"),
     ("median", {"pace": {"kind": "async"}}, "pace: async does not go with merge median: it merges one update at a"),
     ("krum", {"weigh": {"kind": "examples"}}, "weigh: examples does not go with merge krum: every site counts the"),
     ("fedavg", {"merge": {"kind": "trimmed-mean"}}, "weigh: examples does not go with merge trimmed-mean: every"),
 ]
+
+
+@register("weigh", "together")
+class Together(Equal):
+    """Weights that are for all updates of a merge together."""
+
+    joint: ClassVar[bool] = True
 
 
 @pytest.mark.parametrize(("rule", "parts", "message"), REFUSED)
