@@ -48,6 +48,11 @@ def community_key(job: JobId, version: int) -> ModelKey:
     return ModelKey(f"{job}/v{version}")
 
 
+def moment_key(job: JobId, version: int, name: str) -> ModelKey:
+    """Return the key of what a server update carries on from a community model."""
+    return ModelKey(f"{job}/v{version}.{name}")
+
+
 def update_key(task: TaskId) -> ModelKey:
     """Return the key of the update that answers a task."""
     return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

@@ -1,7 +1,7 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, weigh, merge, server) stay plain: they are checked against the registered plugins,
-and `hansa.controller.rules.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, weigh, merge, server) stay plain: they are checked against the registered
+plugins, and `hansa.controller.rules.compose` makes plugins of them.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.ids import NAME
-from hansa.common.plugins import POINTS
+from hansa.common.plugins import POINTS, undiscovered
 from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
 from hansa.common.words import suggestion
 
@@ -87,6 +87,7 @@ class JobSpec(Value):
     rule: str = "fedavg"
     pace: Part | None = None
     sample: Part | None = None
+    local: Part | None = None
     weigh: Part | None = None
     merge: Part | None = None
     server: Part | None = None
@@ -147,7 +148,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         return []  # JobSpec says so
     faults: list[Problem] = []
     if name not in known and final:
-        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known))))
+        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known)) + _not_loaded()))
     rule = known.get(name)
     for point in POINTS:
         given = data.get(point)
@@ -156,16 +157,23 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         kind, kinds = (given or {}).get("kind"), plugins.kinds(point)
         if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
-                faults.append(((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds))))
+                faults.append(
+                    ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + _not_loaded())
+                )
             continue
         if rule is None and kind is None:
             continue  # a part of a rule that nobody here knows
         try:
             plugins.fill(point, rule, given)
         except ValidationError as error:
-            cls = kinds[str(kind or (rule.parts[point]["kind"] if rule else ""))]
+            cls = kinds[str(kind or (rule.part(point)["kind"] if rule else ""))]
             faults += problems(error, cls, (point,))
     return faults
+
+
+def _not_loaded() -> str:
+    """Name the packages whose plugins are missing."""
+    return "".join(f"; the plugin package {name!r} could not be loaded: {why}" for name, why in undiscovered().items())
 
 
 def problems(error: ValidationError, model: type[Value], within: FieldPath = ()) -> list[Problem]:
@@ -220,8 +228,12 @@ def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
     if isinstance(data, dict):
         for change in changes:
             apply_change(data, change)
-    importlib.import_module("hansa.controller.rules")  # registers what is known on this machine
+    composer = importlib.import_module("hansa.controller.rules.compose")  # registers what is known on this machine
     spec = parse_job(data, lines, str(path), final=False)
+    if not part_faults(spec.model_dump(), final=True):  # the controller knows more rules, and will say so itself
+        clashes = composer.objections(spec)
+        if clashes:
+            raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
     if spec.init:
         spec = spec.model_copy(update={"init": str((path.parent / spec.init).resolve())})
     return spec

@@ -1,12 +1,18 @@
 """Plugins: frozen values with one job, found by the point they fill and the kind they are."""
 
+import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
+from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
-POINTS = ("pace", "sample", "weigh", "merge", "server")
+POINTS = ("pace", "sample", "local", "weigh", "merge", "server")
+GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
+USUAL: Mapping[str, Mapping[str, object]] = {"local": {"kind": "plain"}}  # where a rule says nothing
 
 
 class Plugin(Value):
@@ -17,6 +23,8 @@ class Plugin(Value):
 
 
 P = TypeVar("P", bound=type[Plugin])
+log = logging.getLogger(__name__)
+_discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
 _registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in POINTS}
 
 
@@ -47,6 +55,10 @@ class Rule:
     paper: str
     parts: dict[str, dict[str, object]]
 
+    def part(self, point: str) -> dict[str, object]:
+        """Return the kind at a point with the parameters it starts from."""
+        return dict(self.parts[point] if point in self.parts else USUAL[point])
+
 
 _rules: dict[str, Rule] = {}
 
@@ -66,8 +78,37 @@ def rules() -> dict[str, Rule]:
 
 def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plugin:
     """Return the plugin at a point: the rule's, with what the job says of it. Raises KeyError or ValidationError."""
-    start = dict(rule.parts[point]) if rule else {}
+    start = rule.part(point) if rule else {}
     said = dict(given or {})
     kind = said.pop("kind", start.get("kind"))
     base = {name: value for name, value in start.items() if name != "kind"} if kind == start.get("kind") else {}
     return _registry[point][kind].model_validate(base | said)
+
+
+def discover() -> None:
+    """Import the modules that installed packages name as entry points; importing them registers what they bring.
+
+    A package that cannot be loaded must not keep a controller from its other jobs: it is logged and remembered.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name not in _discovered:
+            _discovered[entry.name] = ""
+            try:
+                entry.load()
+            except Exception as error:
+                _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
+                log.exception("the plugin package %r cannot be loaded", entry.name)
+
+
+def undiscovered() -> dict[str, str]:
+    """Return the packages that could not be loaded, and why."""
+    return {name: why for name, why in _discovered.items() if why}
+
+
+def blame(error: BaseException) -> str:
+    """Describe an error in one line, and name the plugin that it arose in, if it did."""
+    found: Plugin | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        found = owner if isinstance(owner, Plugin) and hasattr(owner, "kind") else found
+    return f"{found.point} {found.kind!r}: {one_line(error)}" if found else one_line(error)

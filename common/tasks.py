@@ -85,6 +85,15 @@ class LocalPluginSpec(Value):
     args: Mapping[str, object] = {}
 
 
+PROXIMAL = "proximal"  # the plugin of learners that holds an update near the model it started from
+
+
+class Proximal(Value):
+    """Its argument: how strongly (baselines §3)."""
+
+    mu: float = Field(ge=0)
+
+
 class Survey(Value):
     """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
 
@@ -236,10 +245,11 @@ class Receipt(Value):
     version: int = 0  # of the community model; 0 for an update
     contributions: Mapping[TaskId, float] = {}  # weights of the updates that were added in this version
     digest: str  # of the update or of the community model
+    moments: Mapping[str, str] = {}  # digests of what the server update carries on, if the rule's does
     previous: str  # hash of the receipt before
     hash: str = ""
 
     def sealed(self) -> "Receipt":
         """Return the receipt with its hash."""
-        text = self.model_dump_json(exclude={"hash"})
+        text = self.model_dump_json(exclude={"hash"} if self.moments else {"hash", "moments"})
         return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})

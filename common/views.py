@@ -29,6 +29,7 @@ class HistoryView(Value):
     contributions: Mapping[str, float] = {}
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
+    note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
     bytes_up: int = 0
     bytes_down: int = 0
 

@@ -75,6 +75,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             contributions=record.contributions,
             staleness=record.staleness,
             lost=record.lost,
+            note=record.note,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )

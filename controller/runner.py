@@ -3,22 +3,28 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.errors import HansaError, Stale, one_line
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, moment_key
+from hansa.common.model import ModelSpec
+from hansa.common.plugins import blame
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.merge import Made, Means, make
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
+from hansa.controller.stores import Draft
 
 if TYPE_CHECKING:
     from hansa.controller.federation import Federation
@@ -135,7 +141,7 @@ class JobRunner:
             return _Outcome(event, done, refusal=error)
         except Exception as error:
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
-            return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=one_line(error))
+            return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=blame(error))
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
         return _Outcome(event, done, effects, Entry(self.machine.state.sequence, event.model_dump_json(), receipt))
 
@@ -198,25 +204,51 @@ class JobRunner:
 
     async def _merge(self, plan: ef.MergePlan) -> None:
         try:
-            digest = await self._federation.workers.io(self._merge_now, plan)
+            made = await self._federation.workers.io(self._merge_now, plan)
         except Exception as error:
             log.exception("job %s: merging version %d failed", self.id, plan.version)
-            reason = str(error) if isinstance(error, HansaError) else one_line(error)
+            reason = str(error) if isinstance(error, HansaError) else blame(error)
             self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=reason))
             return
         up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
         self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
-        event = ev.Merged(at=self._now(), version=plan.version, digest=digest, bytes_up=up, bytes_down=down)
+        moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
+        event = ev.Merged(
+            at=self._now(),
+            version=plan.version,
+            digest=made.manifest.digest.hex(),
+            moments=moments,
+            note=made.note,
+            bytes_up=up,
+            bytes_down=down,
+        )
+        if made.note:
+            log.info("job %s, version %d: %s", self.id, plan.version, made.note)
         try:
             await self.post(event)
         except Stale:
-            await self._drop((community_key(self.id, plan.version),))
+            await self._drop(tuple(self._key(plan, name) for name in ("", *moments)))
 
-    def _merge_now(self, plan: ef.MergePlan) -> str:
-        store = self._federation.store
-        with store.open(plan.current) as current:
-            draft = store.draft(community_key(self.id, plan.version), current.manifest.spec)
-            sums, self._sums = self._sums, None  # void until the merge has succeeded
+    def _key(self, plan: ef.MergePlan, name: str) -> ModelKey:
+        """Return the key of what a plan makes: the community model (no name) or one of its moments."""
+        return moment_key(self.id, plan.version, name) if name else community_key(self.id, plan.version)
+
+    def _merge_now(self, plan: ef.MergePlan) -> Made:
+        store, rule = self._federation.store, self.machine.rule
+        sums, self._sums = self._sums, None  # void until the merge has succeeded
+        drafts: list[Draft] = []
+
+        def draft(name: str, spec: ModelSpec) -> Draft:
+            drafts.append(store.draft(self._key(plan, name), spec))
+            return drafts[-1]
+
+        with ExitStack() as stack:
+            stack.callback(lambda: [each.discard() for each in drafts])
+            current = stack.enter_context(store.open(plan.current))
+            before = {
+                name: stack.enter_context(store.open(key))
+                for name, key in self.machine.moments(plan.version - 1).items()
+            }
             members = self.machine.members(plan)
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
@@ -224,18 +256,15 @@ class JobRunner:
                 change = Change(whole, (), whole)
             else:
                 accumulator, change = sums[1], Change(plan.added, plan.removed, members)
-            try:
-                manifest, peaks = accumulator.commit(
-                    change, store.open, current, draft, self._federation.workers.arithmetic
-                )
-                faults.reach("merge-computed")
-                draft.publish(manifest, peaks)
-                faults.reach("merge-published")
-            finally:
-                draft.discard()
+            info = MergeInfo(plan.version, plan.staleness, len(plan.added))
+            means = Means(store.open, self._federation.workers.arithmetic, self._federation.memory // 2)
+            made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)
+            faults.reach("merge-computed")
+            made.publish()
+            faults.reach("merge-published")
         if plan.kept:
             self._sums = (plan.version, accumulator)
-        return manifest.digest.hex()
+        return made
 
     async def _ring(self, alarm: str, at: float) -> None:
         await self._federation.clock.sleep_until(at)

@@ -8,6 +8,7 @@ receipt speaks of (the job's own words, metrics, times) is compared with the dig
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +25,16 @@ from hansa.controller.audit import check_job
 from hansa.controller.backends import Backends, opened
 from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.merge import Means, make
+from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.federation import replay
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.rules.compose import compose
 from hansa.controller.stores import Draft, Store
+
+MEMORY = 256 << 20  # bytes for the numbers of many updates at the same place
 
 
 @dataclass(frozen=True)
@@ -78,13 +83,13 @@ def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> Iterator[Finding]:
-    """Check the newest community model and the updates it is made of, then compute it again."""
+    """Check the newest community model and all that it is made of, then compute it again."""
     digests = {receipt.task: receipt.digest for receipt in receipts if receipt.task}
     members = {member.model: digests[member.task] for held in machine.state.members.values() for member in held}
     current = machine.state.current
     if current is None:
         return
-    wanted = members | {current: machine.state.history[-1].digest}
+    wanted = members | machine.state.footing | {current: machine.state.history[-1].digest}
     sound = True
     for key, digest in sorted(wanted.items()):
         for finding in _check_model(store, key, digest):
@@ -113,16 +118,46 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
 
 
 def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Finding]:
-    """Compute the newest community model from its members and compare; members are whole or cover every tensor."""
-    members = tuple(member for site in sorted(machine.state.members) for member in machine.state.members[site])
-    with store.open(current) as held, ThreadPoolExecutor(2) as pool:
-        accumulator = Accumulator(held.manifest.spec, kept=False)
-        manifest, _ = accumulator.commit(Change(members, (), members), store.open, held, _Nowhere(), pool)
-        averaged = [i for i, info in enumerate(held.manifest.spec.tensors) if info.is_float]
-        wrong = [i for i in averaged if manifest.digests[i] != held.manifest.digests[i]]
+    """Compute the newest community model from what it was made of and compare.
+
+    Where the proposal is the next model (`plain`), the model before is gone: members are whole or cover every tensor.
+    """
+    state, rule = machine.state, machine.rule
+    record = state.history[-1]
+    members = tuple(member for site in sorted(state.members) for member in state.members[site])
+    info = MergeInfo(
+        record.version, max((s for s, _ in record.staleness.values()), default=0), len(record.contributions)
+    )
+    with ExitStack() as stack:
+        held = stack.enter_context(store.open(current))
+        start = held
+        if not rule.server.plain:
+            start = stack.enter_context(store.open(_version_before(machine)))
+        keys = machine.moments(record.version - 1)
+        before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
+        means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
+        sums = Accumulator(held.manifest.spec, kept=False)
+        whole = Change(members, (), members)
+        made = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
+        compared = [i for i, tensor in enumerate(held.manifest.spec.tensors) if tensor.is_float]
+        wrong = [i for i in compared if made.manifest.digests[i] != held.manifest.digests[i]]
         if wrong:
             name = held.manifest.spec.tensors[wrong[0]].name
-            yield Finding(f"model {current}", f"tensor {name} is not the mean of the updates that the receipts name")
+            yield Finding(
+                f"model {current}", f"tensor {name} is not what the rule makes of the updates that receipts name"
+            )
+        for name, key in machine.moments(record.version).items():
+            if made.moments[name].digest.hex() != state.footing[key]:
+                yield Finding(
+                    f"model {key}", "it is not what the server update makes of the updates that receipts name"
+                )
+
+
+def _version_before(machine: Machine) -> ModelKey:
+    """Return the model that the newest version was made from."""
+    ours = {key for version in (0, 1) for key in machine.moments(machine.state.version - version).values()}
+    (key,) = set(machine.state.footing) - ours
+    return key
 
 
 class _Nowhere(Draft):

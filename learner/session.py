@@ -12,7 +12,7 @@ import numpy as np
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.data.standard import profile, standardised
-from hansa.common.errors import InvalidData, Stale
+from hansa.common.errors import InvalidApp, InvalidData, Refused, Stale
 from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
 from hansa.common.memory import Buffers
@@ -21,19 +21,30 @@ from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
-from hansa.common.tasks import Evaluate, Init, Profile, Progress, Survey, Task, Train, UpdateFacts
+from hansa.common.tasks import PROXIMAL, Evaluate, Init, Profile, Progress, Survey, Task, Train, UpdateFacts
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_model import load
+from hansa.learner.proximal import pull_of
 from hansa.learner.trainer import Cancelled, train
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
+PLUGINS = frozenset({PROXIMAL})
 
 
 def task_seed(task: Task) -> int:
     """Return the seed of a task: a function of the job's seed, the site and the round."""
     words = [task.seed, zlib.crc32(task.site.encode()), task.round]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _require_plugins(app: App, work: Train) -> None:
+    """Refuse a task that asks for more than this learner can do; to leave it out would be another method."""
+    for plugin in work.plugins:
+        if plugin.name not in PLUGINS:
+            raise Refused(f"the rule asks for the learner's plugin {plugin.name!r}, which this learner does not have")
+        if plugin.name == PROXIMAL and app.train is not None:
+            raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
 
 
 class Learner(SiteDaemon):
@@ -104,6 +115,7 @@ class Learner(SiteDaemon):
         loop: asyncio.AbstractEventLoop,
     ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         examples, tensors = self._data(app, task)
+        _require_plugins(app, work)
 
         def progress(epoch: int, steps: int, loss: float) -> None:
             note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
@@ -124,7 +136,9 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            done = train(app, network, tensors, work, task_seed(task), progress, cancelled.is_set)
+            done = train(
+                app, network, tensors, work, task_seed(task), progress, cancelled.is_set, pull_of(work, network)
+            )
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
             networks.payload_of(network, spec, payload)

@@ -35,10 +35,11 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
+    pull: Callable[[], None] | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked.
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
@@ -61,6 +62,8 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
+            if pull is not None:
+                pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
             sizes.append(len(rows))

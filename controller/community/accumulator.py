@@ -10,23 +10,22 @@ model.
 """
 
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
-from hansa.common.frames import FRAME, Sealer, Span, numbers
+from hansa.common.frames import Sealer, Span, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.controller.community.grid import Grid, size
+from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores import Draft, StoredModel
 
-WINDOW = 4  # frames under way at once
-GROUP = 128  # models open at once
 UNIT = 1074  # weights are summed as integers in units of 2^-UNIT: every float is a whole number of them
 
 
@@ -101,7 +100,20 @@ class Accumulator:
         After an error the sums are void: make a new accumulator and commit all members to it.
         """
         sealer = Sealer(self._spec)
-        with _Library(open_model) as library:
+        for index, frame in enumerate(self.frames(change, open_model, current, pool)):
+            sealer.feed(frame)
+            draft.write(index, frame)
+        return sealer.manifest(), sealer.peaks
+
+    def frames(
+        self,
+        change: Change,
+        open_model: Callable[[ModelKey], StoredModel],
+        current: StoredModel,
+        pool: Executor,
+    ) -> Iterator[np.ndarray]:
+        """Change what is in the sums and yield the frames of the new mean; the sums are void until all are taken."""
+        with Library(open_model) as library:
             plans = self._plan(change, library)
             terms = sorted({key for plan in plans for key in plan.terms})
             copied = sorted({plan.copied for plan in plans if plan.copied is not None})
@@ -111,17 +123,15 @@ class Accumulator:
                 last = number == len(groups) - 1
                 sources = library.models(copied) if last else {}
                 step = _Step(plans, library.models(group), sources, current, sums, number == 0, last)
-                for index, frame in enumerate(_ordered(pool, step.frame, current.layout.frames)):
+                for frame in ordered(pool, step.frame, current.layout.frames):
                     if last:
-                        sealer.feed(frame)
-                        draft.write(index, frame)
-        return sealer.manifest(), sealer.peaks
+                        yield frame
 
-    def _plan(self, change: Change, library: "_Library") -> list[_Plan]:
+    def _plan(self, change: Change, library: Library) -> list[_Plan]:
         """Enter the change into the columns and decide for each tensor what to do."""
         added = self._enter(change.added, 1, library)
         removed = self._enter(change.removed, -1, library)
-        carriers = _Carriers(change.members, self._spec, library)
+        carriers = Carriers(change.members, self._spec, library)
         plans = []
         for tensor, info in enumerate(self._spec.tensors):
             column, before = self._columns[tensor], self._grids[tensor]
@@ -145,68 +155,18 @@ class Accumulator:
             plans.append(plan)
         return plans
 
-    def _enter(self, members: Iterable[Member], sign: int, library: "_Library") -> list[list[Member]]:
+    def _enter(self, members: Iterable[Member], sign: int, library: Library) -> list[list[Member]]:
         """Enter contributions into the columns of the tensors they carry; return them by tensor."""
         found: list[list[Member]] = [[] for _ in self._spec.tensors]
         for member in members:
             if member.weight <= 0:
                 continue
             model = library.get(member.model)
-            for tensor in _carried(member, model, self._spec):
+            for tensor in carried(member, model, self._spec):
                 at = model.manifest.spec.index[self._spec.tensors[tensor].name]
                 self._columns[tensor].change(member.weight, model.peaks[at], sign)
                 found[tensor].append(member)
         return found
-
-
-class _Library:
-    """Open models, not more than a few groups at a time."""
-
-    def __init__(self, open_model: Callable[[ModelKey], StoredModel]) -> None:
-        self._open_model = open_model
-        self._open: dict[ModelKey, StoredModel] = {}
-
-    def get(self, key: ModelKey) -> StoredModel:
-        if key not in self._open:
-            if len(self._open) >= 2 * GROUP:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[key] = self._open_model(key)
-        return self._open[key]
-
-    def models(self, keys: Sequence[ModelKey]) -> dict[ModelKey, StoredModel]:
-        for key in keys:  # the newest are closed last
-            self._open |= {key: self._open.pop(key)} if key in self._open else {}
-        return {key: self.get(key) for key in keys}
-
-    def __enter__(self) -> "_Library":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for model in self._open.values():
-            model.close()
-
-
-class _Carriers:
-    """Which members carry which tensor; found out only if somebody asks."""
-
-    def __init__(self, members: Sequence[Member], spec: ModelSpec, library: _Library) -> None:
-        self._members, self._spec, self._library = members, spec, library
-        self._found: list[list[Member]] | None = None
-
-    def of(self, tensor: int) -> list[Member]:
-        if self._found is None:
-            self._found = [[] for _ in self._spec.tensors]
-            for member in self._members:
-                if member.weight > 0:
-                    for carried in _carried(member, self._library.get(member.model), self._spec):
-                        self._found[carried].append(member)
-        return self._found[tensor]
-
-
-def _carried(member: Member, model: StoredModel, spec: ModelSpec) -> Iterator[int]:
-    for info in model.manifest.spec.tensors:
-        if member.tensors is None or info.name in member.tensors:
-            yield spec.index[info.name]
 
 
 @dataclass(frozen=True)
@@ -230,7 +190,7 @@ class _Step:
         sums = [self._sum(span, plan) for span, plan in spans]
         fresh = [plan.fresh and self.first for _, plan in spans]
         for pair in self._pairs():
-            caches: dict[ModelKey, dict[int, bytes]] = {key: {} for key in pair}
+            caches: dict[ModelKey, Cache] = {key: {} for key in pair}
             for i, (span, plan) in enumerate(spans):
                 terms = [
                     (self._read(model, span, caches[key]), plan.terms[key])
@@ -272,32 +232,8 @@ class _Step:
             return np.empty(span.size // width)
         return self.sums[span.tensor][span.start // width : span.stop // width]
 
-    def _read(self, model: StoredModel, span: Span, cache: dict[int, bytes]) -> np.ndarray:
+    def _read(self, model: StoredModel, span: Span, cache: Cache) -> np.ndarray:
         """Return a span of a tensor from a model whose payload may be laid out differently (a partial update)."""
         info = self.current.manifest.spec.tensors[span.tensor]
-        kind = DTYPES[info.dtype]
-        begin = model.layout.offsets[model.manifest.spec.index[info.name]] + span.start
-        pieces, end = [], begin + span.size
-        while begin < end:
-            frame, within = divmod(begin, FRAME)
-            if frame not in cache:
-                cache[frame] = model.read(frame)
-            take = min(end - begin, FRAME - within)
-            pieces.append(np.frombuffer(cache[frame], dtype=kind, count=take // kind.itemsize, offset=within))
-            begin += take
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def _ordered(pool: Executor, work: Callable[[int], np.ndarray], count: int) -> Iterator[np.ndarray]:
-    """Yield work(0), work(1), … with a few under way at once, so that memory stays bounded."""
-    waiting: deque[Future[np.ndarray]] = deque()
-    try:
-        for index in range(count):
-            waiting.append(pool.submit(work, index))
-            if len(waiting) >= WINDOW:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for left in waiting:
-            left.cancel()
+        width = DTYPES[info.dtype].itemsize
+        return read_numbers(model, info.name, span.start // width, span.stop // width, cache)

@@ -24,14 +24,30 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
         job.finish(task.id)
         effects = sites.gathered(job, event.at) or next_round(job, event.at)
     else:
-        contribution = Contribution(task=task, model=key, digest=event.digest, facts=event.facts)
-        actions = job.rule.pace.on_result(job.pacing, contribution, job.view(event.at))
-        job.finish(task.id)
-        job.keep_update(key)
-        job.rule.sample.observe(job.memories["sample"], contribution)
-        effects = act(job, actions, event.at)
+        effects = _contributed(
+            job, Contribution(task=task, model=key, digest=event.digest, facts=event.facts), event.at
+        )
     job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
     return effects
+
+
+def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effect]:
+    """Let the pacer have an update, unless it is too stale for the server update."""
+    task, pace = contribution.task, job.rule.pace
+    assert isinstance(task.work, Train)
+    # Every merge that waits will be one more version: merges are serial, and in the order of their updates.
+    staleness = job.state.version + len(job.state.queue) - task.work.version
+    refusal = job.rule.server.refuses(staleness)
+    if refusal:
+        actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
+        job.finish(task.id)
+        job.models.add(contribution.model)
+        return [*act(job, actions, now), *job.models.drop_idle()]
+    actions = pace.on_result(job.pacing, contribution, job.view(now))
+    job.finish(task.id)
+    job.keep_update(contribution.model)
+    job.rule.sample.observe(job.memories["sample"], contribution)
+    return act(job, actions, now)
 
 
 def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
@@ -86,7 +102,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in plan.added}
-    job.issue_receipt(version=event.version, contributions=weights, digest=event.digest)
+    job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
     for point, policy in job.rule.policies.items():
         policy.merged(job.memories[point], pending.contributions, job.view(event.at))
     merges.forget_absent(job, plan)

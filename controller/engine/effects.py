@@ -51,6 +51,7 @@ class MergePlan:
     added: tuple[Member, ...]
     removed: tuple[Member, ...]
     kept: bool  # the sums go on from the version before
+    staleness: int = 0  # of the stalest contribution, in versions
 
 
 @dataclass(frozen=True)

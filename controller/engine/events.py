@@ -100,6 +100,8 @@ class Merged(_Event):
     kind: Literal["merged"] = "merged"
     version: int
     digest: str
+    moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
+    note: str = ""  # what the aggregator has to say
     bytes_up: int
     bytes_down: int
 

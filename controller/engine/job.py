@@ -1,18 +1,20 @@
 """One job under way: what it is, what it remembers, and the small steps that all parts of the engine take."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
 
 from hansa.common.errors import Stale
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, task_id
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, moment_key, task_id
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Evaluate, Init, Receipt, Standard, Survey, Task, Train
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.desk import Desk
 from hansa.controller.engine.effects import SendTask, SetAlarm
 from hansa.controller.engine.models import Models
-from hansa.controller.engine.parts import Composition, Draw, View
+from hansa.controller.engine.parts import Draw, View
 from hansa.controller.engine.roster import Roster
 from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
 
@@ -173,15 +175,38 @@ class Job:
         self.state.fresh.discard(key)
         self.models.release(key)
 
-    def enter_version(self, record: VersionRecord, key: ModelKey) -> None:
-        """Make a model the newest community model."""
+    def enter_version(self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None) -> None:
+        """Make a model the newest community model; `moments` are the digests of what its server update carries on."""
         self.models.add(key)
         self.models.hold(key)
+        self._stand_on(record.version, moments or {})
         if self.state.current is not None:
             self.models.release(self.state.current)
         self.state.version, self.state.current = record.version, key
         self.state.history.append(record)
         self.touch(record.version)
+
+    def _stand_on(self, version: int, moments: Mapping[str, str]) -> None:
+        """Keep the models that a new version was made from, so that it can be computed again, and its moments.
+
+        Where the proposal is the next model, its updates are all that is needed.
+        """
+        state = self.state
+        if self.rule.server.plain or state.current is None:
+            return
+        names = self.rule.server.moments
+        carried = (moment_key(self.id, state.version, name) for name in names)
+        footing = {key: state.footing[key] for key in carried if key in state.footing}
+        footing[state.current] = state.history[-1].digest
+        for name, digest in moments.items():
+            key = moment_key(self.id, version, name)
+            self.models.add(key)
+            footing[key] = digest
+        for key in footing:
+            self.models.hold(key)
+        for key in state.footing:
+            self.models.release(key)
+        state.footing = footing
 
     def record(self, version: int) -> VersionRecord:
         """Return a version's record in order to change it."""

@@ -23,16 +23,16 @@ from typing import assert_never
 from pydantic import BaseModel
 
 from hansa.common.errors import Stale
-from hansa.common.ids import JobId, SiteName, community_key
+from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Receipt, Task
 from hansa.controller.engine import answers, appraisal, endings, sites, snapshots
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartMerge
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
-from hansa.controller.engine.parts import Composition
 from hansa.controller.engine.rounds import GATHER, act
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState
@@ -116,6 +116,11 @@ class Machine:
     def members(self, plan: MergePlan) -> Sequence[Member]:
         """Return everything that counts once a plan is carried out; it is worked out only if it is read."""
         return Membership(self._job, plan)
+
+    def moments(self, version: int) -> dict[str, ModelKey]:
+        """Return the moments that the server update carried on from a version, if they are still needed."""
+        keys = {name: moment_key(self.job, version, name) for name in self.rule.server.moments}
+        return {name: key for name, key in keys.items() if key in self.state.footing}
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Apply one event and return what must now be done."""

@@ -43,6 +43,7 @@ def start(job: Job, now: float) -> list[Effect]:
         added=added,
         removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
         kept=job.rule.merge.kept,
+        staleness=max((c.staleness[0] for c in pending.contributions), default=0),
     )
     return [StartMerge(job.state.plan)]
 
@@ -122,6 +123,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         contributions={member.site: member.weight for member in plan.added},
         staleness={c.site: c.staleness for c in pending.contributions},
         lost=pending.lost,
+        note=event.note,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )
@@ -129,7 +131,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
     state.steps += sum(c.facts.steps for c in pending.contributions)
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
-    job.enter_version(record, community_key(job.id, event.version))
+    job.enter_version(record, community_key(job.id, event.version), event.moments)
     _count(job, plan)
     for c in pending.contributions:
         job.let_go(c.model)

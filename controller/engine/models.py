@@ -1,7 +1,7 @@
 """Which models the store must keep, and which may go.
 
 A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
-made of it, or it is that model.
+made of it or stands on it (the model before and the moments of a server update), or it is that model.
 """
 
 from collections import Counter
@@ -26,6 +26,8 @@ class Models:
         for members in state.members.values():
             for member in members:
                 self.hold(member.model)
+        for key in state.footing:
+            self.hold(key)
         if state.current is not None:
             self.hold(state.current)
 

@@ -1,22 +1,26 @@
 """The plugin points of a rule and what plugins see and return (algorithms/README §3).
 
 A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine keeps it,
-saves it with the job and hands it to every call.
+saves it with the job and hands it to every call. Aggregators and server updates are in `arithmetic`.
 """
 
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+
+if TYPE_CHECKING:
+    from hansa.controller.engine.composition import Composition
 
 
 class Contribution(Value):
@@ -123,6 +127,14 @@ class Part(Plugin):
         """Return the state to start from."""
         return Nothing()
 
+    def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        return []
+
+    def clash(self, other: Plugin, why: str) -> Problem:
+        """Say that another part of the rule does not go together with this one."""
+        return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"
+
 
 class Sampler(Part):
     """Chooses who takes part in a round."""
@@ -176,6 +188,10 @@ class Pacer(Part):
     def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
         """Take note that a task will not be answered: it failed or was quarantined."""
 
+    def on_refused(self, state: BaseModel, contribution: Contribution, reason: str, view: View) -> list[Action]:
+        """Take note that the server update does not take an update; raise Stale if nobody waits for it."""
+        return self.on_lost(state, contribution.task, reason, view)
+
     @abstractmethod
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
         """Take note that a site is gone; it may come back and answer after all."""
@@ -216,6 +232,7 @@ class Weigher(Part):
     """Says what each contribution is worth."""
 
     appraises: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
+    joint: ClassVar[bool] = False  # a weight depends on the other contributions of the merge, too
 
     def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Return whose findings on an update are wanted; asked once per update, if `appraises`."""
@@ -224,62 +241,3 @@ class Weigher(Part):
     @abstractmethod
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
-
-
-class Aggregator(Part):
-    """Says which contributions make up the proposal, which is always their weighted mean."""
-
-    remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
-    kept: ClassVar[bool] = False  # the sums are kept, so that a merge costs the same however many sites there are
-
-    @property
-    def forgets(self) -> bool:
-        """Whether a site that leaves takes its contribution with it."""
-        return False
-
-
-class Remembering(Aggregator):
-    """An aggregator over every site's last contribution."""
-
-    remembers: ClassVar[bool] = True
-    drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
-
-    @property
-    def forgets(self) -> bool:
-        """Whether a site that leaves takes its contribution with it."""
-        return self.drop_on_leave
-
-
-class ServerUpdate(Part):
-    """Says how the proposal becomes the next community model. `plain` takes it as it is."""
-
-
-@dataclass(frozen=True)
-class Composition:
-    """A rule with all its parts filled in."""
-
-    name: str
-    pace: Pacer
-    sample: Sampler
-    weigh: Weigher
-    merge: Aggregator
-    server: ServerUpdate
-    policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
-
-    @property
-    def redistributes(self) -> bool:
-        """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
-        return paced or self.weigh.appraises
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All plugins by the point that they fill."""
-        filled: dict[str, Part] = {
-            "pace": self.pace,
-            "sample": self.sample,
-            "weigh": self.weigh,
-            "merge": self.merge,
-            "server": self.server,
-        }
-        return filled | dict(self.policies)

@@ -28,6 +28,7 @@ class VersionRecord(BaseModel):
     contributions: dict[SiteName, float] = {}
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     lost: dict[SiteName, str] = {}
+    note: str = ""  # what the aggregator has to say of the merge
     bytes_up: int = 0
     bytes_down: int = 0
     reports: dict[SiteName, Evaluation] = {}  # until all are in; then only what they say together is kept
@@ -113,6 +114,7 @@ class JobState(BaseModel):
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
     members: dict[SiteName, list[Member]] = {}  # what the newest version is made of
+    footing: dict[ModelKey, str] = {}  # what else it was made from or goes on from (server updates), with digests
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
     init_tried: set[SiteName] = set()

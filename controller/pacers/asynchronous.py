@@ -21,6 +21,7 @@ class AsyncState(BaseModel):
     cycles: dict[SiteName, int] = {}  # tasks given to each site
     failures: dict[SiteName, int] = {}  # in a row
     reasons: dict[SiteName, str] = {}
+    refused: dict[SiteName, str] = {}  # since the last update that was taken
 
 
 @register("pace", "async")
@@ -54,11 +55,23 @@ class Async(Pacer):
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
         """Commit an update."""
         assert isinstance(state, AsyncState)
-        if state.taken >= self.updates:
-            raise Stale(f"the job has its {self.updates} updates")
+        self._require_open(state)
         state.taken += 1
         state.failures.pop(contribution.site, None)
-        return [MergeNow((contribution,), {})]
+        refused, state.refused = state.refused, {}
+        return [MergeNow((contribution,), refused)]
+
+    def on_refused(self, state: BaseModel, contribution: Contribution, reason: str, view: View) -> list[Action]:
+        """Answer an update that is not taken with the newest model: the site did nothing wrong."""
+        assert isinstance(state, AsyncState)
+        self._require_open(state)
+        state.failures.pop(contribution.site, None)
+        state.refused[contribution.site] = reason
+        return [self._ask(state, contribution.site)] if contribution.site in view.sites else []
+
+    def _require_open(self, state: AsyncState) -> None:
+        if state.taken >= self.updates:
+            raise Stale(f"the job has its {self.updates} updates")
 
     def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
         """Ask a site that failed again, a few times; fail if nobody is left."""

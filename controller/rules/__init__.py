@@ -1,6 +1,12 @@
-"""Rules: named compositions of plugins, one file per paper or family. Importing this package registers them all."""
+"""Rules: named compositions of plugins, one file per paper or family. Importing this package registers them all.
 
+Packages of others register theirs through the entry point group `hansa.plugins`.
+"""
+
+from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import fedavg
+from hansa.controller.rules import fedasync, fedavg, fedopt, fedprox, robust
 
-__all__ = ["asynchronous", "fedavg", "semisync", "sync"]
+__all__ = ["asynchronous", "fedasync", "fedavg", "fedopt", "fedprox", "robust", "semisync", "sync"]
+
+discover()

@@ -1,20 +1,26 @@
 """`hansa rules list|show`."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import click
+from pydantic import ValidationError
 
-import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common import plugins
 from hansa.common.errors import NotFound
+from hansa.common.job import JobSpec
+from hansa.common.plugins import POINTS, Rule
 from hansa.common.ui.options import json_option, print_json, print_table
 from hansa.common.words import suggestion
+from hansa.controller.rules.compose import objections
 
 
 @click.group()
 def rules() -> None:
     """Look up the rules a job can name."""
+    for name, why in plugins.undiscovered().items():
+        click.echo(f"hansa: the plugin package {name!r} could not be loaded: {why}", err=True)
 
 
 @rules.command("list")
@@ -32,29 +38,52 @@ def list_rules(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show a rule: its parts, their parameters and what else each part could be."""
+    """Show a rule: its parts, their parameters, what else each part could be and what is refused."""
     known = plugins.rules()
     if name not in known:
         raise NotFound(f"there is no rule {name!r}" + suggestion(name, list(known)))
     rule = known[name]
-    parts = {point: _describe(point, str(part["kind"])) for point, part in rule.parts.items()}
+    refused = {point: dict(_refused(rule, point)) for point in POINTS}
+    parts = {point: _describe(rule, point) for point in POINTS}
     if as_json:
-        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": parts})
+        whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
+        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole})
         return
     click.echo(f"{rule.name}: {rule.summary}\n  {rule.paper}\n")
     for point, part in parts.items():
         click.echo(f"{point}: {part['kind']} — {part['summary']}")
         for field in part["parameters"]:
-            click.echo(f"    {field['name']} = {field['default']}  {field['meaning']}")
-        others = [kind for kind in plugins.kinds(point) if kind != part["kind"]]
+            click.echo(f"    {field['name']} = {_shown(field['default'])}  {field['meaning']}")
+        others = sorted(set(plugins.kinds(point)) - {part["kind"]} - set(refused[point]))
         if others:
-            click.echo(f"    (or: {', '.join(sorted(others))})")
+            click.echo(f"    (or: {', '.join(others)})")
+        for why in refused[point].values():
+            click.echo(f"    (refused: {why})")
 
 
-def _describe(point: str, kind: str) -> dict[str, Any]:
+def _describe(rule: Rule, point: str) -> dict[str, Any]:
+    """Return a part with its parameters as the rule has them."""
+    start = rule.part(point)
+    kind = str(start["kind"])
     cls = plugins.kinds(point)[kind]
-    parameters = [
-        {"name": field.alias or name, "default": field.default, "meaning": field.description or ""}
-        for name, field in cls.model_fields.items()
-    ]
+    parameters = []
+    for name, field in cls.model_fields.items():
+        said = field.alias or name
+        parameters.append({"name": said, "default": start.get(said, field.default), "meaning": field.description or ""})
     return {"kind": kind, "summary": (inspect.getdoc(cls) or "").splitlines()[0], "parameters": parameters}
+
+
+def _shown(default: object) -> str:
+    return "none" if default is None else str(default)
+
+
+def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:
+    """Yield the kinds that this rule cannot have at a point, and why: each is tried."""
+    for kind in sorted(plugins.kinds(point)):
+        spec = JobSpec.model_validate({"app": "app.py:app", "rule": rule.name, point: {"kind": kind}})
+        try:
+            found = objections(spec)
+        except ValidationError:
+            continue  # it has parameters without a default
+        if found:
+            yield kind, "; ".join(text for _, text in found)

@@ -4,16 +4,29 @@ from typing import Any
 
 import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common.errors import InvalidJob
-from hansa.common.job import JobSpec, located, part_faults
+from hansa.common.job import JobSpec, Problem, located, part_faults
 from hansa.common.plugins import POINTS, fill, rules
-from hansa.controller.engine.parts import Composition
+from hansa.controller.engine.composition import Composition
+
+POLICIES = ("local",)  # points whose plugins shape training tasks
 
 
 def compose(spec: JobSpec) -> Composition:
     """Return the job's composition or raise InvalidJob naming everything that is wrong."""
-    faults = part_faults(spec.model_dump(), final=True)
+    faults = part_faults(spec.model_dump(), final=True) or objections(spec)
     if faults:
         raise InvalidJob([located(fault, {}) for fault in faults])
+    return _filled(spec)
+
+
+def objections(spec: JobSpec) -> list[Problem]:
+    """Return which parts of a job do not go together, and why (algorithms/README §6)."""
+    rule = _filled(spec)
+    return [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
+
+
+def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
-    return Composition(name=spec.rule, **parts)
+    policies = {point: parts.pop(point) for point in POLICIES}
+    return Composition(name=spec.rule, policies=policies, **parts)

@@ -8,8 +8,11 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.parts import Aggregator, Contribution, Remembering, Sampler, ServerUpdate, View, Weigher
+from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, Sampler, View, Weigher
 
 
 @register("sample", "all")
@@ -64,6 +67,12 @@ class Incremental(Remembering):
 
     kept: ClassVar[bool] = True
 
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse weights that would have to be found anew for every site with every update."""
+        if rule.weigh.joint:
+            return [self.clash(rule.weigh, "its weights are for all updates together, not for one; use merge latest")]
+        return []
+
 
 @register("merge", "latest")
 class Latest(Remembering):
@@ -72,7 +81,15 @@ class Latest(Remembering):
 
 @register("server", "plain")
 class Plain(ServerUpdate):
-    """The mean is the next community model."""
+    """The proposal is the next community model."""
+
+    plain: ClassVar[bool] = True
+
+    def step(
+        self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
+    ) -> tuple[np.ndarray, Moments]:
+        """Return the proposal."""
+        return proposal, moments
 
 
 FEDAVG = add_rule(
@@ -83,6 +100,7 @@ FEDAVG = add_rule(
         parts={
             "pace": {"kind": "sync"},
             "sample": {"kind": "all"},
+            "local": {"kind": "plain"},
             "weigh": {"kind": "examples"},
             "merge": {"kind": "mean"},
             "server": {"kind": "plain"},

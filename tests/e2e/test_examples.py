@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hansa.common.job import load_job
+from hansa.common.plugins import rules
+from hansa.controller.rules.compose import compose
 from tests.e2e.conftest import ROOT
 from tests.published import write_hospitals, write_mnist
 
@@ -40,9 +43,31 @@ def test_more_writers_can_be_tried(tmp_path: Path) -> None:
     assert shown[1].split()[0] == "2"
 
 
-@pytest.mark.parametrize("name", ["hospitals", "writers"])
+def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
+    words = ("fedadam", "fedasync", "--rounds", "1", "--sites", "2")
+    shown = _script(tmp_path, "examples/fashion/compare.py", *words).splitlines()
+    assert shown[0].split() == ["rule", "seed", "accuracy", "loss", "updates", "seconds"]
+    assert [line.split()[:2] for line in shown[1:]] == [["fedadam", "1990"], ["fedasync", "1990"]]
+    assert [line.split()[4] for line in shown[1:]] == ["2", "2"]
+
+
+def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() -> None:
+    jobs = {path.stem: load_job(path) for path in (ROOT / "examples" / "fashion").glob("*.yaml")}
+    wanted = {name for name, rule in rules().items() if rule.paper != "-"}
+    assert wanted <= {spec.rule for spec in jobs.values()}
+    for name, spec in jobs.items():
+        assert spec.name == f"fashion-{name}"
+        assert name in (spec.rule, "equal")
+        rounds = compose(spec).pace.rounds_asked()
+        assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
+        for other in jobs.values():
+            assert (spec.seed, spec.app, spec.train, spec.data) == (other.seed, other.app, other.train, other.data)
+
+
+@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg"])
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
-    job = f"examples/{name}/job.yaml"
+    job = f"examples/{name}.yaml"
     done = subprocess.run(
         [sys.executable, "-m", "hansa", "run", job, "--out", str(tmp_path / "out")],
         cwd=ROOT,

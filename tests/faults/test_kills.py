@@ -1,6 +1,6 @@
 """kill -9 at named points and at random ones: nothing that was acknowledged is lost, and the model is the same.
 
-Each of the four storms of random kills has a few in every test run, 38 kills with the named points. The long form has
+Each of the four storms of random kills has a few in every test run, 44 kills with the named points. The long form has
 200: HANSA_FAULT_KILLS=50 pytest tests/faults -k random
 """
 
@@ -21,6 +21,7 @@ CONTROLLER = (
 )
 LEARNER = ("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded")
 EVALUATOR = ("evaluation-done", "evaluation-reported")
+VICTIMS = ["controller", "learner-a", "learner-b", "learner-c", "evaluator-a"]
 KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "3"))
 SETTINGS = ("--set", "sites={min: 3, wait: 120}", "--set", "validation.fraction=0.2", "--set", "train.epochs=1")
 
@@ -30,30 +31,45 @@ def digest(federation: Federation, job: str) -> str:
     return found
 
 
-@pytest.mark.timeout(400)
-def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str) -> str:
+    """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
+
+    Return the job that was disturbed.
+    """
     federation.begin()
-    calm = federation.cli(
-        "job", "submit", "job.yaml", *SETTINGS, "--set", "name=calm", "--set", "pace.rounds=40", "--wait"
-    )
+    calm = federation.cli("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=calm", "--wait")
     assert calm.returncode == 0, calm.stderr + calm.stdout
-    submitted = federation.json(
-        "job", "submit", "job.yaml", *SETTINGS, "--set", "name=storm", "--set", "pace.rounds=40"
-    )
-    for name, points in (("controller", CONTROLLER), ("learner-b", LEARNER), ("evaluator-a", EVALUATOR)):
+    job: str = federation.json("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=storm")["job"]
+    for name, points in victims.items():
         federation.kill(f"{name}.{federation.lives[name]}")
         for point in points:
             federation.bring_up(name, kill_at=f"{point}:1")
             federation.until(lambda name=name: not federation.alive(name), 60, f"{name} never reached {point}")
             federation.kills += 1
         federation.bring_up(name)
-    watched = federation.cli("job", "watch", submitted["job"])
+    watched = federation.cli("job", "watch", job)
     assert watched.returncode == 0, watched.stderr + watched.stdout
-    federation.check(submitted["job"])
+    federation.check(job)
     assert digest(federation, "storm") == digest(federation, "calm")
     federation.nursery.stop([f"controller.{federation.lives['controller']}"])
-    assert len(federation.leftovers(submitted["job"])) == 4  # the last model and the three updates it is made of
+    return job
+
+
+@pytest.mark.timeout(400)
+def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+    victims = {"controller": CONTROLLER, "learner-b": LEARNER, "evaluator-a": EVALUATOR}
+    job = storm(federation, victims, "--set", "pace.rounds=40")
+    assert len(federation.leftovers(job)) == 4  # the last model and the three updates it is made of
     assert federation.kills == 13
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    job = storm(federation, {"controller": CONTROLLER}, "--set", "rule=fedadam", "--set", "pace.rounds=16")
+    # The last model and the three updates it is made of; the model before; two moments of each.
+    assert len(federation.leftovers(job)) == 9
+    assert federation.kills == 6
 
 
 @pytest.mark.timeout(240 + 20 * KILLS)
@@ -67,9 +83,7 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
     while federation.kills < KILLS:
         if not jobs or federation.json("job", "show", jobs[-1])["status"] == "completed":
             jobs.append(federation.json("job", "submit", "job.yaml", *SETTINGS, *words)["job"])
-        names = ["controller", "learner-a", "learner-b", "learner-c", "evaluator-a"] + ["redis"] * bool(
-            federation.redis
-        )
+        names = [*VICTIMS, "redis"] if federation.redis else VICTIMS
         name = chance.choice(names) if federation.kills else names[-1]
         if name == "redis":
             federation.strike_redis(chance)

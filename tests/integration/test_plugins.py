@@ -90,7 +90,10 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         await _attend(served, sites, "a")
         runner = await ended(await served.federation.submit(spec, None, nothing()))
         before = runner.view()
-        assert (before.status, before.reason) == ("failed", "the rule failed: ValueError: out of patience")
+        assert (before.status, before.reason) == (
+            "failed",
+            "the rule failed: sample 'moody': ValueError: out of patience",
+        )
         key = runner.machine.state.current
         assert key is not None
     _assert_sound(tmp_path, store, runner.id)

@@ -108,7 +108,10 @@ class Play:
         """Let the merge under way (or another) be done."""
         plan = self.machine.state.plan
         version = version if version is not None else plan.version if plan else 1
-        return self.do(ev.Merged(at=self.now, version=version, digest=f"v{version}", bytes_up=5, bytes_down=7))
+        moments = {name: f"v{version}.{name}" for name in self.machine.rule.server.moments}
+        return self.do(
+            ev.Merged(at=self.now, version=version, digest=f"v{version}", moments=moments, bytes_up=5, bytes_down=7)
+        )
 
     def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
         """Let an alarm ring at its time, or at another."""

@@ -1,0 +1,237 @@
+"""One merge: from the current model and the contributions to the next community model and the moments it carries on.
+
+    contributions ── aggregator ──► proposal ── server update ──► next model
+                                                  ▲      │
+                                     moments before      moments
+
+All are streams of frames; nothing here is as large as a model. The controller and `hansa job verify` both compute a
+version with `make`, so that the same inputs give the same bits.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hansa.common.errors import HansaError
+from hansa.common.frames import ALIGN, FRAME, Sealer, numbers, peak
+from hansa.common.ids import ModelKey
+from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.reading import Cache, Library, read_numbers
+from hansa.controller.community.robust import coordinatewise, distances
+from hansa.controller.engine.arithmetic import (
+    Aggregator,
+    Coordinatewise,
+    MergeInfo,
+    Selecting,
+    ServerUpdate,
+    TooFew,
+)
+from hansa.controller.engine.effects import Change, Member
+from hansa.controller.stores import Draft, StoredModel
+
+NOBODY = "no update counts; the model before is kept"
+OpenDraft = Callable[[str, ModelSpec], Draft]  # for the community model (no name) or a moment
+
+
+@dataclass(frozen=True)
+class Means:
+    """What merges are carried out with."""
+
+    open_model: Callable[[ModelKey], StoredModel]
+    pool: Executor
+    memory: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """A community model that is ready to be published, with its moments."""
+
+    manifest: Manifest
+    moments: Mapping[str, Manifest]
+    note: str
+    publish: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """What the aggregator makes of the contributions."""
+
+    frames: Iterator[np.ndarray]
+    touched: Collection[str]  # tensors that somebody contributed to
+    note: str = ""
+
+
+def make(
+    aggregator: Aggregator,
+    server: ServerUpdate,
+    sums: Accumulator,
+    change: Change,
+    current: StoredModel,
+    before: Mapping[str, StoredModel],  # moments of the current model; none: those to start from
+    info: MergeInfo,
+    means: Means,
+    draft: OpenDraft,
+) -> Made:
+    """Compute the next community model into drafts; `publish` of the result makes them appear, the moments first."""
+    spec = current.manifest.spec
+    with ExitStack() as stack:
+        proposal = _propose(stack, aggregator, sums, change, current, means)
+        frames = stack.enter_context(closing(proposal.frames))  # type: ignore[type-var]
+        sealer, main = Sealer(spec), draft("", spec)
+        moments: dict[str, _Writer] = {}
+        if not server.plain:
+            carried = moment_spec(server, spec)
+            names = server.moments if carried.tensors else {}
+            moments = {name: _Writer(carried, draft(name, carried)) for name in names}
+            frames = _updated(server, frames, proposal.touched, current, before, moments, info)
+        for index, frame in enumerate(frames):
+            sealer.feed(frame)
+            main.write(index, frame)
+
+    def publish() -> None:
+        for writer in moments.values():
+            writer.publish()
+        main.publish(sealer.manifest(), sealer.peaks)
+
+    made = {name: writer.finish() for name, writer in moments.items()}
+    return Made(sealer.manifest(), made, proposal.note, publish)
+
+
+def moment_spec(server: ServerUpdate, spec: ModelSpec) -> ModelSpec:
+    """Return what one of a server update's moments looks like: the tensors that it updates, in float64."""
+    return ModelSpec(tuple(replace(info, dtype="float64") for info in spec.tensors if _updates(server, info)))
+
+
+def _updates(server: ServerUpdate, info: TensorInfo) -> bool:
+    return info.role is Role.PARAM or (info.role is Role.STAT and server.statistics)
+
+
+def _propose(
+    stack: ExitStack, aggregator: Aggregator, sums: Accumulator, change: Change, current: StoredModel, means: Means
+) -> _Proposal:
+    if aggregator.kept:  # every change must reach the sums
+        return _Proposal(sums.frames(change, means.open_model, current, means.pool), _touched(change.members, current))
+    counting = [member for member in change.members if member.weight > 0]
+    touched = _touched(counting, current)
+    if not counting:
+        return _Proposal(_copied(current), (), NOBODY)
+    if isinstance(aggregator, Coordinatewise):
+        library = stack.enter_context(Library(means.open_model))
+        return _Proposal(coordinatewise(aggregator, counting, library, current, means.pool, means.memory), touched)
+    note = ""
+    if isinstance(aggregator, Selecting):
+        with Library(means.open_model) as library:
+            apart = distances(counting, library, current, means.pool, means.memory)
+        try:
+            chosen = sorted(aggregator.select(apart))
+        except TooFew as error:
+            return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
+        note = f"{aggregator.kind} took {', '.join(counting[i].site for i in chosen)} of {len(counting)} updates"
+        counting = [counting[i] for i in chosen]
+    whole = Change(tuple(counting), (), counting)
+    return _Proposal(sums.frames(whole, means.open_model, current, means.pool), touched, note)
+
+
+def _copied(current: StoredModel) -> Iterator[np.ndarray]:
+    for index in range(current.layout.frames):
+        yield np.frombuffer(bytearray(current.read(index)), dtype=np.uint8)
+
+
+def _touched(members: Iterable[Member], current: StoredModel) -> Collection[str]:
+    found: set[str] = set()
+    for member in members:
+        if member.weight > 0:
+            if member.tensors is None:
+                return frozenset(current.manifest.spec.names)
+            found |= member.tensors
+    return found
+
+
+def _updated(
+    server: ServerUpdate,
+    frames: Iterator[np.ndarray],
+    touched: Collection[str],
+    current: StoredModel,
+    before: Mapping[str, StoredModel],
+    moments: "Mapping[str, _Writer]",
+    info: MergeInfo,
+) -> Iterator[np.ndarray]:
+    """Yield the frames of the next model, made from those of the proposal, which are written over."""
+    first = server.moments
+    caches: dict[str, Cache] = {name: {} for name in moments}
+    for index, frame in enumerate(frames):
+        held = current.read(index)
+        for span in current.layout.spans(index):
+            tensor = current.manifest.spec.tensors[span.tensor]
+            if not _updates(server, tensor):
+                continue
+            width = DTYPES[tensor.dtype].itemsize
+            start, stop = span.start // width, span.stop // width
+            carried = {
+                name: _moment(before.get(name), tensor.name, start, stop, caches[name], first[name]) for name in moments
+            }
+            if tensor.name in touched:
+                room = numbers(tensor, span, frame)
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    made, carried = server.step(  # type: ignore[assignment]
+                        numbers(tensor, span, held).astype(np.float64), room.astype(np.float64), carried, info
+                    )
+                    room[...] = made
+                _require_finite(server, tensor, room, *(carried[name] for name in moments))
+            for name, writer in moments.items():
+                writer.put(tensor, stop, carried[name])
+        yield frame
+
+
+def _moment(before: StoredModel | None, name: str, start: int, stop: int, cache: Cache, first: float) -> np.ndarray:
+    if before is None:
+        return np.full(stop - start, first)
+    for frame in [frame for frame in cache if len(cache) > 2]:
+        del cache[frame]  # spans come in order: what was read before the last frames is not needed again
+    return read_numbers(before, name, start, stop, cache)
+
+
+def _require_finite(server: ServerUpdate, tensor: TensorInfo, *found: np.ndarray) -> None:
+    if not all(np.isfinite(peak(array)) for array in found):
+        raise HansaError(
+            f"the server update {server.kind!r} makes NaN or infinite numbers in tensor {tensor.name}; try a smaller lr"
+        )
+
+
+class _Writer:
+    """Writes the tensors of a moment one after another."""
+
+    def __init__(self, spec: ModelSpec, draft: Draft) -> None:
+        self._draft = draft
+        self._sealer = Sealer(spec)
+        self._room = bytearray()
+        self._written = 0
+
+    def put(self, tensor: TensorInfo, stop: int, array: np.ndarray) -> None:
+        """Write the next numbers; `stop` says where in their tensor they end."""
+        self._room += np.ascontiguousarray(array, dtype="<f8").data.cast("B")
+        if stop == tensor.elements:
+            self._room += bytes(-len(self._room) % ALIGN)
+        while len(self._room) >= FRAME:
+            self._flush(FRAME)
+
+    def _flush(self, size: int) -> None:
+        frame = bytes(self._room[:size])
+        del self._room[:size]
+        self._sealer.feed(frame)
+        self._draft.write(self._written, frame)
+        self._written += 1
+
+    def finish(self) -> Manifest:
+        """Write what is left and return the manifest."""
+        if self._room:
+            self._flush(len(self._room))
+        return self._sealer.manifest()
+
+    def publish(self) -> None:
+        """Let the moment appear."""
+        self._draft.publish(self._sealer.manifest(), self._sealer.peaks)

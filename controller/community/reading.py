@@ -1,0 +1,104 @@
+"""Reading many stored models at once: which are open, which carry a tensor, and the numbers of a part of one."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from typing import TypeVar
+
+import numpy as np
+
+from hansa.common.frames import FRAME
+from hansa.common.ids import ModelKey
+from hansa.common.model import DTYPES, ModelSpec
+from hansa.controller.engine.effects import Member
+from hansa.controller.stores import StoredModel
+
+WINDOW = 4  # frames under way at once
+GROUP = 128  # models open at once
+Cache = dict[int, bytes]  # frames of one model
+T = TypeVar("T")
+
+
+class Library:
+    """Open models, not more than a few groups at a time."""
+
+    def __init__(self, open_model: Callable[[ModelKey], StoredModel]) -> None:
+        self._open_model = open_model
+        self._open: dict[ModelKey, StoredModel] = {}
+
+    def get(self, key: ModelKey) -> StoredModel:
+        """Return a model; whoever was opened first may be closed for it."""
+        if key not in self._open:
+            if len(self._open) >= 2 * GROUP:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[key] = self._open_model(key)
+        return self._open[key]
+
+    def models(self, keys: Sequence[ModelKey]) -> dict[ModelKey, StoredModel]:
+        """Return a group of models, all open."""
+        for key in keys:  # the newest are closed last
+            self._open |= {key: self._open.pop(key)} if key in self._open else {}
+        return {key: self.get(key) for key in keys}
+
+    def __enter__(self) -> "Library":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for model in self._open.values():
+            model.close()
+
+
+class Carriers:
+    """Which members carry which tensor; found out only if somebody asks."""
+
+    def __init__(self, members: Sequence[Member], spec: ModelSpec, library: Library) -> None:
+        self._members, self._spec, self._library = members, spec, library
+        self._found: list[list[Member]] | None = None
+
+    def of(self, tensor: int) -> list[Member]:
+        """Return the members that carry a tensor and count."""
+        if self._found is None:
+            self._found = [[] for _ in self._spec.tensors]
+            for member in self._members:
+                if member.weight > 0:
+                    for at in carried(member, self._library.get(member.model), self._spec):
+                        self._found[at].append(member)
+        return self._found[tensor]
+
+
+def carried(member: Member, model: StoredModel, spec: ModelSpec) -> Iterator[int]:
+    """Yield the positions of the tensors that a member carries."""
+    for info in model.manifest.spec.tensors:
+        if member.tensors is None or info.name in member.tensors:
+            yield spec.index[info.name]
+
+
+def read_numbers(model: StoredModel, name: str, start: int, stop: int, cache: Cache) -> np.ndarray:
+    """Return numbers start … stop-1 of a tensor, wherever in its payload the model has it."""
+    at = model.manifest.spec.index[name]
+    kind = DTYPES[model.manifest.spec.tensors[at].dtype]
+    begin = model.layout.offsets[at] + start * kind.itemsize
+    pieces, end = [], begin + (stop - start) * kind.itemsize
+    while begin < end:
+        frame, within = divmod(begin, FRAME)
+        if frame not in cache:
+            cache[frame] = model.read(frame)
+        take = min(end - begin, FRAME - within)
+        pieces.append(np.frombuffer(cache[frame], dtype=kind, count=take // kind.itemsize, offset=within))
+        begin += take
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def ordered(pool: Executor, work: Callable[[int], T], count: int, window: int = WINDOW) -> Iterator[T]:
+    """Yield work(0), work(1), … with a few under way at once, so that memory stays bounded."""
+    waiting: deque[Future[T]] = deque()
+    try:
+        for index in range(count):
+            waiting.append(pool.submit(work, index))
+            if len(waiting) >= window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for left in waiting:
+            left.cancel()

@@ -1,0 +1,103 @@
+"""Robust aggregation: a few sites that send nonsense cannot carry the community model away.
+
+Medians and trimmed means: Yin et al., 2018. Krum and multi-Krum: Blanchard et al., 2017.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
+from hansa.controller.engine.composition import Composition
+from hansa.controller.rules.fedavg import FEDAVG
+
+YIN = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018"
+BLANCHARD = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, 2017"
+
+
+def _objections(part: Aggregator, rule: Composition) -> list[Problem]:
+    """Refuse what would take the robustness away."""
+    found: list[Problem] = []
+    if "barrier" not in rule.pace.provides:
+        found.append(part.clash(rule.pace, "it merges one update at a time, and one has nothing to be compared with"))
+    if rule.weigh.kind != "equal":
+        found.append(part.clash(rule.weigh, "every site counts the same in it, whatever the site claims; use equal"))
+    return found
+
+
+@register("merge", "median")
+class Median(Coordinatewise):
+    """The median of every number: up to half of the sites may be arbitrarily wrong."""
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse weights, and merges of single updates."""
+        return _objections(self, rule)
+
+    def combine(self, rows: np.ndarray) -> np.ndarray:
+        """Return the middle, or the mean of the two in the middle."""
+        return np.asarray(np.median(rows, axis=0, overwrite_input=True))
+
+
+@register("merge", "trimmed-mean")
+class TrimmedMean(Coordinatewise):
+    """The mean of every number without the largest and the smallest ones."""
+
+    trim: float = Field(0.1, ge=0, lt=0.5, description="share of the sites left out at each end, rounded down")
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse weights, and merges of single updates."""
+        return _objections(self, rule)
+
+    def combine(self, rows: np.ndarray) -> np.ndarray:
+        """Sort, cut both ends off, and average in that order: it does not matter who came first.
+
+        The mean is taken from the least on, so that equal numbers give themselves.
+        """
+        cut = int(self.trim * len(rows) + 1e-9)
+        rows.sort(axis=0)
+        kept = rows[cut : len(rows) - cut]
+        least = kept[0].copy()
+        kept -= least
+        return np.asarray(least + kept.mean(axis=0))
+
+
+@register("merge", "krum")
+class Krum(Selecting):
+    """The update that is nearest to its neighbours, or the mean of the few that are (multi-Krum).
+
+    The score of an update is the sum of its squared distances to the n − f − 2 nearest others, over all parameters and
+    statistics; those with the least scores are taken.
+    """
+
+    attackers: int = Field(1, ge=0, strict=True, description="f, how many sites may be wrong; it takes 2f + 3 updates")
+    chosen: int = Field(1, ge=0, strict=True, description="how many updates to average; 0: all but f")
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse weights, and merges of single updates."""
+        return _objections(self, rule)
+
+    def select(self, distances: np.ndarray) -> Sequence[int]:
+        """Return the updates with the least scores; of equal ones, those of the first sites."""
+        count = len(distances)
+        if count < 2 * self.attackers + 3:
+            raise TooFew(f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}")
+        others = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)
+        scores = others[:, : count - self.attackers - 2].sum(axis=1)
+        taken = min(self.chosen or count - self.attackers, count)
+        return [int(i) for i in np.argsort(scores, kind="stable")[:taken]]
+
+
+def _robust(name: str, part: dict[str, object], summary: str, paper: str) -> Rule:
+    parts = FEDAVG.parts | {"weigh": {"kind": "equal"}, "merge": part}
+    return add_rule(Rule(name=name, summary=summary, paper=paper, parts=parts))
+
+
+MEDIAN = _robust("median", {"kind": "median"}, "the median of the sites' updates, number by number", YIN)
+TRIMMED = _robust("trimmed-mean", {"kind": "trimmed-mean"}, "the mean of the sites' updates without the extremes", YIN)
+KRUM = _robust("krum", {"kind": "krum"}, "the one update that is nearest to its neighbours", BLANCHARD)
+MULTI_KRUM = _robust(
+    "multi-krum", {"kind": "krum", "chosen": 0}, "the mean of the updates that are near one another", BLANCHARD
+)

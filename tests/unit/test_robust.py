@@ -1,0 +1,129 @@
+"""Robust aggregation over stored models: medians, trimmed means, Krum; the same bits with little memory."""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from hansa.controller.community import robust as frames_of
+from hansa.controller.engine.arithmetic import Aggregator, TooFew
+from hansa.controller.rules.fedavg import Plain
+from hansa.controller.rules.robust import Krum, Median, TrimmedMean
+from tests.unit.samples import spec_of, values
+from tests.unit.test_server_updates import SPEC, Course, exactly
+
+FLOATS = ("small", "var", "long", "half", "double")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def stacked(seeds: list[int], name: str) -> np.ndarray:
+    return np.stack([values(SPEC, seed)[name].astype(np.float64) for seed in seeds])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_the_median_is_numpys_for_every_number_over_many_frames(pool: Executor, count: int) -> None:
+    seeds = list(range(count))
+    got = Course(pool, Plain()).merge([(values(SPEC, seed), 1.0) for seed in seeds], aggregator=Median())
+    for name in FLOATS:
+        wanted = np.median(stacked(seeds, name), axis=0).astype(got[name].dtype)
+        assert got[name].tobytes() == wanted.tobytes(), name
+    assert got["count"] == values(SPEC, 0)["count"]
+
+
+@pytest.mark.parametrize(("trim", "count", "cut"), [(0.1, 5, 0), (0.2, 5, 1), (0.3, 10, 3), (0.49, 3, 1), (0.0, 4, 0)])
+def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, count: int, cut: int) -> None:
+    seeds = list(range(count))
+    got = Course(pool, Plain()).merge([(values(SPEC, seed), 1.0) for seed in seeds], aggregator=TrimmedMean(trim=trim))
+    for name in ("small", "var", "long", "double"):
+        wanted = np.sort(stacked(seeds, name), axis=0)[cut : count - cut].mean(axis=0)
+        np.testing.assert_allclose(got[name], wanted, rtol=1e-6, atol=1e-7)
+
+
+def nearest(seeds: list[int], attackers: int) -> list[int]:
+    """Order updates by Krum's score, straight from its definition."""
+    flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
+    scores = []
+    for i, one in enumerate(flat):
+        apart = sorted(float(((one - other) ** 2).sum()) for j, other in enumerate(flat) if i != j)
+        scores.append(sum(apart[: len(seeds) - attackers - 2]))
+    return [int(i) for i in np.argsort(scores, kind="stable")]
+
+
+def test_krum_takes_the_update_nearest_to_its_neighbours_and_says_which(pool: Executor) -> None:
+    seeds = list(range(6))
+    course = Course(pool, Plain())
+    got = course.merge([(values(SPEC, seed), 1.0) for seed in seeds], aggregator=Krum(attackers=1))
+    winner = nearest(seeds, 1)[0]
+    assert exactly(got, values(SPEC, winner))
+    assert course.made is not None
+    assert course.made.note == f"krum took s{winner + 1} of 6 updates"
+
+
+def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
+    seeds = list(range(7))
+    got = Course(pool, Plain()).merge(
+        [(values(SPEC, seed), 1.0) for seed in seeds], aggregator=Krum(attackers=2, chosen=0)
+    )
+    chosen = sorted(nearest(seeds, 2)[:5])
+    wanted = Course(pool, Plain()).merge([(values(SPEC, seed), 1.0) for seed in chosen])
+    assert exactly(got, wanted)
+
+
+def test_krum_with_too_few_updates_keeps_the_model_and_says_why(pool: Executor) -> None:
+    course = Course(pool, Plain(), values(SPEC, 50))
+    got = course.merge([(values(SPEC, seed), 1.0) for seed in range(4)], aggregator=Krum(attackers=1))
+    assert exactly(got, values(SPEC, 50))
+    assert course.made is not None
+    assert course.made.note == ("krum: 4 updates came, and 5 are needed to outvote 1; the model before is kept")
+
+
+def test_equal_scores_are_settled_by_the_order_of_the_sites() -> None:
+    same = np.zeros((5, 5))
+    assert list(Krum(attackers=1, chosen=2).select(same)) == [0, 1]
+    with pytest.raises(TooFew):
+        Krum(attackers=2).select(same)
+
+
+@pytest.mark.parametrize("aggregator", [Median(), TrimmedMean(trim=0.2), Krum(attackers=1), Krum(chosen=0)], ids=str)
+def test_one_site_that_sends_nonsense_cannot_carry_the_model_away(pool: Executor, aggregator: Aggregator) -> None:
+    spec = spec_of({"w": ("float32", (50,))})
+    honest: list[dict[str, np.ndarray]] = [
+        {"w": np.full(50, 1.0, np.float32) + 0.01 * values(spec, i)["w"]} for i in range(5)
+    ]
+    for nonsense in (3e38, -3e38, 1e4):
+        bad = {"w": np.full(50, nonsense, np.float32)}
+        got = Course(pool, Plain(), values(spec, 9), spec).merge(
+            [(arrays, 1.0) for arrays in [*honest[:2], bad, *honest[2:]]], aggregator=aggregator
+        )
+        assert np.abs(got["w"] - 1).max() < 0.1
+
+
+@pytest.mark.parametrize("aggregator", [Median(), TrimmedMean(trim=0.3), Krum(attackers=1, chosen=3)], ids=str)
+def test_neither_order_nor_memory_nor_threads_change_a_bit(aggregator: Aggregator) -> None:
+    parts = [(values(SPEC, seed), 1.0) for seed in range(6)]
+    found = []
+    for threads, memory, order in ((1, 1 << 30, parts), (3, 1, parts), (2, 1 << 20, parts[::-1])):
+        with ThreadPoolExecutor(threads) as pool:
+            found.append(Course(pool, Plain()).merge(order, aggregator=aggregator, memory=memory))
+    for other in found[1:]:
+        assert exactly({name: found[0][name] for name in FLOATS}, {name: other[name] for name in FLOATS})
+
+
+def test_the_median_of_partial_updates_is_over_those_that_carry_a_tensor(pool: Executor) -> None:
+    course = Course(pool, Plain())
+    before = {name: array.copy() for name, array in values(SPEC, 99).items()}
+    got = course.merge(
+        [(values(SPEC, seed), 1.0) for seed in range(3)], aggregator=Median(), tensors=frozenset({"long"})
+    )
+    assert got["long"].tobytes() == np.median(stacked([0, 1, 2], "long"), axis=0).astype(np.float32).tobytes()
+    assert got["small"].tobytes() == before["small"].tobytes()
+
+
+def test_rows_are_read_in_pieces_when_memory_is_short() -> None:
+    assert frames_of.LEAST * 8 < 1 << 20  # else the tests above would not come to pieces

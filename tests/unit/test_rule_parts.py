@@ -1,0 +1,324 @@
+"""What the engine does for server updates and aggregators: which models it keeps, what it refuses, what it tells."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from hansa.common.cli import hansa
+from hansa.common.errors import InvalidJob, Stale
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, load_job
+from hansa.common.plugins import register, rules
+from hansa.common.tasks import PROXIMAL, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.models import Models
+from hansa.controller.rules.compose import compose
+from hansa.controller.rules.fedavg import Equal
+from tests.e2e.conftest import ROOT
+from tests.unit.play import Play, dropped, endings, plans
+
+# Models that a version stands on.
+
+
+def test_the_model_before_and_the_moments_are_kept_until_the_next_version() -> None:
+    play = Play(rule="fedadam", pace={"rounds": 4})
+    play.training("a", "b")
+    play.round()
+    state = play.machine.state
+    assert state.footing == {"j1/u1": "d-j1-1", "j1/v1.m": "v1.m", "j1/v1.v": "v1.v"}  # version 0 was task 1's update
+    assert play.machine.moments(1) == {"m": "j1/v1.m", "v": "j1/v1.v"}
+    assert play.machine.moments(0) == {}
+    for task in play.tasks(Train).values():
+        play.update(task)
+    gone = dropped(play.merged())
+    assert "j1/u1" in gone
+    assert set(state.footing) == {"j1/v1", "j1/v1.m", "j1/v1.v", "j1/v2.m", "j1/v2.v"}
+    assert set(state.footing) <= state.models
+    for task in play.tasks(Train).values():
+        play.update(task)
+    assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= dropped(play.merged())
+    assert set(state.footing) == {"j1/v2", "j1/v2.m", "j1/v2.v", "j1/v3.m", "j1/v3.v"}
+
+
+def test_a_plain_rule_keeps_nothing_but_the_newest_model_and_its_updates() -> None:
+    play = Play(rule="fedavg", pace={"rounds": 3})
+    play.training("a", "b")
+    for _ in range(2):
+        play.round()
+    assert play.machine.state.footing == {}
+    members = {member.model for held in play.machine.state.members.values() for member in held}
+    assert play.machine.state.models == members | {"j1/v2"}
+
+
+@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "fedasync", "server-mix"])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_a_version_stands_on_survives_a_crash(rule: str, snapshot: bool) -> None:
+    play = Play(rule=rule)
+    play.training("a", "b", "c")
+    for turn in range(3):
+        for task in list(play.tasks(Train).values()):
+            play.update(task)
+            if rule == "fedasync":
+                play.merged()
+        if rule != "fedasync":
+            play.merged()
+        if snapshot and turn == 1:
+            play.save()
+    again = play.again()
+    assert again.state == play.machine.state
+    held, counted = Models(again.state), Models(play.machine.state)
+    assert held.drop_idle() == counted.drop_idle() == []
+
+
+def test_the_receipt_of_a_version_names_its_moments() -> None:
+    play = Play(rule="fedyogi", pace={"rounds": 1})
+    play.training("a", "b")
+    play.round()
+    plain = Play(pace={"rounds": 1})
+    plain.training("a", "b")
+    plain.round()
+    issued, other = play.machine.issued, plain.machine.issued
+    assert issued is not None
+    assert other is not None
+    assert issued.moments == {"m": "v1.m", "v": "v1.v"}
+    assert issued.sealed().hash == issued.hash
+    assert issued.model_copy(update={"moments": {"m": "another", "v": "v1.v"}}).sealed().hash != issued.hash
+    assert other.moments == {}
+
+
+# Staleness.
+
+
+def _stale_play(limit: int) -> tuple[Play, Any]:
+    """Let site a bring updates until the task of site b is one version too old; return it."""
+    play = Play(rule="fedasync", pace={"updates": 50}, server={"max_staleness": limit})
+    slow = play.training("a", "b")["b"]
+    for _ in range(limit + 1):
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    return play, slow
+
+
+def test_an_update_that_is_too_stale_is_answered_with_the_newest_model_and_no_version_is_made_of_it() -> None:
+    play, slow = _stale_play(2)
+    effects = play.update(slow)
+    assert plans(effects) == []
+    assert dropped(effects) == {"j1/u1", "j1/u3"}  # the update, and the model that it started from
+    fresh = play.tasks(Train)["b"]
+    assert isinstance(fresh.work, Train)
+    assert fresh.work.version == play.machine.state.version == 3
+    assert play.machine.state.receipts[SiteName("b")].task == slow.id  # it was received
+    play.update(play.tasks(Train)["a"])
+    play.merged()
+    newest = play.machine.state.history[-1]
+    assert newest.contributions == {"a": 1.0}
+    assert newest.lost == {"b": "3 versions stale, which is more than max_staleness 2"}
+    for _ in range(5):  # it is no failure: the site is not given up
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    assert play.again().state == play.machine.state
+
+
+def test_merges_that_wait_count_as_versions_to_come() -> None:
+    play = Play(rule="fedasync", server={"max_staleness": 0})
+    tasks = play.training("a", "b")
+    assert len(plans(play.update(tasks["a"]))) == 1
+    assert plans(play.update(tasks["b"])) == []
+    play.merged()
+    assert play.machine.state.queue == []
+    assert play.machine.state.history[-1].contributions == {"a": 1.0}
+
+
+def test_the_mixing_share_is_that_of_the_version_before_the_merge() -> None:
+    play = Play(rule="fedasync")
+    slow = play.training("a", "b")["b"]
+    for _ in range(3):
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    (plan,) = plans(play.update(slow))
+    assert (plan.version, plan.staleness) == (4, 3)
+
+
+def test_an_update_after_the_last_one_is_stale_even_if_it_would_be_refused() -> None:
+    play = Play(rule="fedasync", pace={"updates": 1}, server={"max_staleness": 0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    with pytest.raises(Stale):
+        play.update(tasks["b"])
+
+
+# Tasks.
+
+
+def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
+    for rule, mu in (("fedprox", 0.01), ("fedasync", 0.005)):
+        task = Play(rule=rule).training("a", "b")["a"]
+        assert isinstance(task.work, Train)
+        assert [(plugin.name, plugin.args) for plugin in task.work.plugins] == [(PROXIMAL, {"mu": mu})]
+    task = Play(rule="fedasync", local={"kind": "plain"}).training("a", "b")["a"]
+    assert isinstance(task.work, Train)
+    assert task.work.plugins == ()
+
+
+def test_a_note_of_the_aggregator_is_in_the_history() -> None:
+    play = Play(rule="krum", pace={"rounds": 1})
+    for task in play.training("a", "b").values():
+        play.update(task)
+    play.do(ev.Merged(at=0, version=1, digest="d", note="krum took a", bytes_up=0, bytes_down=0))
+    assert play.machine.state.history[-1].note == "krum took a"
+
+
+def test_a_failed_merge_ends_the_job_with_the_last_model() -> None:
+    play = Play(rule="fedadam")
+    play.training("a", "b")
+    play.round()
+    for task in play.tasks(Train).values():
+        play.update(task)
+    effects = play.do(ev.MergeFailed(at=0, version=2, reason="the server update 'adam' makes NaN"))
+    assert endings(effects) == [("failed", "merging version 2: the server update 'adam' makes NaN")]
+    assert play.machine.state.current == "j1/v1"
+    assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= play.machine.state.models
+
+
+# Refused combinations.
+
+REFUSED = [
+    (
+        "async-fedavg",
+        {"weigh": {"kind": "together"}},
+        "weigh: together does not go with merge incremental: its weights",
+    ),
+    ("async-fedavg", {"server": {"kind": "mix"}}, "merge: incremental does not go with server mix: it averages"),
+    ("fedasync", {"merge": {"kind": "latest"}}, "merge: latest does not go with server mix: it averages"),
+    ("median", {"pace": {"kind": "async"}}, "pace: async does not go with merge median: it merges one update at a"),
+    ("krum", {"weigh": {"kind": "examples"}}, "weigh: examples does not go with merge krum: every site counts the"),
+    ("fedavg", {"merge": {"kind": "trimmed-mean"}}, "weigh: examples does not go with merge trimmed-mean: every"),
+]
+
+
+@register("weigh", "together")
+class Together(Equal):
+    """Weights that are for all updates of a merge together."""
+
+    joint: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(("rule", "parts", "message"), REFUSED)
+def test_parts_that_do_not_go_together_are_refused_by_name(rule: str, parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        compose(JobSpec.model_validate({"app": "app.py:app", "rule": rule, **parts}))
+    assert any(problem.startswith(message) for problem in caught.value.problems), caught.value.problems
+
+
+def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nrule: krum\npace: {kind: async}\n")
+    with pytest.raises(InvalidJob) as caught:
+        load_job(tmp_path / "job.yaml")
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/job.yaml:3: pace: async does not go with merge krum")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("server={kind: adam, tau: 0}", "server.tau: input should be greater than 0"),
+        ("server={kind: adam, beta1: 1}", "server.beta1: input should be less than 1"),
+        ("server={kind: mix, alpha: 1.5}", "server.alpha: input should be less than or equal to 1"),
+        ("server={kind: mix, staleness: linear}", "server.staleness: input should be 'constant', 'polynomial'"),
+        ("server={kind: adan}", "server.kind: there is no 'adan' (did you mean 'adam'?)"),
+        ("merge={kind: trimmed-mean, trim: 0.5}", "merge.trim: input should be less than 0.5"),
+        ("merge={kind: krum, attackers: 1.5}", "merge.attackers: input should be a valid integer"),
+        ("local={kind: proximal, mu: -1}", "local.mu: input should be greater than or equal to 0"),
+        ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
+        ("rule=fedadamm", "there is no rule 'fedadamm'"),
+    ],
+)
+def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -> None:
+    (tmp_path / "job.yaml").write_text("app: app.py:app\n")
+    with pytest.raises(InvalidJob) as caught:
+        compose(load_job(tmp_path / "job.yaml", [change]))
+    assert message in str(caught.value)
+
+
+# Commands.
+
+
+def _cli(*words: str) -> str:
+    done = CliRunner().invoke(hansa, words, env={"HANSA_CONFIG": None})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_rules_are_listed_with_a_line_and_a_paper() -> None:
+    shown = _cli("rules", "list").splitlines()
+    assert len(shown) == len(rules()) + 1
+    assert any(line.startswith("fedadam ") and "Reddi" in line for line in shown)
+
+
+def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
+    shown = _cli("rules", "show", "fedasync-hinge")
+    for said in (
+        "staleness = hinge",
+        "mu = 0.005",
+        "alpha = 0.6",
+        "a = none  default: 0.5 for polynomial, 10 for hinge",
+        "(refused: incremental does not go with server mix",
+    ):
+        assert said in shown
+
+
+@pytest.mark.parametrize("rule", sorted(rules()))
+def test_every_rule_can_be_shown(rule: str) -> None:
+    assert _cli("rules", "show", rule).startswith(f"{rule}: ")
+    assert '"refused"' in _cli("rules", "show", rule, "--json")
+
+
+# Plugins of other packages.
+
+PACKAGE = '''
+import numpy as np
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.controller.engine.parts import Weigher
+from hansa.controller.rules.fedavg import FEDAVG
+
+@register("weigh", "steps")
+class BySteps(Weigher):
+    """A contribution is worth its optimizer steps."""
+
+    def weigh(self, state, contributions, view):
+        return np.array([c.facts.steps for c in contributions], dtype=np.float64)
+
+add_rule(Rule("by-steps", "weights by optimizer steps", "-", FEDAVG.parts | {"weigh": {"kind": "steps"}}))
+'''
+
+
+def _installed(folder: Path, name: str, source: str) -> None:
+    """Install a package with an entry point as an installer leaves it."""
+    (folder / f"{name}.py").write_text(source)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[hansa.plugins]\n{name} = {name}\n")
+
+
+def _run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    env = {"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "hansa", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:
+    _installed(tmp_path, "steps_rule", PACKAGE)
+    _installed(tmp_path, "broken_rule", "raise RuntimeError('half installed')")
+    listed = _run(tmp_path, "rules", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "by-steps" in listed.stdout
+    assert "'broken_rule' could not be loaded: broken_rule: RuntimeError: half installed" in listed.stderr
+    shown = _run(tmp_path, "rules", "show", "by-steps")
+    assert "weigh: steps — A contribution is worth its optimizer steps." in shown.stdout
