@@ -46,6 +46,7 @@ class Rule:
     summary: str
     paper: str
     parts: dict[str, dict[str, object]]
+    adaptive: bool = False  # sites train until their validation loss says so, even if the job has no train.until
 
 
 _rules: dict[str, Rule] = {}

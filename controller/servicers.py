@@ -29,7 +29,7 @@ from hansa.common.views import StatusView
 from hansa.common.words import plain
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
-from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.controller.fleet import AppState, CancelTask, DaemonRole, PulseDue, Session
 from hansa.controller.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.runner import role_of
 from hansa.protos import fleet_pb2 as fleet
@@ -65,7 +65,7 @@ class FleetServicer:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
-                yield self._to_site(message)
+                yield self._to_site(session, message)
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
         finally:
@@ -73,15 +73,17 @@ class FleetServicer:
             goodbye.cancel()
             self._federation.fleet.broken(session, goodbye=said)
 
-    def _to_site(self, message: Task | CancelTask) -> fleet.ToSite:
+    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite:
+        if isinstance(message, PulseDue):
+            return fleet.ToSite(pulse=fleet.Pulse(job=message.job, steps=session.pulses.pop(message.job)))
         if isinstance(message, CancelTask):
             return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
         machine = self._federation.runner(message.job).machine
-        pace = machine.rule.pace
+        pace, weigher = machine.rule.pace, machine.rule.weigh  # both may show a site's model to others
         terms = Terms(
             operator=machine.spec.operator,
             sites=machine.spec.sites.min,
-            redistributes=pace.kind == "redistribute" or "redistribute" in pace.provides,
+            redistributes=pace.kind == "redistribute" or "redistribute" in pace.provides or weigher.appraises,
         )
         return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
 

@@ -35,8 +35,9 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
+    enough: Callable[[int, int], bool] | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked.
+    """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
 
     Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled.
     """
@@ -73,6 +74,10 @@ def train(
         progress(epoch, steps, mean)
         if not seen:
             break  # nothing to train on
+        if enough is not None:
+            if enough(epoch, steps):
+                break
+            module.train()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
 
 

@@ -15,8 +15,10 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+from hansa.common.views import Score
 
 
 class Contribution(Value):
@@ -123,6 +125,10 @@ class Part(Plugin):
         """Return the state to start from."""
         return Nothing()
 
+    def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        return []
+
 
 class Sampler(Part):
     """Chooses who takes part in a round."""
@@ -203,6 +209,10 @@ class Policy(Part):
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
 
+    def listens(self, state: BaseModel) -> bool:
+        """Whether sites that train are to hear of every merge how many optimizer steps are committed."""
+        return False
+
 
 @dataclass(frozen=True)
 class EvalRequest:
@@ -224,6 +234,10 @@ class Weigher(Part):
     @abstractmethod
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
+
+    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+        """Return how the weights that were just given came about; operators see it with the version."""
+        return {}
 
 
 class Aggregator(Part):

@@ -1,6 +1,6 @@
 """Rules: named compositions of plugins, one file per paper or family. Importing this package registers them all."""
 
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import fedavg
+from hansa.controller.rules import dvw, fedavg
 
-__all__ = ["asynchronous", "fedavg", "semisync", "sync"]
+__all__ = ["asynchronous", "dvw", "fedavg", "semisync", "sync"]
