@@ -59,7 +59,7 @@ class Dvw:
 
     @property
     def weights(self) -> dict[str, float]:
-        return dict(self.play.machine.state.history[-1].contributions)
+        return {str(site): weight for site, weight in self.play.machine.state.history[-1].contributions.items()}
 
 
 def test_an_update_is_worth_the_score_of_the_pooled_matrix() -> None:
