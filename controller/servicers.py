@@ -297,8 +297,9 @@ def _decoded(kind: Any, message: bytes) -> Any:
 def _parsed(parse: Any, wire: Any) -> Any:
     try:
         return parse(wire)
-    except ValidationError as error:
-        raise InvalidInput(f"the update's facts make no sense: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise InvalidInput(f"the update's facts make no sense: {what}") from None
 
 
 def _document(text: str) -> object:
