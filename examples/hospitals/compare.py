@@ -1,6 +1,6 @@
 """Compare training alone, in federations and on pooled data, all with the same epochs and on the same test patients.
 
-python examples/hospitals/compare.py [--seeds 3] [--rounds 30]
+python examples/hospitals/compare.py [--seeds 3] [--rounds 30] [--federations fedavg equal sync-dvw]
 """
 
 import argparse
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,6 @@ FEDERATIONS = {
     "equal": ("rule=fedavg", "weigh={kind: equal}"),
     "sync-dvw": ("rule=sync-dvw", "validation.fraction=0.1"),  # a tenth is not trained on
 }
-WAYS = ("alone", *FEDERATIONS, "pooled")
 Hospital = tuple[Examples, Examples]  # for training and for testing
 
 
@@ -66,13 +66,13 @@ def by(standard: Standard, hospitals: dict[str, Hospital]) -> dict[str, Hospital
     return {n: (standardised(train, standard), standardised(test, standard)) for n, (train, test) in hospitals.items()}
 
 
-def measure(seed: int, rounds: int) -> dict[str, dict[str, int]]:
+def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how many test patients of each hospital each way of training gets right."""
-    found: dict[str, dict[str, int]] = {way: {} for way in WAYS}
+    found: dict[str, dict[str, int]] = {way: {} for way in ("alone", *federations, "pooled")}
     with tempfile.TemporaryDirectory() as folder:
-        for rule, changes in FEDERATIONS.items():
+        for rule in federations:
             out = Path(folder) / rule
-            federate(seed, rounds, changes, out)
+            federate(seed, rounds, FEDERATIONS[rule], out)
             paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
             hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
             told = json.loads((out / "report.json").read_text())["survey"]
@@ -96,13 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="how many random splits into training and test patients")
     parser.add_argument("--rounds", type=int, default=30, help="rounds, and epochs of the other two")
+    parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
     chosen = parser.parse_args()
-    runs = [measure(1990 + number, chosen.rounds) for number in range(chosen.seeds)]
+    runs = [measure(1990 + number, chosen.rounds, chosen.federations) for number in range(chosen.seeds)]
     names = list(runs[0]["patients"])
     total = {name: sum(run["patients"][name] for run in runs) for name in names}
     print(f"accuracy on test patients, {chosen.seeds} splits, {chosen.rounds} rounds or epochs\n")
     print(f"{'':12}" + "".join(f"{name:>14}" for name in (*names, "all")))
-    for way in WAYS:
+    for way in ("alone", *chosen.federations, "pooled"):
         hits = {name: sum(run[way][name] for run in runs) for name in names}
         shares = [hits[name] / total[name] for name in names] + [sum(hits.values()) / sum(total.values())]
         print(f"{way:12}" + "".join(f"{share:>14.1%}" for share in shares))
