@@ -135,8 +135,11 @@ class Dvw(Weigher):
     def _sound(self, reports: Reports) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
         """Part the reports that can be pooled from those that do not fit the others, with the reason."""
         if self.metric == "inverse_loss":
-            numbers = {site for site, r in reports.items() if not r.n or math.isfinite(r.loss_sum)}
-            odd = {site: "its loss is not a number" for site in reports if numbers and site not in numbers}
+            wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
+            sound = any(r.n for site, r in reports.items() if site not in wrong)
+            odd = dict.fromkeys(
+                sorted(wrong) if sound else (), "its loss is not a number"
+            )  # else the model is as bad as that
             return {site: r for site, r in reports.items() if site not in odd}, odd
         sizes = Counter(len(r.confusion) for r in reports.values() if r.n)
         if sizes and not any(sizes.keys()):
@@ -152,7 +155,7 @@ class Dvw(Weigher):
     def _score(self, reports: Sequence[Evaluation]) -> float:
         """Pool, then score."""
         if self.metric == "inverse_loss":
-            return inverse_loss(math.fsum(r.loss_sum for r in reports) / sum(r.n for r in reports))
+            return inverse_loss(sum(r.loss_sum for r in reports) / sum(r.n for r in reports))
         pooled = np.sum([np.array(r.confusion, dtype=np.int64) for r in reports], axis=0)
         return CLASSIFICATION[self.metric](pooled)
 

@@ -200,6 +200,8 @@ def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhe
     assert score.value == pytest.approx(1.0, abs=1e-5)
     assert dict(score.missing) == {"b": "its loss is not a number"}
     assert job.update("b", bad, {"a": bad, "c": bad}).value == 0
+    infinite = [Evaluation(n=1, loss_sum=sign * math.inf) for sign in (1, -1)]
+    assert job.update("c", NOBODY, {"a": infinite[0], "b": infinite[1]}).value == 0
 
 
 def test_a_score_of_classes_is_refused_where_there_are_none() -> None:
