@@ -137,9 +137,9 @@ class Dvw(Weigher):
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
             sound = any(r.n for site, r in reports.items() if site not in wrong)
-            odd = dict.fromkeys(
-                sorted(wrong) if sound else (), "its loss is not a number"
-            )  # else the model is as bad as that
+            if not sound:
+                wrong = set()  # the model is as bad as that
+            odd = dict.fromkeys(sorted(wrong), "its loss is not a number")
             return {site: r for site, r in reports.items() if site not in odd}, odd
         sizes = Counter(len(r.confusion) for r in reports.values() if r.n)
         if sizes and not any(sizes.keys()):
