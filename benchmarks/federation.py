@@ -1,9 +1,11 @@
-"""A federation of real processes on this machine, for the benchmarks: one controller, some learners, no evaluators."""
+"""A federation of real processes on this machine, for the benchmarks: a controller, learners, perhaps evaluators."""
 
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from controller_process import ControllerProcess
 from idle_app import NOTES
@@ -18,8 +20,13 @@ APP = Path(__file__).with_name("idle_app.py")
 class Federation:
     """Use it as a context manager: leaving stops every process and removes every file."""
 
-    def __init__(self, app: str, sites: int, store: str) -> None:
-        self._app = f"{APP}:{app}"
+    def __init__(
+        self, app: str, sites: int, store: str, slow: Mapping[str, float] | None = None, evaluators: bool = False
+    ) -> None:
+        """`app` is one of the idle app's, or a reference; `slow` says by which factor sites are slowed."""
+        self._app = app if ":" in app else f"{APP}:{app}"
+        self._slow = slow or {}
+        self._evaluators = evaluators
         self._store = store
         self._names = [f"site-{n}" for n in range(1, sites + 1)]
         self._nursery = Nursery()
@@ -33,33 +40,30 @@ class Federation:
             self.address, self.pid = self._controller.address, self._controller.pid
             self._exit.callback(lambda: self._nursery.stop(list(self._nursery.processes)))
             for name in self._names:
-                self._start_learner(name)
+                self._start("learner", name, "--slow", str(self._slow.get(name, 1)))
+                if self._evaluators:
+                    self._start("evaluator", name)
             self._exit = self._exit.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._exit.close()
 
-    def _start_learner(self, name: str) -> None:
+    def _start(self, role: str, name: str, *more: str) -> None:
         data = self._folder / name
-        data.mkdir()
-        arguments = ["learner", "start", "--controller", self.address, "--site", name, "--app", self._app]
-        arguments += ["--data", str(data), "--state", str(data / "state"), "--threads", "1"]
-        self._nursery.start(name, arguments, self._folder / f"{name}.log")
+        data.mkdir(exist_ok=True)
+        arguments = [role, "start", "--controller", self.address, "--site", name, "--app", self._app]
+        arguments += ["--data", str(data), "--state", str(data / "state"), "--threads", "1", *more]
+        self._nursery.start(f"{role} {name}", arguments, self._folder / f"{name}-{role}.log")
 
     def run(self, rounds: int) -> JobView:
-        """Run one job to its end and return its last view, history included."""
-        job = JobSpec.model_validate(
-            {
-                "name": "bench",
-                "app": self._app,
-                "rule": "fedavg",
-                "pace": {"kind": "sync", "rounds": rounds},
-                "validation": {"fraction": 0.0},
-                "sites": {"min": len(self._names), "wait": 120},
-            }
-        )
+        """Run one job of synchronous rounds to its end and return its last view, history included."""
+        return self.run_job(rule="fedavg", pace={"kind": "sync", "rounds": rounds}, validation={"fraction": 0.0})
 
+    def run_job(self, **fields: Any) -> JobView:
+        """Run one job with these fields to its end and return its last view, history included."""
+        sites = {"min": len(self._names), "wait": 120}
+        job = JobSpec.model_validate({"name": "bench", "app": self._app, "sites": sites, **fields})
         try:
             return self._controller.run(job)
         except RuntimeError as error:

@@ -82,11 +82,13 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.steps = work.steps
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
+            wire.train.validate = work.validate_update
             for plugin in work.plugins:
                 wire.train.plugins.add(name=plugin.name, args=json.dumps(plugin.args))
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.version = work.version
+            wire.evaluate.validation = work.validation
     return wire
 
 
@@ -110,9 +112,11 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),
+                validate_update=wire.train.validate,
             )
         case "evaluate":
-            work = Evaluate(model=ModelKey(wire.evaluate.model), version=wire.evaluate.version)
+            asked_for = wire.evaluate
+            work = Evaluate(model=ModelKey(asked_for.model), version=asked_for.version, validation=asked_for.validation)
         case _:
             raise InvalidInput("a task without work")
     return Task(
@@ -153,7 +157,10 @@ def _fields(wire: fleet.Optimizer) -> dict[str, object]:
 
 def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
     """Encode what a learner knows of its update."""
-    return fleet.UpdateFacts(**facts.model_dump())
+    wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation"}))
+    if facts.evaluation is not None:
+        wire.evaluation.MergeFrom(evaluation_to_wire(facts.evaluation))
+    return wire
 
 
 def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
@@ -165,6 +172,7 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
         epochs=wire.epochs,
         seconds=wire.seconds,
         loss=wire.loss,
+        evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
     )
 
 
@@ -204,7 +212,11 @@ def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure:
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
-    found = wire.evaluation
+    return evaluation_from_wire(wire.evaluation)
+
+
+def evaluation_from_wire(found: fleet.Evaluation) -> Evaluation:
+    """Decode an evaluation; nonsense raises ValueError."""
     if len(found.confusion) != found.classes**2:
         raise ValueError(f"{len(found.confusion)} counts do not make a {found.classes}×{found.classes} matrix")
     rows = tuple(

@@ -25,10 +25,47 @@ Problem = tuple[FieldPath, str]  # where, and what is wrong there
 Lines = Mapping[FieldPath, int]  # on which line each field stands
 
 
+class GroupSpec(Value):
+    """Sites with thresholds of their own, such as slow ones."""
+
+    sites: tuple[str, ...] = Field(min_length=1)
+    loss: float | None = Field(None, ge=0)
+    tombstones: int | None = Field(None, ge=0, strict=True)
+
+
+class UntilSpec(Value):
+    """A learner trains until its validation loss hardly falls, or its model is too stale (metis-dvw §4, §5)."""
+
+    loss: float = Field(1.0, ge=0, description="percent by which an epoch must lower the validation loss; 0: at all")
+    tombstones: int = Field(1, ge=0, strict=True, description="epochs of a task that may fail to")
+    max_epochs: int = Field(100, ge=1, le=100_000, strict=True, description="the most epochs of a task")
+    cycles: int = Field(20, ge=1, strict=True, description="tasks after which a site's staleness is limited")
+    rolling: bool = Field(
+        False, description="the limit is the median of all tasks, not of the first: each that it ends pulls it down"
+    )
+    groups: Mapping[str, GroupSpec] = Field({}, description="thresholds of some sites, by the name of a group")
+
+    @model_validator(mode="after")
+    def _one_group_for_a_site(self) -> "UntilSpec":
+        of: dict[str, str] = {}
+        for name, group in self.groups.items():
+            for site in group.sites:
+                if of.setdefault(site, name) != name:
+                    raise ValueError(f"site {site} is in two groups: {of[site]} and {name}")
+        return self
+
+    def thresholds(self, site: str) -> tuple[float, int]:
+        """Return loss and tombstones of a site: its group's, or everybody's."""
+        group = next((group for group in self.groups.values() if site in group.sites), None)
+        loss = group.loss if group and group.loss is not None else self.loss
+        return loss, group.tombstones if group and group.tombstones is not None else self.tombstones
+
+
 class TrainSpec(Value):
     """What a learner does with a task."""
 
     epochs: int = Field(1, ge=1, le=100_000, strict=True)
+    until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
 

@@ -54,6 +54,7 @@ class Rule:
     summary: str
     paper: str
     parts: dict[str, dict[str, object]]
+    adaptive: bool = False  # sites train until their validation loss says so, even if the job has no train.until
 
     def part(self, point: str) -> dict[str, object]:
         """Return the kind at a point with the parameters it starts from."""

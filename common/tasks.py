@@ -94,6 +94,18 @@ class Proximal(Value):
     mu: float = Field(ge=0)
 
 
+ADAPTIVE = "adaptive"  # the plugin of learners that decides when an update is due
+
+
+class Adaptive(Value):
+    """Its arguments: train until the validation loss hardly falls, or the model is too stale (metis-dvw §4)."""
+
+    loss: float = Field(ge=0)  # percent by which an epoch must lower the validation loss
+    tombstones: int = Field(ge=0)  # epochs that may fail to
+    limit: float | None = None  # on the effective staleness, in optimizer steps
+    epochs: int = Field(ge=1)  # that a site without validation data makes
+
+
 class Survey(Value):
     """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
 
@@ -122,6 +134,7 @@ class Train(Value):
     batch_size: int
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
+    validate_update: bool = False  # measure the update on the site's own validation part
 
 
 class Evaluate(Value):
@@ -130,6 +143,7 @@ class Evaluate(Value):
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
     version: int
+    validation: bool = False  # on the validation part, even if the evaluator is there for test data
 
 
 class Terms(Value):
@@ -156,17 +170,6 @@ class Task(Value):
     standard: Standard | None = None
     work: Work
     terms: Terms = Terms()  # added when the task is sent
-
-
-class UpdateFacts(Value):
-    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
-
-    n_train: int = Field(ge=0, lt=1 << 53)
-    n_used: int = Field(ge=0, lt=1 << 53)
-    steps: int = Field(ge=0, le=STEPS)
-    epochs: float = Field(ge=0, le=1e9)
-    seconds: float = Field(ge=0, le=1e9)
-    loss: Annotated[float, AllowInfNan()] = float("nan")
 
 
 class Profile(Value):
@@ -213,6 +216,18 @@ class Evaluation(Value):
         if matrix.size and int(matrix.sum()) != self.n:
             raise ValueError(f"the confusion matrix does not count {self.n} examples")
         return self
+
+
+class UpdateFacts(Value):
+    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
+
+    n_train: int = Field(ge=0, lt=1 << 53)
+    n_used: int = Field(ge=0, lt=1 << 53)
+    steps: int = Field(ge=0, le=STEPS)
+    epochs: float = Field(ge=0, le=1e9)
+    seconds: float = Field(ge=0, le=1e9)
+    loss: Annotated[float, AllowInfNan()] = float("nan")
+    evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
 
 
 class Failure(Value):

@@ -16,6 +16,23 @@ def _finite(number: float | None) -> float | None:
 Number = Annotated[float | None, AfterValidator(_finite)]  # JSON knows no NaN
 
 
+class Finding(Value):
+    """What one site's data say of an update."""
+
+    score: Number
+    n: int  # examples
+
+
+class Score(Value):
+    """How the weight of an update came about."""
+
+    value: Number = None
+    basis: str  # pooled; own, previous, mean of others or none if too few sites answered
+    coverage: float  # share of the federation's validation examples that it is over
+    found: Mapping[str, Finding] = {}  # by site
+    missing: Mapping[str, str] = {}  # sites that did not answer, or not with sense, and why
+
+
 class HistoryView(Value):
     """One community model: where it came from and how good it is."""
 
@@ -28,6 +45,7 @@ class HistoryView(Value):
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
+    scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
     bytes_up: int = 0

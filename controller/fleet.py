@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from hansa.common.clock import Clock, iso
 from hansa.common.errors import Taken
-from hansa.common.ids import SiteName, TaskId
+from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.tasks import Progress, Task
 from hansa.common.views import DaemonView
 
@@ -34,6 +34,13 @@ class CancelTask:
     reason: str
 
 
+@dataclass(frozen=True)
+class PulseDue:
+    """Tell a daemon how far a job has come; the session knows."""
+
+    job: JobId
+
+
 @dataclass
 class Session:
     """One daemon, attending."""
@@ -47,7 +54,8 @@ class Session:
     last_seen: float
     version: str = ""
     peer: str = ""
-    outbox: asyncio.Queue[Task | CancelTask | None] = field(default_factory=asyncio.Queue)
+    outbox: asyncio.Queue[Task | CancelTask | PulseDue | None] = field(default_factory=asyncio.Queue)
+    pulses: dict[JobId, int] = field(default_factory=dict)  # steps committed to jobs that the daemon has yet to hear
     progress: dict[TaskId, Progress] = field(default_factory=dict)
 
     def send(self, message: Task | CancelTask) -> None:
@@ -57,6 +65,12 @@ class Session:
         else:
             self.in_hand.discard(message.task)
         self.outbox.put_nowait(message)
+
+    def pulse(self, job: JobId, steps: int) -> None:
+        """Tell the daemon how far a job has come; one that is slow to hear is told only the newest."""
+        if job not in self.pulses:
+            self.outbox.put_nowait(PulseDue(job))
+        self.pulses[job] = steps
 
     def close(self) -> None:
         """End the daemon's stream."""

@@ -74,6 +74,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             unevaluated=record.unevaluated,
             contributions=record.contributions,
             staleness=record.staleness,
+            scores=record.scores,
             lost=record.lost,
             note=record.note,
             bytes_up=record.bytes_up,
@@ -99,7 +100,7 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
             site=site,
             state=doing,
             epoch=note.epoch if note else 0,
-            epochs=machine.spec.train.epochs,
+            epochs=note.epochs if note else machine.spec.train.epochs,
             loss=note.loss if note else None,
             examples=state.learners.get(site, 0),
         )

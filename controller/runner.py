@@ -177,6 +177,10 @@ class JobRunner:
                     if session:
                         session.progress.pop(task.id, None)
                         session.send(CancelTask(task.id, reason))
+                case ef.Pulse(site, steps):
+                    session = self._federation.fleet.find(site, "learner")
+                    if session:
+                        session.pulse(self.id, steps)
                 case ef.StartMerge(plan):
                     self._start(self._merge(plan), self._duties)
                 case ef.SetAlarm(alarm, at):

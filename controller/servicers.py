@@ -29,7 +29,7 @@ from hansa.common.views import StatusView
 from hansa.common.words import plain
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
-from hansa.controller.fleet import AppState, CancelTask, DaemonRole, Session
+from hansa.controller.fleet import AppState, CancelTask, DaemonRole, PulseDue, Session
 from hansa.controller.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.runner import role_of
 from hansa.protos import fleet_pb2 as fleet
@@ -65,7 +65,7 @@ class FleetServicer:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
-                yield self._to_site(message)
+                yield self._to_site(session, message)
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
         finally:
@@ -73,7 +73,9 @@ class FleetServicer:
             goodbye.cancel()
             self._federation.fleet.broken(session, goodbye=said)
 
-    def _to_site(self, message: Task | CancelTask) -> fleet.ToSite:
+    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite:
+        if isinstance(message, PulseDue):
+            return fleet.ToSite(pulse=fleet.Pulse(job=message.job, steps=session.pulses.pop(message.job)))
         if isinstance(message, CancelTask):
             return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
         machine = self._federation.runner(message.job).machine
@@ -295,8 +297,9 @@ def _decoded(kind: Any, message: bytes) -> Any:
 def _parsed(parse: Any, wire: Any) -> Any:
     try:
         return parse(wire)
-    except ValidationError as error:
-        raise InvalidInput(f"the update's facts make no sense: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise InvalidInput(f"the update's facts make no sense: {what}") from None
 
 
 def _document(text: str) -> object:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
@@ -13,15 +14,24 @@ from hansa.common.data.standard import standardised
 from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import JobId
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.holdout import split
+from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.common.torch_data import Tensors, to_tensors
+from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
-from hansa.evaluator.metrics import measure
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an evaluator needs for a job: data as arrays and (for torch apps) as tensors, and the network."""
+
+    examples: Examples
+    tensors: Tensors | None
+    network: Any
 
 
 class Evaluator(SiteDaemon):
@@ -29,7 +39,7 @@ class Evaluator(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self._prepared: dict[JobId, tuple[Examples, Tensors | None, Any]] = {}
+        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by the part of the data: validation or test
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Evaluate and report."""
@@ -46,42 +56,56 @@ class Evaluator(SiteDaemon):
         faults.reach("evaluation-reported")
 
     def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
-        examples, tensors, network = self._prepare(app, task)
-        if not len(examples):
+        held = self._prepare(app, task)
+        if not len(held.examples):
             return Evaluation(n=0, loss_sum=0.0)
         if app.evaluate is not None:
-            return app.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
-        assert tensors is not None
-        load(network, arrays)
-        return measure(app, network, tensors)
+            return app.evaluate({name: array.copy() for name, array in arrays.items()}, held.examples)
+        assert held.tensors is not None
+        load(held.network, arrays)
+        return measure(app, held.network, held.tensors)
 
-    def _prepare(self, app: App, task: Task) -> tuple[Examples, Tensors | None, Any]:
+    def _prepare(self, app: App, task: Task) -> Prepared:
         """Return the data to evaluate on (the validation part, or all of a test set) and the app's model."""
+        assert isinstance(task.work, Evaluate)
+        part = "validation" if task.work.validation else self.options.split
         if task.job not in self._prepared:
             make_room(self._prepared)
-            held = self.shelf.get(task.app).examples
-            own = self._training_features(app, task) if task.standard and task.standard.kind == "local" else None
-            if self.options.split == "validation":
-                _, rows = split(held.y, task.validation, task.seed, task.site)
-                held = held.take(rows)
-                if not len(held):
-                    log.warning("job %s: this site has no validation data", task.job)
-            held = standardised(held, task.standard, own)
+            self._prepared[task.job] = {}
+        kept = self._prepared[task.job]
+        if part not in kept:
+            examples = self._validation(app, task) if part == "validation" else self._test(app, task)
             plain = app.evaluate is not None
-            tensors = None if plain else to_tensors(app, held, self.options.device)
-            network = None if plain else networks.build(app, task.seed, self.options.device)
-            self._prepared[task.job] = (held, tensors, network)
-        return self._prepared[task.job]
+            known = next((held.network for held in kept.values()), None)
+            network = None if plain else known or networks.build(app, task.seed, self.options.device)
+            tensors = None if plain else to_tensors(app, examples, self.options.device)
+            kept[part] = Prepared(examples, tensors, network)
+        return kept[part]
 
-    def _training_features(self, app: App, task: Task) -> np.ndarray:
-        """Return what the site's learner trains on: a local standard is that of the training data, not of test data."""
-        held = self.shelf.get(task.app).examples
-        if self.options.split == "test":
+    def _validation(self, app: App, task: Task) -> Examples:
+        """Return the part of the training data that the site's learner never sees; nothing if there are none here."""
+        try:
+            held = self._training_data(app, task)
+        except InvalidData as error:
+            log.warning("job %s: this evaluator cannot read training data: %s", task.job, error)
+            return self.shelf.get(task.app).examples.take(np.arange(0))
+        _, validation = parts(held, task)
+        if not len(validation):
+            log.warning("job %s: this site has no validation data", task.job)
+        return validation
+
+    def _test(self, app: App, task: Task) -> Examples:
+        """Return all test data; a local standard is that of what the site's learner trains on, not of test data."""
+        held, own = self.shelf.get(task.app).examples, None
+        if task.standard and task.standard.kind == "local":
             try:
-                held = app.load(self.options.data, "train")
+                training = self._training_data(app, task)
+                own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]
             except InvalidData as error:
                 log.warning("job %s: the test data are standardised by themselves: %s", task.job, error)
-                return held.x
-        rows, _ = split(held.y, task.validation, task.seed, task.site)
-        found: np.ndarray = held.x[rows]
-        return found
+        return standardised(held, task.standard, own)
+
+    def _training_data(self, app: App, task: Task) -> Examples:
+        if self.options.split == "test":
+            return app.load(self.options.data, "train")
+        return self.shelf.get(task.app).examples

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from threading import Event
 from typing import Any, assert_never
 
@@ -11,25 +13,41 @@ import numpy as np
 
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples, TrainingRun
-from hansa.common.data.standard import profile, standardised
+from hansa.common.data.standard import profile
 from hansa.common.errors import InvalidApp, InvalidData, Refused, Stale
 from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
 from hansa.common.memory import Buffers
 from hansa.common.model import Manifest
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.holdout import split
+from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
-from hansa.common.tasks import PROXIMAL, Evaluate, Init, Profile, Progress, Survey, Task, Train, UpdateFacts
+from hansa.common.tasks import (
+    ADAPTIVE,
+    PROXIMAL,
+    Adaptive,
+    Evaluate,
+    Evaluation,
+    Init,
+    Profile,
+    Progress,
+    Survey,
+    Task,
+    Train,
+    UpdateFacts,
+)
 from hansa.common.torch_data import Tensors, to_tensors
+from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
+from hansa.learner.adaptive import Trigger
 from hansa.learner.proximal import pull_of
+from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-PLUGINS = frozenset({PROXIMAL})
+PLUGINS = frozenset({ADAPTIVE, PROXIMAL})
 
 
 def task_seed(task: Task) -> int:
@@ -47,6 +65,14 @@ def _require_plugins(app: App, work: Train) -> None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the site's data, as arrays and (for torch apps) as tensors."""
+
+    examples: Examples
+    tensors: Tensors | None
+
+
 class Learner(SiteDaemon):
     """Does survey, init and train tasks."""
 
@@ -54,7 +80,7 @@ class Learner(SiteDaemon):
         super().__init__(options, shelf)
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
-        self._tensors: dict[JobId, tuple[Examples, Tensors | None]] = {}
+        self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -114,8 +140,9 @@ class Learner(SiteDaemon):
         cancelled: Event,
         loop: asyncio.AbstractEventLoop,
     ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
-        examples, tensors = self._data(app, task)
         _require_plugins(app, work)
+        training, validation = self._data(app, task)
+        drag = Drag(self.options.slow, cancelled)
 
         def progress(epoch: int, steps: int, loss: float) -> None:
             note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
@@ -129,20 +156,49 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = self._train_own(app, task, work, own, examples, progress, cancelled)
+            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag)
             pack(spec, made, payload)
+            whole: Mapping[str, np.ndarray] = arrays | dict(made)
         else:
-            assert tensors is not None
+            assert training.tensors is not None
+            whole = {}
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            done = train(
-                app, network, tensors, work, task_seed(task), progress, cancelled.is_set, pull_of(work, network)
-            )
+            enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
+            done = train(app, network, training.tensors, work, task_seed(task), progress, drag, pull, enough)
+            drag.rest()
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
             networks.payload_of(network, spec, payload)
-        return seal(spec, payload), payload, UpdateFacts(n_train=len(examples), **facts)
+        if work.validate_update:
+            facts["evaluation"] = self._measure(app, task, validation, whole)
+        return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+
+    def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
+        """Return who says when an update is due, if that is not for the number of epochs or steps alone."""
+        given = next((plugin.args for plugin in work.plugins if plugin.name == ADAPTIVE), None)
+        if given is None:
+            return None
+
+        def loss() -> float | None:
+            found = self._measure(app, task, validation, {})
+            return found.loss_sum / found.n if found.n else None
+
+        def pulse() -> int | None:
+            heard = self.attendance.pulse(task.job)
+            return None if heard is None else max(heard, work.committed)
+
+        return Trigger(Adaptive.model_validate(given), work.committed, loss, pulse).enough
+
+    def _measure(self, app: App, task: Task, validation: Part, arrays: Mapping[str, np.ndarray]) -> Evaluation:
+        """Measure the model in hand on the site's validation part."""
+        if not len(validation.examples):
+            return Evaluation(n=0, loss_sum=0.0)
+        if app.evaluate is not None:
+            return app.evaluate({name: array.copy() for name, array in arrays.items()}, validation.examples)
+        assert validation.tensors is not None
+        return measure(app, self._network(app, task), validation.tensors)
 
     def _train_own(
         self,
@@ -152,10 +208,12 @@ class Learner(SiteDaemon):
         arrays: dict[str, np.ndarray],
         examples: Examples,
         progress: Any,
-        cancelled: Event,
-    ) -> tuple[Any, dict[str, Any]]:
+        drag: Drag,
+    ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
         """Let the user's own function train; the arrays are its own."""
         assert app.train is not None
+        if any(plugin.name == ADAPTIVE for plugin in work.plugins):
+            raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
         per_epoch = -(-len(examples) // work.batch_size)
         run = TrainingRun(
             examples=examples,
@@ -166,11 +224,11 @@ class Learner(SiteDaemon):
             round=task.round,
             steps=work.steps,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
-            cancelled=cancelled.is_set,
+            cancelled=drag,
         )
         started = time.monotonic()
         made = app.train(arrays, run)
-        if cancelled.is_set():
+        if drag():
             raise Cancelled("the task was withdrawn")
         seconds = time.monotonic() - started
         steps = work.steps or work.epochs * per_epoch
@@ -183,14 +241,16 @@ class Learner(SiteDaemon):
             self._networks[task.job] = networks.build(app, task.seed, self.options.device)
         return self._networks[task.job]
 
-    def _data(self, app: App, task: Task) -> tuple[Examples, Tensors | None]:
-        """Return the training part of the site's data, as arrays and (for torch apps) as tensors."""
-        if task.job not in self._tensors:
-            make_room(self._tensors)
-            part = standardised(self._training_part(task), task.standard)
-            tensors = to_tensors(app, part, self.options.device) if app.train is None else None
-            self._tensors[task.job] = (part, tensors)
-        return self._tensors[task.job]
+    def _data(self, app: App, task: Task) -> tuple[Part, Part]:
+        """Return the parts of the site's data for training and for validation."""
+        if task.job not in self._parts:
+            make_room(self._parts)
+            training, validation = (
+                Part(part, to_tensors(app, part, self.options.device) if app.train is None else None)
+                for part in parts(self.shelf.get(task.app).examples, task)
+            )
+            self._parts[task.job] = (training, validation)
+        return self._parts[task.job]
 
     def _training_part(self, task: Task) -> Examples:
         held = self.shelf.get(task.app).examples

@@ -36,8 +36,9 @@ def train(
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
     pull: Callable[[], None] | None = None,
+    enough: Callable[[int, int], bool] | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked.
+    """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
 
     Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
     """
@@ -76,6 +77,10 @@ def train(
         progress(epoch, steps, mean)
         if not seen:
             break  # nothing to train on
+        if enough is not None:
+            if enough(epoch, steps):
+                break
+            module.train()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
 
 

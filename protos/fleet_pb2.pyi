@@ -193,6 +193,7 @@ class ToSite(google.protobuf.message.Message):
     TASK_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    PULSE_FIELD_NUMBER: builtins.int
     @property
     def enrolled(self) -> global___Enrolled:
         """exactly once, first"""
@@ -205,6 +206,8 @@ class ToSite(google.protobuf.message.Message):
     def cancel(self) -> global___Cancel: ...
     @property
     def heartbeat(self) -> global___Heartbeat: ...
+    @property
+    def pulse(self) -> global___Pulse: ...
     def __init__(
         self,
         *,
@@ -212,12 +215,34 @@ class ToSite(google.protobuf.message.Message):
         task: global___Task | None = ...,
         cancel: global___Cancel | None = ...,
         heartbeat: global___Heartbeat | None = ...,
+        pulse: global___Pulse | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "task", b"task"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrolled", "task", "cancel", "heartbeat"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrolled", "task", "cancel", "heartbeat", "pulse"] | None: ...
 
 global___ToSite = ToSite
+
+@typing.final
+class Pulse(google.protobuf.message.Message):
+    """How far a job has come meanwhile, for learners that train until they are too far behind it. Only the newest counts."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    steps: builtins.int
+    """optimizer steps that are committed"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        steps: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "steps", b"steps"]) -> None: ...
+
+global___Pulse = Pulse
 
 @typing.final
 class Enrolled(google.protobuf.message.Message):
@@ -444,6 +469,7 @@ class TrainWork(google.protobuf.message.Message):
     PLUGINS_FIELD_NUMBER: builtins.int
     COMMITTED_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
+    VALIDATE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -452,6 +478,8 @@ class TrainWork(google.protobuf.message.Message):
     """optimizer steps in the model when the task was given"""
     steps: builtins.int
     """if not 0: so many optimizer steps instead of epochs"""
+    validate: builtins.bool
+    """measure the update on the site's validation part and say so in its facts"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -472,9 +500,10 @@ class TrainWork(google.protobuf.message.Message):
         plugins: collections.abc.Iterable[global___LocalPlugin] | None = ...,
         committed: builtins.int = ...,
         steps: builtins.int = ...,
+        validate: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -484,15 +513,19 @@ class EvaluateWork(google.protobuf.message.Message):
 
     MODEL_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    VALIDATION_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
+    validation: builtins.bool
+    """on the validation part of the training data, even if the evaluator has test data"""
     def __init__(
         self,
         *,
         model: builtins.str = ...,
         version: builtins.int = ...,
+        validation: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "validation", b"validation", "version", b"version"]) -> None: ...
 
 global___EvaluateWork = EvaluateWork
 
@@ -600,6 +633,7 @@ class UpdateFacts(google.protobuf.message.Message):
     EPOCHS_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     LOSS_FIELD_NUMBER: builtins.int
+    EVALUATION_FIELD_NUMBER: builtins.int
     n_train: builtins.int
     n_used: builtins.int
     steps: builtins.int
@@ -608,6 +642,10 @@ class UpdateFacts(google.protobuf.message.Message):
     """of local training"""
     loss: builtins.float
     """mean training loss of the last epoch"""
+    @property
+    def evaluation(self) -> global___Evaluation:
+        """on the site's own validation part, if the task asked for it"""
+
     def __init__(
         self,
         *,
@@ -617,8 +655,10 @@ class UpdateFacts(google.protobuf.message.Message):
         epochs: builtins.float = ...,
         seconds: builtins.float = ...,
         loss: builtins.float = ...,
+        evaluation: global___Evaluation | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
 
 global___UpdateFacts = UpdateFacts
 

@@ -14,7 +14,7 @@ import grpc
 from hansa import __version__
 from hansa.common import codec
 from hansa.common.errors import HansaError, Unproven, Unreachable
-from hansa.common.ids import PROTOCOL, SiteName, TaskId, new_instance
+from hansa.common.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
@@ -30,6 +30,7 @@ T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
+PULSES = 64  # jobs whose progress is remembered
 FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
 
 
@@ -86,6 +87,7 @@ class Attendance:
         self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
         self._heartbeat = 5.0
         self._leaving = False
+        self._pulses: dict[JobId, int] | None = None  # steps committed to jobs, as heard; none: out of reach
 
     def _connect(self) -> None:
         self.channel = self._channel()
@@ -135,10 +137,13 @@ class Attendance:
                         ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
                         backoff.reset()
                         silent, known = False, True
+                        self._pulses = {}
                     elif message.HasField("task"):
                         worker.take(codec.task_from_wire(message.task))
                     elif message.HasField("cancel"):
                         worker.cancel(TaskId(message.cancel.task), message.cancel.reason)
+                    elif message.HasField("pulse"):
+                        self._hear(JobId(message.pulse.job), message.pulse.steps)
                 problem = "the controller ended the session"
             except grpc.aio.AioRpcError as error:
                 ours = translate(error)
@@ -146,6 +151,7 @@ class Attendance:
                 if not passing and error.code() is not grpc.StatusCode.INTERNAL:
                     raise ours from None  # the name is taken, the protocol differs: trying again cannot help
                 problem = error.details() or error.code().name
+            self._pulses = None
             if self._leaving:
                 return
             if self._renewed:
@@ -155,6 +161,19 @@ class Attendance:
                 ready(f"{self.identity.role} of {self.identity.site} is up; it keeps trying to reach the controller")
             silent = True
             await backoff.rest()
+
+    def _hear(self, job: JobId, steps: int) -> None:
+        """Remember how far a job has come; of many jobs only the latest are of use."""
+        assert self._pulses is not None
+        self._pulses.pop(job, None)
+        self._pulses[job] = steps
+        while len(self._pulses) > PULSES:
+            self._pulses.pop(next(iter(self._pulses)))
+
+    def pulse(self, job: JobId) -> int | None:
+        """Return how many optimizer steps a job is known to have committed, 0 if it did not say; None: out of reach."""
+        heard = self._pulses
+        return None if heard is None else heard.get(job, 0)
 
     async def _session(self, worker: Worker) -> AsyncIterator[fleet.ToSite]:
         self._outbox = asyncio.Queue()

@@ -104,6 +104,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 threads=threads,
                 policy=policy,
                 drain=drain,
+                slow=more.get("slow", 1.0),
             )
 
             async def serve() -> None:
@@ -125,6 +126,17 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             default=split,
             show_default=True,
             help="What to evaluate on: the validation part that the learner never sees, or test data.",
+        )(start)
+
+    if role == "learner":
+        click.option(
+            "--slow",
+            type=click.FloatRange(1),
+            envvar="HANSA_SLOW",
+            default=1.0,
+            show_default=True,
+            metavar="FACTOR",
+            help="Let training take so many times as long: to try fast and slow sites on one machine.",
         )(start)
 
     @group.command(help=f"Stop the {role} of a site.")

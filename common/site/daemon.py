@@ -36,6 +36,7 @@ class SiteOptions:
     device: str = "cpu"
     threads: int | None = None
     policy: Path | None = None
+    slow: float = 1.0  # learners only: training takes so many times as long
     drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
 
 

@@ -4,8 +4,10 @@ import zlib
 
 import numpy as np
 
+from hansa.common.app import Examples
+from hansa.common.data.standard import standardised
 from hansa.common.ids import SiteName
-from hansa.common.tasks import ValidationSpec
+from hansa.common.tasks import Task, ValidationSpec
 
 
 def split(
@@ -28,6 +30,12 @@ def split(
     mask = np.ones(rows, dtype=bool)
     mask[validation] = False
     return np.flatnonzero(mask), validation
+
+
+def parts(held: Examples, task: Task) -> tuple[Examples, Examples]:
+    """Return what a site trains on and what it validates on for a task's job, both standardised as the job asks."""
+    train, validation = (held.take(rows) for rows in split(held.y, task.validation, task.seed, task.site))
+    return standardised(train, task.standard), standardised(validation, task.standard, train.x)
 
 
 def _count(rows: int, fraction: float) -> int:

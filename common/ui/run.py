@@ -3,18 +3,20 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shlex
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
 from hansa.common.checkpoints import save_checkpoint
-from hansa.common.errors import HansaError, InvalidJob, Taken
+from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details, exit_code, summary
@@ -22,6 +24,7 @@ from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
 from hansa.common.views import JobView
+from hansa.common.words import suggestion
 
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
@@ -32,12 +35,26 @@ ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRIC
 @click.option("--sites", type=click.IntRange(1, 1000), help="How many sites (default: the job file's data.sites).")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
 @click.option(
+    "--slow",
+    "slowed",
+    multiple=True,
+    metavar="SITE=FACTOR",
+    help="Let a site's training take so many times as long. May be repeated.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where results and logs go (default: a new folder below .hansa/runs).",
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object instead of the live view and summary.")
-def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+def run(
+    file: Path,
+    sites: int | None,
+    changes: tuple[str, ...],
+    slowed: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Run a whole federation on this machine: controller, learners and evaluators as real processes.
 
     The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
@@ -50,7 +67,7 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: another run has left its results there; choose a new folder")
-    federation = LocalFederation(_beside(spec, file), sites, folder)
+    federation = LocalFederation(_beside(spec, file), sites, folder, _factors(slowed))
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except Interrupted:
@@ -61,6 +78,20 @@ def run(file: Path, sites: int | None, changes: tuple[str, ...], out: Path | Non
     else:
         _conclude(view, folder, file)
     raise SystemExit(exit_code(view))
+
+
+def _factors(words: Iterable[str]) -> dict[str, float]:
+    """Read SITE=FACTOR words."""
+    factors = {}
+    for word in words:
+        site, _, number = word.partition("=")
+        try:
+            factors[site] = float(number)
+        except ValueError:
+            factors[site] = 0.0
+        if not 1 <= factors[site] < math.inf:
+            raise InvalidInput(f"--slow {word}: write SITE=FACTOR with a factor of at least 1, such as site-1=5")
+    return factors
 
 
 def _beside(spec: JobSpec, file: Path) -> JobSpec:
@@ -85,8 +116,9 @@ class Interrupted(Exception):
 class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
-    def __init__(self, spec: JobSpec, sites: int | None, folder: Path) -> None:
+    def __init__(self, spec: JobSpec, sites: int | None, folder: Path, slow: Mapping[str, float]) -> None:
         self._count = sites
+        self._slow = slow  # by which factor some sites' training is slowed down
         self._sites: list[str] = []  # known when the data are parted
         self._split = "test"
         self._spec = spec
@@ -123,6 +155,9 @@ class LocalFederation:
         assert self._spec.data is not None
         paths = write_shards(self._spec.data, self._count, self._spec.seed, self._folder / "data")
         self._sites = [path.stem for path in paths]
+        for name in self._slow:
+            if name not in self._sites:
+                raise InvalidInput(f"--slow {name}: there is no such site" + suggestion(name, self._sites))
         if not (self._folder / "data" / TEST).exists():
             self._split = "validation"  # everything was parted, so there is nothing else to measure on
         least = SitesSpec(min=len(paths), wait=max(self._spec.sites.wait, 60))
@@ -131,7 +166,7 @@ class LocalFederation:
     async def _work(self, quiet: bool) -> JobView:
         address = await self._start_controller()
         for name in self._sites:
-            self._start_site("learner", name, address)
+            self._start_site("learner", name, address, "--slow", str(self._slow.get(name, 1)))
         for name in self._sites:
             self._start_site("evaluator", name, address, "--split", self._split)
         async with Client(address) as client:

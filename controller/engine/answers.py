@@ -8,7 +8,7 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Action, Contribution, Stop
-from hansa.controller.engine.rounds import act, next_round
+from hansa.controller.engine.rounds import act, next_round, pulse
 
 
 def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
@@ -115,7 +115,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     effects += act(job, actions, event.at)
     if job.state.queue and job.state.plan is None and job.state.phase == "training":
         effects += merges.start(job, event.at)
-    return effects + job.models.drop_idle()
+    return effects + pulse(job) + job.models.drop_idle()
 
 
 def merge_failed(job: Job, event: events.MergeFailed) -> list[Effect]:

@@ -23,6 +23,14 @@ class WithdrawTask:
 
 
 @dataclass(frozen=True)
+class Pulse:
+    """Tell a site that trains how many optimizer steps are committed by now; nothing is lost if it never hears it."""
+
+    site: SiteName
+    steps: int
+
+
+@dataclass(frozen=True)
 class Member:
     """A contribution that counts: its model with its weight, for all tensors it carries or only for some."""
 
@@ -84,4 +92,4 @@ class JobEnded:
     reason: str
 
 
-Effect = SendTask | WithdrawTask | StartMerge | SetAlarm | DropModels | JobEnded
+Effect = SendTask | WithdrawTask | Pulse | StartMerge | SetAlarm | DropModels | JobEnded

@@ -35,8 +35,9 @@ def start(job: Job, now: float) -> list[Effect]:
     assert job.state.current is not None
     waited = job.state.queue[0]
     pending = waited.model_copy(update={"contributions": tuple(_completed(job, c) for c in waited.contributions)})
-    job.state.queue[0] = pending
     added = _weighed(job, pending.contributions, now)
+    scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
+    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores)})
     job.state.plan = MergePlan(
         version=job.state.version + 1,
         current=job.state.current,
@@ -122,6 +123,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         digest=event.digest,
         contributions={member.site: member.weight for member in plan.added},
         staleness={c.site: c.staleness for c in pending.contributions},
+        scores=pending.scores,
         lost=pending.lost,
         note=event.note,
         bytes_up=event.bytes_up,

@@ -18,6 +18,7 @@ from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+from hansa.common.views import Score
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
@@ -219,6 +220,10 @@ class Policy(Part):
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
 
+    def listens(self, state: BaseModel) -> bool:
+        """Whether sites that train are to hear of every merge how many optimizer steps are committed."""
+        return False
+
 
 @dataclass(frozen=True)
 class EvalRequest:
@@ -241,3 +246,7 @@ class Weigher(Part):
     @abstractmethod
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
+
+    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+        """Return how the weights that were just given came about; operators see it with the version."""
+        return {}

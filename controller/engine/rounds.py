@@ -5,7 +5,7 @@ from typing import assert_never
 
 from hansa.common.tasks import Train
 from hansa.controller.engine import appraisal, endings
-from hansa.controller.engine.effects import Effect, SendTask, WithdrawTask
+from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
 from hansa.controller.engine.state import PendingMerge
@@ -56,6 +56,15 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
     return effects
 
 
+def pulse(job: Job) -> list[Effect]:
+    """Tell sites that train how far the job has come meanwhile, if that matters to them."""
+    if not any(policy.listens(job.memories[point]) for point, policy in job.rule.policies.items()):
+        return []
+    steps = job.state.steps
+    training = [task for task in job.desk.work() if isinstance(task.work, Train) and task.work.committed < steps]
+    return [Pulse(task.site, steps) for task in training]
+
+
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     work = Train(
@@ -66,6 +75,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         steps=ask.steps,
         batch_size=job.spec.train.batch_size,
         optimizer=job.spec.train.optimizer,
+        validate_update=job.rule.weigh.appraises,
     )
     for point, policy in job.rule.policies.items():
         work = policy.shape(job.memories[point], ask.site, work, job.view(now))

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
+from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan
 from hansa.controller.engine.parts import Contribution
 
@@ -27,6 +28,7 @@ class VersionRecord(BaseModel):
     digest: str
     contributions: dict[SiteName, float] = {}
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
+    scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
     bytes_up: int = 0
@@ -71,6 +73,7 @@ class PendingMerge(Value):
     """A merge that was decided on: new contributions, or a site to be forgotten."""
 
     contributions: tuple[Contribution, ...] = ()
+    scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
     lost: dict[SiteName, str] = {}
     forgotten: SiteName | None = None
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common.errors import InvalidJob
-from hansa.common.job import JobSpec, Problem, located, part_faults
-from hansa.common.plugins import POINTS, fill, rules
+from hansa.common.job import JobSpec, Problem, UntilSpec, located, part_faults
+from hansa.common.plugins import POINTS, Rule, fill, rules
 from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Policy
+from hansa.controller.rules.adaptive import Until
 
 POLICIES = ("local",)  # points whose plugins shape training tasks
 
@@ -28,5 +30,11 @@ def objections(spec: JobSpec) -> list[Problem]:
 def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
-    policies = {point: parts.pop(point) for point in POLICIES}
+    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule)
     return Composition(name=spec.rule, policies=policies, **parts)
+
+
+def _until(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
+    """Return what decides when learners have trained enough, if the job's epochs do not."""
+    until = spec.train.until or (UntilSpec() if rule.adaptive else None)
+    return {Until.point: Until(until=until)} if until else {}

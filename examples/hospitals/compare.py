@@ -1,6 +1,6 @@
-"""Compare training alone, in a federation and on pooled data, all with the same steps and on the same test patients.
+"""Compare training alone, in federations and on pooled data, all with the same epochs and on the same test patients.
 
-python examples/hospitals/compare.py [--seeds 3] [--rounds 30]
+python examples/hospitals/compare.py [--seeds 3] [--rounds 30] [--federations fedavg equal sync-dvw]
 """
 
 import argparse
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,19 @@ from hansa.common.tasks import Standard
 HERE = Path(__file__).resolve().parent
 MEASURED = 5  # columns that are standardised
 BATCH, RATE = 16, 0.05
+FEDERATIONS = {
+    "fedavg": ("rule=fedavg",),
+    "equal": ("rule=fedavg", "weigh={kind: equal}"),
+    "sync-dvw": ("rule=sync-dvw", "validation.fraction=0.1"),  # a tenth is not trained on
+}
 Hospital = tuple[Examples, Examples]  # for training and for testing
 
 
-def federate(seed: int, rounds: int, out: Path) -> None:
-    """Run the federation: four learners and four evaluators as real processes; their data never meet."""
+def federate(seed: int, rounds: int, changes: tuple[str, ...], out: Path) -> None:
+    """Run a federation: four learners and four evaluators as real processes; their data never meet."""
     words = ["run", str(HERE / "job.yaml"), "--out", str(out), "--json"]
-    words += ["--set", f"seed={seed}", "--set", f"pace.rounds={rounds}"]
+    for change in (f"seed={seed}", f"pace.rounds={rounds}", *changes):
+        words += ["--set", change]
     done = subprocess.run([sys.executable, "-m", "hansa", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr or "the federation did not complete")
@@ -59,25 +66,26 @@ def by(standard: Standard, hospitals: dict[str, Hospital]) -> dict[str, Hospital
     return {n: (standardised(train, standard), standardised(test, standard)) for n, (train, test) in hospitals.items()}
 
 
-def measure(seed: int, rounds: int) -> dict[str, dict[str, int]]:
+def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how many test patients of each hospital each way of training gets right."""
+    found: dict[str, dict[str, int]] = {way: {} for way in ("alone", *federations, "pooled")}
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        federate(seed, rounds, out)
-        paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
-        hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
-        told = json.loads((out / "report.json").read_text())["survey"]
-        federated = build()
-        federated.load_state_dict(load_file(out / "model.safetensors"))
-    survey = Standard(kind="global", mean=told["mean"], deviation=told["deviation"])
+        for rule in federations:
+            out = Path(folder) / rule
+            federate(seed, rounds, FEDERATIONS[rule], out)
+            paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
+            hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
+            told = json.loads((out / "report.json").read_text())["survey"]
+            survey = Standard(kind="global", mean=told["mean"], deviation=told["deviation"])
+            federated = build()
+            federated.load_state_dict(load_file(out / "model.safetensors"))
+            found[rule] = {name: right(federated, test) for name, (_, test) in by(survey, hospitals).items()}
     everybody = by(pooled(profile(train.x, MEASURED) for train, _ in hospitals.values()), hospitals)
     parts = [train for train, _ in everybody.values()]
     together = fit(Examples(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("x", "y"))), rounds, seed)
-    found: dict[str, dict[str, int]] = {"alone": {}, "federated": {}, "pooled": {}}
     for name, (train, test) in hospitals.items():
         own = pooled([profile(train.x, MEASURED)])
         found["alone"][name] = right(fit(standardised(train, own), rounds, seed), standardised(test, own))
-        found["federated"][name] = right(federated, standardised(test, survey))
         found["pooled"][name] = right(together, everybody[name][1])
     found["patients"] = {name: len(test) for name, (_, test) in hospitals.items()}
     return found
@@ -88,13 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="how many random splits into training and test patients")
     parser.add_argument("--rounds", type=int, default=30, help="rounds, and epochs of the other two")
+    parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
     chosen = parser.parse_args()
-    runs = [measure(1990 + number, chosen.rounds) for number in range(chosen.seeds)]
+    runs = [measure(1990 + number, chosen.rounds, chosen.federations) for number in range(chosen.seeds)]
     names = list(runs[0]["patients"])
     total = {name: sum(run["patients"][name] for run in runs) for name in names}
     print(f"accuracy on test patients, {chosen.seeds} splits, {chosen.rounds} rounds or epochs\n")
     print(f"{'':12}" + "".join(f"{name:>14}" for name in (*names, "all")))
-    for way in ("alone", "federated", "pooled"):
+    for way in ("alone", *chosen.federations, "pooled"):
         hits = {name: sum(run[way][name] for run in runs) for name in names}
         shares = [hits[name] / total[name] for name in names] + [sum(hits.values()) / sum(total.values())]
         print(f"{way:12}" + "".join(f"{share:>14.1%}" for share in shares))

@@ -105,6 +105,19 @@ def test_a_bad_partition_is_named(tmp_path: Path, partition: str, message: str) 
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("site-1=0.5", "hansa: --slow site-1=0.5: write SITE=FACTOR with a factor of at least 1, such as site-1=5"),
+        ("site-77=2", "hansa: --slow site-77: there is no such site (did you mean"),
+    ],
+)
+def test_only_sites_that_exist_can_be_slowed_down(tmp_path: Path, word: str, message: str) -> None:
+    done = hansa("run", DIGITS, "--out", str(tmp_path / "out"), "--slow", word, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+
+
 def test_usage_errors_exit_2_and_an_unreachable_controller_exits_3(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("app: app.py:app\ntrain: {epoch: 2}\npace: {round: 1}\nsede: 4\n")
     bad = hansa("job", "submit", "bad.yaml", cwd=tmp_path)

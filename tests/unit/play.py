@@ -78,9 +78,19 @@ class Play:
         """Let a daemon leave."""
         return self.do(ev.SiteLeft(at=self.now, site=SiteName(site), role=role))
 
-    def update(self, task: Task, n_train: int = 10, site: str | None = None, loss: float = 0.5) -> list[Effect]:
-        """Let an update arrive."""
-        facts = UpdateFacts(n_train=n_train, n_used=n_train, steps=3, epochs=1, seconds=0.1, loss=loss)
+    def update(
+        self,
+        task: Task,
+        n_train: int = 10,
+        site: str | None = None,
+        loss: float = 0.5,
+        steps: int = 3,
+        own: Evaluation | None = None,
+    ) -> list[Effect]:
+        """Let an update arrive, perhaps with what its learner found of it on its `own` validation data."""
+        facts = UpdateFacts(
+            n_train=n_train, n_used=n_train, steps=steps, epochs=1, seconds=0.1, loss=loss, evaluation=own
+        )
         who = SiteName(site or task.site)
         return self.do(
             ev.UpdateArrived(at=self.now, task=task.id, site=who, facts=facts, digest=f"d-{task.id}", tensors=2)

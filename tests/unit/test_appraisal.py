@@ -62,7 +62,7 @@ def test_an_update_is_evaluated_by_all_others_before_it_is_merged_and_weighs_wha
     task = play.tasks(Train)["a"]
     asked = _judged(play, task)
     assert set(asked) == {"b", "c"}
-    assert all(judgement.work == Evaluate(model="j1/u2", version=0) for judgement in asked.values())
+    assert all(judgement.work == Evaluate(model="j1/u2", version=0, validation=True) for judgement in asked.values())
     assert play.machine.state.plan is None
     assert play.report(asked["b"], right=9, n=10) == []
     assert plans(play.report(asked["c"], right=6, n=10))

@@ -91,6 +91,16 @@ def _train(**fields: Any) -> Train:
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
         Evaluate(model=ModelKey("j1/v3"), version=3),
+        Evaluate(model=ModelKey("j1/u7"), version=3, validation=True),
+        Train(
+            model=ModelKey("j1/v3"),
+            version=3,
+            epochs=9,
+            batch_size=8,
+            optimizer=OptimizerSpec(),
+            plugins=(LocalPluginSpec(name="adaptive", args={"loss": 0.5, "limit": None}),),
+            validate_update=True,
+        ),
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1990, (1 << 63) - 1])
@@ -165,6 +175,23 @@ def test_a_task_with_an_optimizer_nobody_knows_is_refused(kind: str) -> None:
 def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float, seconds: float, loss: float) -> None:
     facts = UpdateFacts(n_train=n, n_used=used, steps=steps, epochs=epochs, seconds=seconds, loss=loss)
     assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+
+
+@pytest.mark.parametrize(
+    "own", [Evaluation(n=0, loss_sum=0.0), Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0)))]
+)
+def test_what_a_learner_finds_of_its_update_makes_the_round_trip(own: Evaluation) -> None:
+    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, loss=0, evaluation=own)
+    assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+
+
+def test_what_a_learner_finds_is_refused_if_it_makes_no_sense() -> None:
+    wire = fleet.UpdateFacts(evaluation=fleet.Evaluation(n=5, classes=2, confusion=[1, 1, 1, 1]))
+    with pytest.raises(ValueError, match="does not count 5 examples"):
+        codec.facts_from_wire(wire)
+    wire = fleet.UpdateFacts(evaluation=fleet.Evaluation(n=5, classes=2, confusion=[5]))
+    with pytest.raises(ValueError, match="do not make a 2×2 matrix"):
+        codec.facts_from_wire(wire)
 
 
 def test_a_loss_that_is_no_number_makes_the_round_trip() -> None:

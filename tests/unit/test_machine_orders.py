@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hansa.common.errors import Stale
 from hansa.common.ids import TaskId
-from hansa.common.tasks import Evaluate, Init, Survey, Task, Train
+from hansa.common.tasks import Evaluate, Evaluation, Init, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
@@ -51,7 +51,7 @@ JOBS = st.fixed_dictionaries(
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}]),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -70,7 +70,8 @@ ASYNC_JOBS = st.fixed_dictionaries(
             ]
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}]),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -204,7 +205,9 @@ class AnyOrder:
     def _answer(self, task: Task | None, n: int = 10) -> None:
         if task:
             self.answered |= {task.id} & set(self.play.machine.state.tasks)
-            self.happen(lambda: self.play.update(task, n_train=n))
+            right = min(n, 4)
+            own = Evaluation(n=n, loss_sum=1.0 * n, confusion=((right, n - right), (0, 0)))
+            self.happen(lambda: self.play.update(task, n_train=n, own=own))
 
     def restart(self) -> None:
         """Kill the controller and replay the journal, from the last snapshot on; the job is the same and goes on."""

@@ -9,8 +9,8 @@ from hansa.common.app import App, Examples
 from hansa.common.ids import SiteName
 from hansa.common.tasks import Evaluation
 from hansa.common.torch_data import Tensors, loss_of, to_tensors
+from hansa.common.torch_metrics import BATCH, measure
 from hansa.controller.engine.state import VersionRecord
-from hansa.evaluator.metrics import BATCH, measure
 
 CLASSIFY = App(model=nn.Module, classes=4)
 REGRESS = App(model=nn.Module, task="regression")

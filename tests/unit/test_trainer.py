@@ -1,7 +1,9 @@
 """The training loop: the optimizer's arithmetic, seeds, counts and cancellation (baselines §8.11)."""
 
 import math
+import time
 from collections.abc import Iterator
+from threading import Event
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors
+from hansa.common.torch_metrics import measure
 from hansa.learner.batches import shuffled
+from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, Trained, make_optimizer, train
 
 SGD = OptimizerSpec(kind="sgd", lr=0.1)
@@ -233,3 +237,60 @@ def test_training_leaves_evaluation_mode() -> None:
     network = _network().eval()
     train(CLASSIFY, network, _data(4), _work(), 1, _ignore, _never)
     assert network.training
+
+
+# Enough, and slowly.
+
+
+@pytest.mark.parametrize("until", [1, 3])
+def test_training_ends_when_somebody_says_that_it_is_enough(until: int) -> None:
+    asked: list[tuple[int, int]] = []
+    network = _network()
+
+    def enough(epoch: int, steps: int) -> bool:
+        asked.append((epoch, steps))
+        network.eval()  # as whoever measures it does
+        return epoch == until
+
+    done = train(CLASSIFY, network, _data(8), _work(epochs=9), 1, _ignore, _never, enough=enough)
+    assert asked == [(epoch, 2 * epoch) for epoch in range(1, until + 1)]
+    assert (done.steps, done.epochs) == (2 * until, until)
+
+
+def test_measuring_between_epochs_changes_nothing() -> None:
+    """Dropout is on again in the next epoch, and chance goes on where it was."""
+    plain, measured = _network(), _network()
+    train(CLASSIFY, plain, _data(8), _work(epochs=3), 1, _ignore, _never)
+
+    def enough(epoch: int, steps: int) -> bool:
+        measure(CLASSIFY, measured, _data(8, seed=2))
+        return False
+
+    train(CLASSIFY, measured, _data(8), _work(epochs=3), 1, _ignore, _never, enough=enough)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), measured.parameters(), strict=True))
+
+
+def test_a_slow_learner_takes_so_many_times_as_long_and_learns_the_same() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return x
+
+    app = App(model=_network, classes=2, transform=work)
+    seconds, weights = [], []
+    for factor in (1.0, 4.0):
+        network, drag = _network(), Drag(factor, Event())
+        started = time.monotonic()
+        train(app, network, _data(40), _work(), 1, _ignore, drag)
+        drag.rest()
+        seconds.append(time.monotonic() - started)
+        weights.append(network.state_dict())
+    assert seconds[1] > 2 * seconds[0]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_withdrawal_ends_the_rest_of_a_slow_learner() -> None:
+    cancelled = Event()
+    drag = Drag(1e9, cancelled)
+    time.sleep(0.01)
+    cancelled.set()
+    assert drag()

@@ -1,0 +1,68 @@
+"""Adaptive training (Stripelis and Ambite, 2020): what `train.until` makes of each training task.
+
+The learner decides when its update is due (`hansa.learner.adaptive`). From here it has its thresholds and, once it has
+made enough cycles, a limit on how stale it may become: the median of its own effective staleness (metis-dvw §5).
+"""
+
+import statistics
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem, UntilSpec
+from hansa.common.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, Policy, View
+
+
+class Staleness(BaseModel):
+    """How stale each site's updates were, and how stale they may become."""
+
+    cycles: dict[SiteName, list[int]] = {}
+    limits: dict[SiteName, float] = {}
+
+
+class Until(Policy):
+    """Sites train until their validation loss hardly falls, or their model is too stale."""
+
+    point: ClassVar[str] = "until"
+    kind: ClassVar[str] = ADAPTIVE
+    until: UntilSpec
+
+    def begin(self) -> Staleness:
+        """Nothing is known."""
+        return Staleness()
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse a pacer that says itself how long sites train."""
+        if rule.pace.kind == "semisync":
+            return [
+                (("train", "until"), "pace: semisync says how many steps each site makes; until cannot say it, too")
+            ]
+        return []
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Let the learner decide, within the most epochs allowed."""
+        assert isinstance(state, Staleness)
+        loss, tombstones = self.until.thresholds(site)
+        given = Adaptive(loss=loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs)
+        plugin = LocalPluginSpec(name=ADAPTIVE, args=given.model_dump())
+        return work.model_copy(update={"epochs": self.until.max_epochs, "plugins": (*work.plugins, plugin)})
+
+    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+        """Enter how stale each update was when it was merged."""
+        assert isinstance(state, Staleness)
+        for c in contributions:
+            cycles = state.cycles.setdefault(c.site, [])
+            if c.site in state.limits and not self.until.rolling:
+                continue  # frozen: cycles that the limit ended would pull it down
+            cycles.append(c.staleness[1])
+            if len(cycles) >= self.until.cycles:
+                state.limits[c.site] = float(statistics.median(cycles))
+
+    def listens(self, state: BaseModel) -> bool:
+        """Whether sites need to hear how far the job has come."""
+        assert isinstance(state, Staleness)
+        return bool(state.limits)

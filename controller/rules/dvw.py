@@ -1,0 +1,206 @@
+"""Distributed validation weighting (Stripelis and Ambite, Accelerating Federated Learning …, 2020).
+
+Every update is measured by the evaluators of all other sites, on data that nobody trains on, and by its own learner.
+The confusion matrices are pooled, and what the update is worth is the pooled matrix's score.
+
+The paper's micro F1 equals the pooled accuracy where an example has one label, so it is no more robust than accuracy;
+`metric` offers others. Late in training all scores are alike, and DVW is then close to equal weights: compare the two.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.common.tasks import Evaluation
+from hansa.common.views import Finding, Score
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, EvalRequest, View, Weigher
+from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
+from hansa.controller.rules.scores import CLASSIFICATION, inverse_loss
+
+PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
+LEAST = 1e-6  # of every update where all are worth nothing and zero=uniform: much less than any later score
+SHOWN = 100  # evaluators whose findings are shown one by one
+Reports = Mapping[SiteName, Evaluation]
+
+
+class Worth(BaseModel):
+    """What the weigher remembers."""
+
+    last: dict[SiteName, float] = {}  # what each site's last update was worth
+    examples: dict[SiteName, int] = {}  # validation examples of the sites that have ever reported
+    scores: dict[SiteName, Score] = {}  # of the updates that were weighed last
+    nothing: int = 0  # merges in which everything was worth nothing
+
+
+@register("weigh", "dvw")
+class Dvw(Weigher):
+    """An update is worth what it scores on the validation data of all sites together."""
+
+    appraises = True
+    metric: Literal["micro_f1", "macro_f1", "mcc", "gmean", "inverse_loss"] = Field(
+        "micro_f1", description="score of the pooled confusion matrix; inverse_loss for regression"
+    )
+    timeout: float = Field(60.0, gt=0, description="seconds to wait for the evaluators of the other sites")
+    min_coverage: float = Field(
+        0.5, ge=0, le=1, description="least share of all validation examples; with fewer, the site's last score counts"
+    )
+    zero: Literal["keep", "uniform"] = Field(
+        "keep", description="if every update scores 0: keep the model, or take the plain mean"
+    )
+
+    def begin(self) -> Worth:
+        """Nothing is known."""
+        return Worth()
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Without a validation part nobody can measure anything."""
+        if spec.validation.fraction:
+            return []
+        return [(("validation", "fraction"), "weigh: dvw needs a validation part at the sites; such as 0.05, not 0")]
+
+    def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
+        """Ask every other site; its learner has measured the update already (N + 1 models per update)."""
+        others = {*view.evaluators, *view.sites} - {contribution.site}
+        return [EvalRequest(site, self.timeout) for site in sorted(others)]
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return the score of each."""
+        assert isinstance(state, Worth)
+        found = {c.site: self._measured(state, c, view) for c in contributions}
+        known = state.last | {site: score.value for site, score in found.items() if score.value is not None}
+        state.scores = {site: self._settled(score, site, state, known) for site, score in found.items()}
+        worth = {site: score.value or 0.0 for site, score in state.scores.items()}
+        state.last |= worth
+        weights = np.array([worth[c.site] for c in contributions], dtype=np.float64)
+        if not any(state.last.values()):
+            state.nothing += 1
+            if self.zero == "uniform":
+                weights[:] = LEAST
+        return weights
+
+    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+        """Return how the weights came about."""
+        assert isinstance(state, Worth)
+        return {c.site: state.scores[c.site] for c in contributions}
+
+    def _measured(self, state: Worth, c: Contribution, view: View) -> Score:
+        """Score an update by what came; no value if that covers too little."""
+        own = {c.site: c.facts.evaluation} if c.facts.evaluation else {}
+        reports, odd = self._sound({**c.reports, **own})
+        missing = {**c.unreported, **odd}
+        state.examples |= {site: report.n for site, report in reports.items()}
+        counted = {site: report for site, report in reports.items() if report.n}
+        if not counted and not missing:
+            raise ValueError(f"no site has validation data, so nobody can say what the update of {c.site} is worth")
+        everybody = {*view.examples, *reports, *missing}
+        coverage = _coverage(state, counted, everybody, view)
+        others = counted.keys() - {c.site}
+        shown = sorted(counted, key=lambda site: (site != c.site, site))[:SHOWN]
+        if counted and (coverage >= self.min_coverage or not others):
+            basis = "pooled" if coverage >= self.min_coverage else "own"
+            value: float | None = self._score(list(counted.values()))
+        else:
+            value, basis = None, "none"
+        return Score(
+            value=value,
+            basis=basis,
+            coverage=coverage,
+            found={site: Finding(score=self._score([counted[site]]), n=counted[site].n) for site in shown},
+            missing=missing,
+        )
+
+    def _settled(self, score: Score, site: SiteName, state: Worth, known: Mapping[SiteName, float]) -> Score:
+        """Put something in the place of a score that too few sites took part in."""
+        if score.value is not None:
+            return score
+        others = [value for other, value in known.items() if other != site]
+        own = score.found.get(site)
+        if site in state.last:
+            value, basis = state.last[site], "previous"
+        elif others:
+            value, basis = math.fsum(others) / len(others), "mean of others"
+        elif own is not None and own.score is not None:
+            value, basis = own.score, "own"
+        else:
+            value, basis = 0.0, "none"
+        return score.model_copy(update={"value": value, "basis": basis})
+
+    def _sound(self, reports: Reports) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
+        """Part the reports that can be pooled from those that do not fit the others, with the reason."""
+        if self.metric == "inverse_loss":
+            wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
+            sound = any(r.n for site, r in reports.items() if site not in wrong)
+            if not sound:
+                wrong = set()  # the model is as bad as that
+            odd = dict.fromkeys(sorted(wrong), "its loss is not a number")
+            return {site: r for site, r in reports.items() if site not in odd}, odd
+        sizes = Counter(len(r.confusion) for r in reports.values() if r.n)
+        if sizes and not any(sizes.keys()):
+            raise ValueError(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
+        usual = max(sizes, key=lambda size: (size > 0, sizes[size], -size), default=0)
+        odd = {
+            site: f"its matrix has {len(r.confusion)} classes, most have {usual}"
+            for site, r in reports.items()
+            if r.n and len(r.confusion) != usual
+        }
+        return {site: r for site, r in reports.items() if site not in odd}, odd
+
+    def _score(self, reports: Sequence[Evaluation]) -> float:
+        """Pool, then score."""
+        if self.metric == "inverse_loss":
+            return inverse_loss(sum(r.loss_sum for r in reports) / sum(r.n for r in reports))
+        pooled = np.sum([np.array(r.confusion, dtype=np.int64) for r in reports], axis=0)
+        return CLASSIFICATION[self.metric](pooled)
+
+
+def _coverage(state: Worth, counted: Reports, everybody: set[SiteName], view: View) -> float:
+    """Return the share of the federation's validation examples that was used.
+
+    A site that has never reported is taken to hold out as large a share of its examples as the others do.
+    """
+    told = sum(state.examples.get(site, 0) for site in view.examples)
+    of = sum(view.examples[site] for site in view.examples if site in state.examples)
+    share = told / of if of else 1.0
+
+    def held(site: SiteName) -> float:
+        return state.examples[site] if site in state.examples else share * view.examples.get(site, 0)
+
+    expected = math.fsum(held(site) for site in sorted(everybody))
+    return min(sum(report.n for report in counted.values()) / expected, 1.0) if expected else 0.0
+
+
+SYNC_DVW = add_rule(
+    Rule(
+        name="sync-dvw",
+        summary="synchronous rounds, mean weighted by each update's score on all sites' validation data",
+        paper=PAPER,
+        parts=FEDAVG.parts | {"weigh": {"kind": "dvw"}},
+    )
+)
+
+ASYNC_DVW = add_rule(
+    Rule(
+        name="async-dvw",
+        summary="every update is scored by all sites and merged as it comes; each site makes the job's epochs",
+        paper=PAPER,
+        parts=ASYNC_FEDAVG.parts | {"weigh": {"kind": "dvw"}},
+    )
+)
+
+ASYNC_DVW_ADAPTIVE = add_rule(
+    Rule(
+        name="async-dvw-adaptive",
+        summary="async-dvw where each site trains until its validation loss or its staleness says so (train.until)",
+        paper=PAPER,
+        parts=ASYNC_DVW.parts,
+        adaptive=True,
+    )
+)

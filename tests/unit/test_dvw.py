@@ -1,0 +1,269 @@
+"""Distributed validation weighting: weights from pooled findings, and what counts when findings are missing."""
+
+import math
+from typing import Any
+
+import pytest
+
+from hansa.common.errors import InvalidJob
+from hansa.common.ids import SiteName
+from hansa.common.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.views import Score
+from hansa.controller.engine.effects import Effect
+from hansa.controller.rules.compose import compose
+from hansa.controller.rules.dvw import LEAST, Worth
+from tests.unit.play import Play, endings, job_spec, plans, sent
+
+
+def right_of(right: int, n: int = 10, loss: float = 1.0) -> Evaluation:
+    """Return what somebody found: so many right."""
+    return Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
+
+
+NOBODY = Evaluation(n=0, loss_sum=0.0)
+
+
+class Dvw:
+    """A job of learners and evaluators a, b, c, d under way."""
+
+    def __init__(self, rule: str = "async-dvw", sites: str = "abcd", evaluators: str = "abcd", **fields: Any) -> None:
+        fields = {"sites": {"min": len(sites)}, "evaluate": {"every": 1000}, **fields}
+        self.play = Play(rule=rule, **fields)
+        self.play.join(*evaluators, role="evaluator")
+        self.tasks = self.play.training(*sites)
+
+    def update(self, site: str, own: Evaluation | None, others: dict[str, Evaluation | str] | None = None) -> Score:
+        """Let a site's update arrive, be judged and merged; a text is why an evaluator fails. Return its score."""
+        asked = self.judged(site, own)
+        for judge, found in (others or {}).items():
+            self.answer(asked[judge], found)
+        if not self.play.machine.state.plan:
+            self.play.ring(f"appraisal-{self.tasks[site].id}")
+        self.play.merged()
+        return self.newest(site)
+
+    def judged(self, site: str, own: Evaluation | None) -> dict[str, Task]:
+        self.tasks = self.play.tasks(Train)
+        effects = self.play.update(self.tasks[site], own=own)
+        return {task.site: task for task in sent(effects) if isinstance(task.work, Evaluate)}
+
+    def answer(self, task: Task, found: Evaluation | str) -> list[Effect]:
+        if isinstance(found, str):
+            return self.play.fail(task, found)
+        from hansa.controller.engine import events as ev
+
+        return self.play.do(ev.Reported(at=self.play.now, task=task.id, site=task.site, evaluation=found))
+
+    def newest(self, site: str) -> Score:
+        return self.play.machine.state.history[-1].scores[SiteName(site)]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {str(site): weight for site, weight in self.play.machine.state.history[-1].contributions.items()}
+
+
+def test_an_update_is_worth_the_score_of_the_pooled_matrix() -> None:
+    job = Dvw()
+    score = job.update("a", right_of(10), {"b": right_of(5), "c": right_of(0), "d": right_of(1, n=2)})
+    assert job.weights == {"a": 16 / 32}
+    assert (score.basis, score.coverage, score.missing) == ("pooled", 1.0, {})
+    assert {site: (found.score, found.n) for site, found in score.found.items()} == {
+        "a": (1.0, 10),
+        "b": (0.5, 10),
+        "c": (0.0, 10),
+        "d": (0.5, 2),
+    }
+
+
+def test_all_other_sites_are_asked_at_once_on_their_validation_parts_and_the_learner_measures_its_own() -> None:
+    job = Dvw()
+    assert all(isinstance(task.work, Train) and task.work.validate_update for task in job.tasks.values())
+    asked = job.judged("b", right_of(1))
+    assert set(asked) == {"a", "c", "d"}
+    assert {(task.work.model, task.work.validation) for task in asked.values() if isinstance(task.work, Evaluate)} == {
+        (f"j1/u{job.tasks['b'].id.rpartition('-')[2]}", True)
+    }
+
+
+def test_identical_findings_give_equal_weights() -> None:
+    job = Dvw("sync-dvw")
+    asked = {site: job.judged(site, right_of(7)) for site in "abcd"}
+    for tasks in asked.values():
+        for task in tasks.values():
+            job.answer(task, right_of(7))
+    (plan,) = [job.play.machine.state.plan]
+    assert plan is not None
+    assert [member.weight for member in plan.added] == [0.7] * 4
+
+
+def test_classes_that_an_evaluator_has_never_seen_are_rows_of_zeros() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    own = Evaluation(n=4, loss_sum=1.0, confusion=((4, 0, 0), (0, 0, 0), (0, 0, 0)))
+    other = Evaluation(n=4, loss_sum=1.0, confusion=((0, 0, 0), (0, 1, 1), (1, 0, 1)))
+    job.update("a", own, {"b": other})
+    assert job.weights == {"a": 6 / 8}
+
+
+@pytest.mark.parametrize(
+    ("metric", "worth"), [("micro_f1", 0.65), ("gmean", (0.9 * 0.4) ** 0.5), ("inverse_loss", 1 / (0.5 + 1e-6))]
+)
+def test_the_metric_is_a_choice(metric: str, worth: float) -> None:
+    job = Dvw(sites="ab", evaluators="ab", weigh={"metric": metric})
+    own = Evaluation(n=10, loss_sum=2.0, confusion=((9, 1), (0, 0)))
+    job.update("a", own, {"b": Evaluation(n=10, loss_sum=8.0, confusion=((0, 0), (6, 4)))})
+    assert job.weights["a"] == pytest.approx(worth)
+
+
+# Findings that do not come.
+
+
+def test_enough_findings_are_enough() -> None:
+    job = Dvw()
+    score = job.update("a", right_of(10), {"b": right_of(5), "c": "out of memory"})  # and d is slow
+    assert job.weights == {"a": 15 / 20}
+    assert score.basis == "pooled"
+    assert dict(score.missing) == {"c": "out of memory", "d": "no answer in time"}
+    assert score.coverage == pytest.approx(0.5)
+
+
+def test_with_too_few_findings_the_sites_last_score_counts() -> None:
+    job = Dvw(weigh={"min_coverage": 0.6})
+    job.update("a", right_of(10), dict.fromkeys("bcd", right_of(6)))
+    score = job.update("a", right_of(0), {"b": right_of(0)})
+    assert (score.value, score.basis, score.coverage) == (0.7, "previous", 0.5)
+    assert job.weights == {"a": 0.7}
+
+
+def test_with_too_few_findings_of_a_first_update_the_mean_of_the_others_counts() -> None:
+    job = Dvw(weigh={"min_coverage": 0.6})
+    job.update("b", right_of(10), dict.fromkeys("acd", right_of(10)))
+    job.update("c", right_of(5), dict.fromkeys("abd", right_of(5)))
+    score = job.update("a", right_of(1), {"b": right_of(1)})
+    assert (score.value, score.basis) == (0.75, "mean of others")
+
+
+def test_with_too_few_findings_of_the_very_first_update_its_own_counts() -> None:
+    job = Dvw(weigh={"min_coverage": 0.6})
+    score = job.update("a", right_of(4), {"b": right_of(1)})
+    assert (score.value, score.basis, score.coverage) == (0.4, "own", 0.5)
+
+
+def test_if_all_evaluators_are_down_the_learners_own_finding_counts_and_coverage_says_so() -> None:
+    job = Dvw(evaluators="")
+    first = job.judged("a", right_of(4))
+    assert first == {}
+    job.play.merged()
+    score = job.newest("a")
+    assert (score.value, score.basis, score.coverage) == (0.4, "own", 0.25)
+    assert set(score.missing.values()) == {"no evaluator of the site attends"}
+
+
+def test_an_evaluator_that_leaves_in_mid_evaluation_is_not_waited_for() -> None:
+    job = Dvw(sites="abc", evaluators="abc")
+    asked = job.judged("a", right_of(8))
+    job.answer(asked["b"], right_of(6))
+    assert plans(job.play.leave("c", role="evaluator"))
+    job.play.merged()
+    assert job.weights == {"a": 0.7}
+    assert dict(job.newest("a").missing) == {"c": "the site left"}
+
+
+def test_a_site_without_validation_data_counts_for_nothing_and_is_weighed_by_the_others() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    score = job.update("a", NOBODY, {"b": right_of(8)})
+    assert (score.value, score.basis, score.coverage) == (0.8, "pooled", 1.0)
+    score = job.update("b", right_of(9), {"a": NOBODY})
+    assert (score.value, score.basis, score.coverage) == (0.9, "pooled", 1.0)
+
+
+def test_a_federation_without_validation_data_is_refused() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    asked = job.judged("a", NOBODY)
+    with pytest.raises(ValueError, match="no site has validation data"):
+        job.answer(asked["b"], NOBODY)
+    with pytest.raises(InvalidJob, match=r"validation\.fraction: weigh: dvw needs"):
+        compose(job_spec(rule="sync-dvw", validation={"fraction": 0}))
+
+
+def test_a_matrix_of_another_size_than_most_is_left_out() -> None:
+    job = Dvw()
+    nonsense = Evaluation(n=9, loss_sum=1.0, confusion=((3, 0, 0), (0, 3, 0), (0, 0, 3)))
+    score = job.update("a", right_of(5), {"b": nonsense, "c": right_of(5), "d": right_of(5)})
+    assert (score.value, score.basis) == (0.5, "pooled")
+    assert dict(score.missing) == {"b": "its matrix has 3 classes, most have 2"}
+
+
+def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhere_is_worth_nothing() -> None:
+    job = Dvw(sites="abc", evaluators="abc", weigh={"metric": "inverse_loss"})
+    bad = Evaluation(n=10, loss_sum=math.nan)
+    score = job.update("a", Evaluation(n=10, loss_sum=5.0), {"b": bad, "c": Evaluation(n=10, loss_sum=15.0)})
+    assert score.value == pytest.approx(1.0, abs=1e-5)
+    assert dict(score.missing) == {"b": "its loss is not a number"}
+    assert job.update("b", bad, {"a": bad, "c": bad}).value == 0
+    infinite = [Evaluation(n=1, loss_sum=sign * math.inf) for sign in (1, -1)]
+    assert job.update("c", NOBODY, {"a": infinite[0], "b": infinite[1]}).value == 0
+
+
+def test_a_score_of_classes_is_refused_where_there_are_none() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    asked = job.judged("a", Evaluation(n=3, loss_sum=1.0))
+    with pytest.raises(ValueError, match="use inverse_loss for regression"):
+        job.answer(asked["b"], Evaluation(n=3, loss_sum=1.0))
+
+
+# Nothing is worth anything.
+
+
+def test_an_update_that_is_worth_nothing_replaces_its_sites_last_one() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    job.update("a", right_of(5), {"b": right_of(5)})
+    job.update("b", right_of(5), {"a": right_of(5)})
+    asked = job.judged("a", right_of(0))
+    (plan,) = plans(job.answer(asked["b"], right_of(0)))
+    assert [(member.site, member.weight) for member in plan.added] == [("a", 0.0)]
+    assert [(member.site, member.weight) for member in plan.removed] == [("a", 0.5)]
+
+
+@pytest.mark.parametrize(("zero", "weight"), [("keep", 0.0), ("uniform", LEAST)])
+def test_if_all_are_worth_nothing_it_is_counted(zero: str, weight: float) -> None:
+    job = Dvw(sites="ab", evaluators="ab", weigh={"zero": zero})
+    job.update("a", right_of(0), {"b": right_of(0)})
+    job.update("b", right_of(0), {"a": right_of(0)})
+    assert job.weights == {"b": weight}
+    memory = job.play.machine.memories["weigh"]
+    assert isinstance(memory, Worth)
+    assert memory.nothing == 2
+    job.update("a", right_of(1), {"b": right_of(0)})
+    assert job.weights == {"a": 0.05}
+    assert memory.nothing == 2
+
+
+# The job's memory.
+
+
+def test_scores_survive_snapshots_and_replays() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    job.update("a", right_of(5), {"b": right_of(4)})
+    asked = job.judged("b", right_of(3))
+    again = job.play.again()
+    assert again.state == job.play.machine.state
+    assert again.memories == job.play.machine.memories
+    job.play.save()
+    job.answer(asked["a"], "gone")
+    job.play.merged()
+    again = job.play.again()
+    assert again.state == job.play.machine.state
+    assert again.memories == job.play.machine.memories
+    assert again.state.history[-1].scores == job.play.machine.state.history[-1].scores
+
+
+def test_a_synchronous_job_runs_to_its_end() -> None:
+    job = Dvw("sync-dvw", sites="ab", evaluators="ab", pace={"rounds": 1})
+    first, second = job.judged("a", right_of(8)), job.judged("b", right_of(4))
+    job.answer(first["b"], right_of(6))
+    job.answer(second["a"], right_of(2))
+    effects = job.play.merged()
+    for task in job.play.tasks(Evaluate).values():
+        effects = job.play.report(task)
+    assert job.weights == {"a": 0.7, "b": 0.3}
+    assert endings(effects)[0][0] == "completed"
