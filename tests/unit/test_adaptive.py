@@ -166,7 +166,7 @@ def test_limits_survive_a_restart() -> None:
 def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
     rule = compose(job_spec(rule="async-dvw-adaptive"))
     assert isinstance(rule.policies["until"], Until)
-    assert compose(job_spec(rule="async-dvw")).policies == {}
+    assert "until" not in compose(job_spec(rule="async-dvw")).policies
     assert "until" in compose(job_spec(rule="sync-dvw", train={"until": {}})).policies
 
 
