@@ -1,6 +1,7 @@
 """The job file: what is accepted, and what people are told about the rest."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -232,10 +233,9 @@ def test_an_unknown_rule_is_refused_with_the_nearest_names(rule: str) -> None:
 def test_an_unknown_kind_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(InvalidJob) as caught:
         compose(JobSpec(app="a.py:app", weigh={"kind": "example"}, sample={"kind": "zzz"}))
-    assert caught.value.problems == [
-        "sample.kind: there is no 'zzz' (known: all, uniform)",
-        "weigh.kind: there is no 'example' (did you mean 'examples'?)",
-    ]
+    first, second = caught.value.problems
+    assert re.fullmatch(r"sample\.kind: there is no 'zzz' \(known: all, .*uniform\)", first)  # tests bring more of them
+    assert second == "weigh.kind: there is no 'example' (did you mean 'examples'?)"
 
 
 def test_bad_parameters_of_all_parts_are_told_at_once() -> None:
