@@ -21,11 +21,16 @@ FORMAT = 1
 
 @contextmanager
 def locked(folder: Path, role: str) -> Iterator[None]:
-    """Hold a state directory for this process; refuse if another process does."""
+    """Hold a state directory for this process; refuse if another process does.
+
+    What is written meanwhile is for the owner only: the directory may be older than us, and open to others.
+    """
     make_folder(folder)
+    mask = os.umask(0o077)
     try:
         handle = os.open(folder / f"{role}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
+        os.umask(mask)
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     try:
         try:
@@ -37,6 +42,7 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         write_note(folder, role, {"pid": os.getpid()})
         yield
     finally:
+        os.umask(mask)
         os.close(handle)
 
 

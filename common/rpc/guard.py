@@ -180,8 +180,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         claim = access.claim(message)
         self._require_own(call.caller, claim)
         if access.counted:
-            who = str(call.caller or (claim.site if claim else "") or "all callers")
-            self._count(call, f"{who}: {access.counted}", self._limits.counted, access.counted)
+            named = str(call.caller or (claim.site if claim else ""))
+            most = self._limits.counted if named else self._limits.calls  # without names all share one limit
+            self._count(call, f"{named or 'all callers'}: {access.counted}", most, access.counted)
         yield message
         while access.further:
             further = await _next(stream, silence, "no further message came")

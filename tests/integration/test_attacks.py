@@ -410,6 +410,23 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
         assert not served.guard._counts
 
 
+async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> None:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=QUICK) as served:
+        runner = await served.federation.submit(job(sites={"min": 1, "wait": 600}), None, nothing())
+        watched = operator_pb2.JobRequest(job=runner.id)
+        mine = operators(channel(served.address, pki.issue("operator", "alice")))
+        calls = [mine.Watch(watched) for _ in range(QUICK.counted)]
+        for call in calls:
+            await anext(aiter(call))
+        code, text = await status(anext(aiter(mine.Watch(watched))))
+        assert (code, f"{QUICK.counted} watches" in text) == (CODE.RESOURCE_EXHAUSTED, True)
+        other = operators(channel(served.address, pki.issue("operator", "bob")))
+        assert (await status(anext(aiter(other.Watch(watched)))))[0] is CODE.OK
+        for call in calls:
+            call.cancel()
+
+
 async def test_progress_of_tasks_that_nobody_gave_is_not_kept(served: Served) -> None:
     of, stub = fleet_stub(served.address)
     done = asyncio.Event()

@@ -63,7 +63,8 @@ def commands() -> Iterator[tuple[str, list[str], dict[str, str]]]:
         line = re.search(r"^ExecStart=(.*)$", path.read_text(), re.MULTILINE)
         assert line
         words = shlex.split(line[1].replace("%i", "st-mary").replace("%d", "/tmp"))
-        yield path.name, words[1:], {} if "controller" in path.name else site
+        given = dict(re.findall(r"^Environment=(\w+)=(.*)$", path.read_text(), re.MULTILINE))
+        yield path.name, words[1:], given | ({} if "controller" in path.name else site)
 
 
 ALL = list(commands())
@@ -132,6 +133,20 @@ def test_pods_are_confined() -> None:
             for container in template["spec"]["containers"]:
                 assert container["securityContext"]["readOnlyRootFilesystem"]
                 assert not container["securityContext"]["allowPrivilegeEscalation"]
+
+
+def test_a_sites_unit_can_be_given_other_certificates() -> None:
+    for role in ("learner", "evaluator"):
+        text = (DEPLOY / "systemd" / f"hansa-{role}@.service").read_text()
+        assert "Environment=HANSA_TLS=%d\n" in text  # the environment file prevails over it, a --tls would not
+        assert "--tls" not in text
+
+
+def test_containers_run_as_the_image_does() -> None:
+    image = re.search(r"^USER (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert image  # named volumes belong to the image's user: nobody else could write to them
+    for name, service in compose("compose.yaml", "compose.tls.yaml")["services"].items():
+        assert name == "redis" or service["user"] == image[1]
 
 
 def test_the_image_is_not_roots() -> None:

@@ -1,7 +1,6 @@
 """The job file: what is accepted, and what people are told about the rest."""
 
 import contextlib
-import re
 from pathlib import Path
 from typing import Any
 

@@ -87,3 +87,16 @@ def test_a_store_on_another_disk_may_be_a_link(tmp_path: Path) -> None:
 def test_a_new_state_directory_is_its_owners_alone(tmp_path: Path) -> None:
     make_folder(tmp_path / "state")
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_written_to_an_open_state_directory_is_its_owners_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        with locked(tmp_path, "controller"):
+            (tmp_path / "journal.sqlite").touch()
+        (tmp_path / "afterwards").touch()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"controller.lock": 0o600, "format": 0o600, "journal.sqlite": 0o600, "afterwards": 0o644}
