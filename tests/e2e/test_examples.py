@@ -32,9 +32,9 @@ def test_hospitals_are_compared_alone_in_federations_and_pooled(tmp_path: Path) 
     words = ("--seeds", "1", "--rounds", "3", "--federations", "sync-dvw")
     shown = _script(tmp_path, "examples/hospitals/compare.py", *words).splitlines()
     assert shown[2].split() == ["cleveland", "hungarian", "switzerland", "va", "all"]
-    assert [line.split()[0] for line in shown[3:]] == ["alone", "sync-dvw", "pooled", "patients"]
-    assert all(0 <= float(share.rstrip("%")) <= 100 for line in shown[3:6] for share in line.split()[1:])
-    assert shown[6].split()[1:] == ["8", "8", "8", "9", "33"]
+    assert [line.split()[0] for line in shown[3:]] == ["guess", "alone", "sync-dvw", "pooled", "patients"]
+    assert all(0 <= float(share.rstrip("%")) <= 100 for line in shown[3:7] for share in line.split()[1:])
+    assert shown[7].split()[1:] == ["8", "8", "8", "9", "33"]
 
 
 def test_more_writers_can_be_tried(tmp_path: Path) -> None:
