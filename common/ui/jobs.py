@@ -1,7 +1,7 @@
 """`hansa job submit|list|show|watch|cancel|model`."""
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
-from hansa.common.views import JobView
+from hansa.common.views import HistoryView, JobView
 
 T = TypeVar("T")
 
@@ -133,11 +133,11 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
             f"{entry.seconds:.1f}",
             _numbers(entry.metrics),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
-            "; ".join(f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items())),
+            "; ".join(_remarks(entry)),
         )
         for entry in view.history
     ]
-    print_table(("version", "round", "seconds", "metrics", "contributions", "missing"), rows, "no model yet")
+    print_table(("version", "round", "seconds", "metrics", "contributions", "remarks"), rows, "no model yet")
     if view.survey and view.survey.classes:
         click.echo()
         columns = [str(label) for label in range(max(map(len, view.survey.classes.values())))]
@@ -210,6 +210,13 @@ def follow(controller: Endpoint, job_id: str, quiet: bool) -> JobView:
 def metrics_text(view: JobView) -> str:
     """Write a job's newest metrics in a few characters."""
     return _numbers(view.metrics)
+
+
+def _remarks(entry: HistoryView) -> Iterator[str]:
+    """Yield who is missing and why, and what the aggregator has to say."""
+    yield from (f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items()))
+    if entry.note:
+        yield entry.note
 
 
 def _numbers(metrics: object) -> str:

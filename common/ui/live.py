@@ -47,6 +47,7 @@ def _line(entry: HistoryView, view: JobView) -> str:
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     lost += f"  not evaluated by: {', '.join(entry.unevaluated)}" if entry.unevaluated else ""
+    lost += f"  {entry.note}" if entry.note else ""
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
 
