@@ -133,6 +133,10 @@ class Play:
         """Let the operator end the job."""
         return self.do(ev.CancelAsked(at=self.now))
 
+    def give_up(self, reason: str) -> list[Effect]:
+        """Let the shell end the job because a rule raised an error."""
+        return self.do(ev.EngineFailed(at=self.now, reason=reason))
+
     # What is under way.
 
     def tasks(self, kind: type[Survey] | type[Init] | type[Train] | type[Evaluate]) -> dict[str, Task]:
