@@ -7,11 +7,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
 import grpc
+from harness import end_process
 
 MESSAGE = 1 << 20
 ADDRESS = "127.0.0.1"
@@ -102,7 +102,7 @@ class BareGrpc:
         process = self._context.Process(target=work, args=(*arguments, theirs), daemon=True)
         process.start()
         theirs.close()
-        self._exit.callback(_end, process)
+        self._exit.callback(end_process, process)
         return ours
 
     def rounds(self, count: int) -> list[float]:
@@ -112,11 +112,3 @@ class BareGrpc:
         answers = [line.recv() for line in self._lines]
         per_round = zip(*answers, strict=True)
         return [max(end for _, end in times) - min(start for start, _ in times) for times in per_round]
-
-
-def _end(process: BaseProcess) -> None:
-    process.terminate()
-    process.join(5)
-    if process.exitcode is None:
-        process.kill()
-        process.join()

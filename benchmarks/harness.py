@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def verdict(value: float, promise: float) -> str:
     """Say whether a figure keeps its promise."""
     return f"promised ≤ {promise:g}: {'kept' if value <= promise else 'NOT KEPT'}"
+
+
+def end_process(process: BaseProcess) -> None:
+    """End a child, by force if it must be."""
+    process.terminate()
+    process.join(5)
+    if process.exitcode is None:
+        process.kill()
+        process.join()

@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from harness import end_process
 
 from hansa.common.errors import Stale
 from hansa.common.frames import Layout, pack, seal
@@ -153,7 +154,7 @@ class LightSites:
         process = self._context.Process(target=_sites, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        self._exit.callback(_end, process)
+        self._exit.callback(end_process, process)
         self._lines.append(ours)
         self._processes.append(process)
 
@@ -167,11 +168,3 @@ class LightSites:
         for line in self._lines:
             line.send(True)
         return [wait for line in self._lines for wait in line.recv()]
-
-
-def _end(process: BaseProcess) -> None:
-    process.terminate()
-    process.join(5)
-    if process.exitcode is None:
-        process.kill()
-        process.join()

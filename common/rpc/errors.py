@@ -32,6 +32,15 @@ def _short(text: str) -> str:
     return cut if cut == text else f"{cut} …"
 
 
+def behaviour(handler: grpc.RpcMethodHandler) -> tuple[str, Callable[..., Any]]:
+    """Return which of the four kinds a method is, and what it does."""
+    kinds = (
+        "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
+    )
+    kind = "_".join(kinds)
+    return kind, getattr(handler, kind)
+
+
 class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
 
@@ -45,10 +54,7 @@ class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return handler
         method = handler_call_details.method
-        fields = {"request_streaming": handler.request_streaming, "response_streaming": handler.response_streaming}
-        kind = ("stream" if handler.request_streaming else "unary") + "_"
-        kind += "stream" if handler.response_streaming else "unary"
-        inner = getattr(handler, kind)
+        kind, inner = behaviour(handler)
 
         async def answer(request: Any, context: Any) -> Any:
             try:
@@ -69,7 +75,7 @@ class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(
-            stream if fields["response_streaming"] else answer,
+            stream if handler.response_streaming else answer,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from hansa.common.errors import Forbidden, HansaError, InvalidInput, TooLarge, Unproven
 from hansa.common.pki.caller import Caller, caller_of_pem
 from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
+from hansa.common.rpc.errors import behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +87,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return handler
         method = str(handler_call_details.method)
         access = TABLE.get(method)
-        kind = ("stream" if handler.request_streaming else "unary") + "_"
-        kind += "stream" if handler.response_streaming else "unary"
-        inner = getattr(handler, kind)
+        _, inner = behaviour(handler)
 
         async def prepared(call: _Call, messages: AsyncIterator[bytes], context: Any) -> Any:
             request = self._read(call, method, access, handler.request_deserializer, messages, context)
