@@ -470,6 +470,8 @@ class TrainWork(google.protobuf.message.Message):
     COMMITTED_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     VALIDATE_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -480,6 +482,10 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: so many optimizer steps instead of epochs"""
     validate: builtins.bool
     """measure the update on the site's validation part and say so in its facts"""
+    batches: builtins.int
+    """if not 0: the next so many batches of a pass over the site's data instead of epochs"""
+    after: builtins.str
+    """the task of the site's last update that is committed: its batches are used up"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -501,9 +507,11 @@ class TrainWork(google.protobuf.message.Message):
         committed: builtins.int = ...,
         steps: builtins.int = ...,
         validate: builtins.bool = ...,
+        batches: builtins.int = ...,
+        after: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

@@ -54,8 +54,15 @@ def summary(view: JobView) -> dict[str, object]:
 
 def details(view: JobView) -> dict[str, object]:
     """Return a job with its history and, if sites told of their data, with what they told."""
-    told = {"survey": view.survey.model_dump()} if view.survey else {}
+    told: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
+    told |= {"warnings": list(view.warnings)} if view.warnings else {}
     return summary(view) | told | {"history": [entry.model_dump() for entry in view.history]}
+
+
+def warn(view: JobView) -> None:
+    """Tell whoever submits a job what in it is likely not meant; programs that read JSON are not disturbed."""
+    for warning in view.warnings:
+        click.echo(f"hansa: warning: {warning}", err=True)
 
 
 def exit_code(view: JobView) -> int:
@@ -75,6 +82,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
 
     spec = load_job(file, changes)
     view = ask(controller, lambda client: client.submit(spec))
+    warn(view)
     if not wait:
         if as_json:
             print_json(summary(view))
@@ -126,6 +134,8 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         f"rule {view.rule}, app {view.app}, submitted {view.submitted}, {view.seconds:.1f} s,"
         f" {amount(view.bytes_up)} up, {amount(view.bytes_down)} down"
     )
+    for warning in view.warnings:
+        click.echo(f"warning: {warning}")
     rows = [
         (
             str(entry.version),

@@ -19,7 +19,7 @@ from hansa.common.checkpoints import save_checkpoint
 from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import details, exit_code, summary
+from hansa.common.ui.jobs import details, exit_code, summary, warn
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
@@ -171,6 +171,7 @@ class LocalFederation:
             self._start_site("evaluator", name, address, "--split", self._split)
         async with Client(address) as client:
             submitted = await client.submit(self._spec)
+            warn(submitted)
             watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
             minding = asyncio.create_task(self._mind())
             try:
