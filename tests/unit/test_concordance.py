@@ -21,6 +21,9 @@ from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
 from hansa.common.torch_data import Tensors
 from hansa.common.torch_model import load, spec_of
+from hansa.controller.engine.arithmetic import MergeInfo
+from hansa.controller.rules.fedopt import Momentum
+from hansa.learner.proximal import Pull
 from hansa.learner.session import task_seed
 from hansa.learner.trainer import train
 from hansa.learner.window import Windows
@@ -247,3 +250,37 @@ def test_a_last_batch_of_one_is_not_counted_where_batches_are_normalised(tmp_pat
         if number == 2:  # all that is left of the pass is a batch of one: nobody trains, and the model stays
             assert apart(federation.community, before) == 0
     assert federation.weights == [[14, 14], [0, 0], [14, 14]]
+
+
+# Beside the plain rule.
+
+
+def test_central_momentum_is_one_batch_a_round_with_momentum_at_the_server(tmp_path: Path, pool: Executor) -> None:
+    data = site_data((23, 4, 61), True, torch.float64)
+    federation = Federation(tmp_path, pool, data, network().double(), size=7, batches=1)
+    server = Momentum(lr=1.0, beta=0.9)
+    carried = {name: {"v": np.zeros(value.size)} for name, value in federation.community.items()}
+    made = []
+    for number in range(1, 11):
+        before = federation.community
+        proposal = federation.round(number)
+        after = {}
+        for name in proposal:
+            info = MergeInfo(version=number, staleness=0, contributions=3)
+            flat, moments = server.step(before[name].reshape(-1), proposal[name].reshape(-1), carried[name], info)
+            after[name], carried[name] = flat.reshape(proposal[name].shape), dict(moments)
+        federation.community = after
+        made.append(after)
+    module = network().double()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for found, wanted in zip(made, central(module, pooled(federation), optimizer), strict=True):
+        assert apart(found, wanted) <= 1e-9
+
+
+def test_a_proximal_term_does_nothing_in_the_first_step_of_a_task(tmp_path: Path) -> None:
+    module = network()
+    pull = Pull(module, mu=10.0)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    pull()
+    assert all(parameter.grad is not None and bool((parameter.grad == 1).all()) for parameter in module.parameters())
