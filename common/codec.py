@@ -129,7 +129,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
-        terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
+        terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 
 

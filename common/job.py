@@ -81,6 +81,7 @@ class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
     min: int = Field(1, ge=1, strict=True)
+    together: int = Field(1, ge=1, strict=True, description="a community model is of so many sites' updates, or more")
     wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
 
@@ -88,6 +89,12 @@ class SitesSpec(Value):
     def _enough_names(self) -> "SitesSpec":
         if self.names is not None and len(set(self.names)) < self.min:
             raise ValueError(f"{len(set(self.names))} different names cannot make the {self.min} sites of `min`")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_to_merge(self) -> "SitesSpec":
+        if self.together > self.min:
+            raise ValueError(f"models of {self.together} sites (`together`) need `min` to be {self.together} or more")
         return self
 
 

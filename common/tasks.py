@@ -150,7 +150,8 @@ class Terms(Value):
     """What a site's owner may want to know of a job before the site works for it."""
 
     operator: str = ""
-    sites: int = 1  # the least number it runs with
+    sites: int = 1  # the least number it starts with
+    together: int = 1  # the least number whose updates make a community model
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 

@@ -82,6 +82,7 @@ class FleetServicer:
         terms = Terms(
             operator=machine.spec.operator,
             sites=machine.spec.sites.min,
+            together=machine.spec.sites.together,
             redistributes=machine.rule.redistributes,
         )
         return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))

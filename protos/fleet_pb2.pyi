@@ -353,20 +353,24 @@ class Terms(google.protobuf.message.Message):
     OPERATOR_FIELD_NUMBER: builtins.int
     SITES_FIELD_NUMBER: builtins.int
     REDISTRIBUTES_FIELD_NUMBER: builtins.int
+    TOGETHER_FIELD_NUMBER: builtins.int
     operator: builtins.str
     """who submitted it; the name of a certificate if the controller has TLS"""
     sites: builtins.int
-    """the least number of sites it runs with"""
+    """the least number of sites it starts with"""
     redistributes: builtins.bool
     """its rule shows sites' own models to other sites"""
+    together: builtins.int
+    """the least number of sites whose updates make a community model"""
     def __init__(
         self,
         *,
         operator: builtins.str = ...,
         sites: builtins.int = ...,
         redistributes: builtins.bool = ...,
+        together: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["operator", b"operator", "redistributes", b"redistributes", "sites", b"sites"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["operator", b"operator", "redistributes", b"redistributes", "sites", b"sites", "together", b"together"]) -> None: ...
 
 global___Terms = Terms
 

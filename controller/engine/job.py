@@ -82,6 +82,7 @@ class Job:
             steps=self.state.steps,
             seed=self.spec.seed,
             now=now,
+            together=self.spec.sites.together,
         )
 
     # Sites.

@@ -35,9 +35,9 @@ def start(job: Job, now: float) -> list[Effect]:
     assert job.state.current is not None
     waited = job.state.queue[0]
     pending = waited.model_copy(update={"contributions": tuple(_completed(job, c) for c in waited.contributions)})
-    added = _weighed(job, pending.contributions, now)
+    added, note = _in_company(job, _weighed(job, pending.contributions, now))
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores)})
+    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores), "note": note})
     job.state.plan = MergePlan(
         version=job.state.version + 1,
         current=job.state.current,
@@ -63,6 +63,26 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
     return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+
+
+def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
+    """Let nothing new count if the next model would be of fewer sites than the job promised them (`sites.together`).
+
+    Without rounds the pacer holds updates back until there are enough, and what counts once goes on counting.
+    """
+    least = job.spec.sites.together
+    if not added or least == 1:
+        return added, ""
+    sites = {member.site for member in added if member.weight > 0}
+    if job.rule.merge.remembers:
+        barrier = "barrier" in job.rule.pace.provides
+        sites |= {site for site, held in job.state.members.items() if not barrier or any(m.weight > 0 for m in held)}
+    count = job.rule.merge.taken(len(sites))
+    if count >= least:
+        return added, ""
+    few = "no site's update" if not count else "one site's update" if count == 1 else f"the updates of {count} sites"
+    why = f"{few} would count, and it takes {least} (sites.together); the model before is kept"
+    return tuple(replace(member, weight=0.0) for member in added), why
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:
@@ -125,7 +145,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
         lost=pending.lost,
-        note=event.note,
+        note=pending.note or event.note,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )

@@ -55,6 +55,7 @@ class View:
     steps: int  # committed so far
     seed: int
     now: float
+    together: int = 1  # sites whose updates make a community model, at least
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
         """Return the random stream of a plugin for this round: a function of seed, name and round alone."""

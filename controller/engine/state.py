@@ -74,6 +74,7 @@ class PendingMerge(Value):
 
     contributions: tuple[Contribution, ...] = ()
     scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
+    note: str = ""  # why they do not count, if they are of too few sites
     lost: dict[SiteName, str] = {}
     forgotten: SiteName | None = None
 
