@@ -79,12 +79,14 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
     }
 )
-ASYNC_TOGETHER = ASYNC_JOBS.map(
-    lambda job: (
-        job
-        | {"sites": {"min": 2, "together": 2, "wait": 20.0}, "pace": {"updates": job["pace"]["updates"] + 1}}
-        | {"merge": {"kind": "incremental"}}
-    )
+ASYNC_TOGETHER = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(2, 12)}),
+        "merge": st.sampled_from([{"kind": "incremental"}, {"kind": "latest"}]),
+        "sites": st.just({"min": 2, "together": 2, "wait": 20.0}),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
+    }
 )
 ORDERS = st.lists(
     st.tuples(st.sampled_from([name for name, often in STEPS.items() for _ in range(often)]), st.integers(0, 1 << 16)),
