@@ -206,7 +206,7 @@ def test_a_snapshot_keeps_findings_that_are_no_numbers(loss: float) -> None:
     play.merged()
     for evaluation in play.tasks(Evaluate).values():
         play.report(evaluation, loss=loss)
-    assert not play.machine.state.history[-1].metrics()["loss"] < loss
+    assert not play.machine.metrics(play.machine.state.history[-1])["loss"] < loss
     _restart(play)
 
 
