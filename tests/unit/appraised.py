@@ -117,4 +117,5 @@ class OneByOne(EvalPlan):
         """Return the best loss."""
         if any(report.n == 13 for report in reports.values()):
             raise ValueError("thirteen brings bad luck")
-        return {"best": min(report.loss_sum / report.n for report in reports.values() if report.n)} if reports else {}
+        losses = [report.loss_sum / report.n for report in reports.values() if report.n]
+        return {"best": min(losses)} if losses else {}
