@@ -104,6 +104,7 @@ class DataSpec(Value):
     source: str = Field(description="a data set's name (`hansa data list`), a file, or a folder of images")
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    examples: int | None = Field(None, ge=1, description="train on so many only, of each class in proportion")
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
 

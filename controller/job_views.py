@@ -81,6 +81,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
             unevaluated=record.unevaluated,
             contributions=record.contributions,
+            steps=record.steps,
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,
