@@ -22,10 +22,11 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     key = update_key(task.id)
     effects: list[Effect] = []
     if isinstance(task.work, Init):
-        sites.first_version(job, key, event.digest, event.at)
-        job.state.phase = "gathering"
         job.finish(task.id)
-        effects = sites.gathered(job, event.at) or next_round(job, event.at)
+        effects = sites.first_version(job, key, event.digest, event.outline, event.at)
+        if not job.ended:
+            job.state.phase = "gathering"
+            effects = sites.gathered(job, event.at) or next_round(job, event.at)
     else:
         effects = _contributed(
             job, Contribution(task=task, model=key, digest=event.digest, facts=event.facts), event.at
@@ -106,11 +107,11 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in plan.added}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
-    for point, policy in job.rule.policies.items():
-        policy.merged(job.memories[point], pending.contributions, job.view(event.at))
     merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:
+        for point, policy in job.rule.policies.items():
+            policy.merged(job.memories[point], pending.contributions, job.view(event.at))
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)

@@ -54,16 +54,23 @@ def weigh(job: Job, now: float) -> list[Effect]:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     added = _weighed(job, pending.contributions, now)
+    current = job.state.current
+    if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
+        current, added = job.state.first, tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
     told = {
         point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
         for point, part in job.rule.parts.items()
     }
     shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores), "diagnostics": shown})
+    phases = (
+        policy.phase(job.memories[at], pending.contributions, job.view(now)) for at, policy in job.rule.policies.items()
+    )
+    known = {"scores": dict(scores), "diagnostics": shown, "phase": next((phase for phase in phases if phase), "")}
+    job.state.queue[0] = pending.model_copy(update=known)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
-        current=job.state.current,
+        current=current,
         added=added,
         removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
         kept=job.rule.merge.kept,
@@ -148,6 +155,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
         diagnostics=pending.diagnostics,
+        phase=pending.phase,
         lost=pending.lost,
         note=event.note,
         bytes_up=event.bytes_up,
