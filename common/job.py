@@ -1,7 +1,7 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, local, weigh, merge, server, evaluate) stay plain: they are checked against the
-registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, layers, weigh, merge, server, evaluate) stay plain: they are checked against
+the registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
 """
 
 import importlib
@@ -126,6 +126,7 @@ class JobSpec(Value):
     pace: Part | None = None
     sample: Part | None = None
     local: Part | None = None
+    layers: Part | None = None
     weigh: Part | None = None
     merge: Part | None = None
     server: Part | None = None
