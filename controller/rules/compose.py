@@ -12,7 +12,7 @@ from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.fedavg import ByExamples
 from hansa.controller.rules.fedmmb import ByUsed, Window
 
-POLICIES = ("local",)  # points whose plugins shape training tasks
+POLICIES = ("local", "layers")  # points whose plugins shape training tasks
 
 
 def compose(spec: JobSpec) -> Composition:

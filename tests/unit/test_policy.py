@@ -23,7 +23,7 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         batch_size=10,
         optimizer=OptimizerSpec(),
     )
-    said = Terms(**{"operator": "alice", "sites": 3} | terms)
+    said = Terms(**{"operator": "alice", "sites": 4, "together": 3} | terms)
     return Task(
         id=TaskId("j-1"),
         job=JobId("j"),
@@ -48,7 +48,8 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
         (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),
         (Policy(max_epochs=0.2), task(epochs=1, batches=100), "1 epochs"),  # a window ends with the pass
-        (Policy(min_sites=4), task(), "at least 4"),
+        (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
+        (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
         (Policy(), task(redistributes=True), "own model to other sites"),
     ],
 )
