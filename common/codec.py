@@ -82,6 +82,8 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.committed = work.committed
             wire.train.epochs = work.epochs
             wire.train.steps = work.steps
+            wire.train.batches = work.batches
+            wire.train.after = work.after
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
@@ -113,6 +115,8 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
                 steps=wire.train.steps,
+                batches=wire.train.batches,
+                after=wire.train.after,
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),

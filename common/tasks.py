@@ -133,6 +133,8 @@ class Train(Value):
     tensors: tuple[str, ...] = ()
     epochs: int
     steps: int = 0  # if not 0: so many optimizer steps instead of epochs
+    batches: int = 0  # if not 0: the next so many batches of a pass over the data instead of epochs
+    after: str = ""  # with batches: the task of the site's last update that is committed
     batch_size: int
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()

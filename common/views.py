@@ -89,6 +89,7 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    warnings: tuple[str, ...] = ()  # what in the job is likely not meant, though it works
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
+from hansa.common.job import located
 from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
@@ -35,6 +36,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
+        warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),

@@ -475,6 +475,8 @@ class TrainWork(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     VALIDATE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -487,6 +489,10 @@ class TrainWork(google.protobuf.message.Message):
     """measure the update on the site's validation part and say so in its facts"""
     base: builtins.str
     """if not empty: the model is partial and is laid over this one"""
+    batches: builtins.int
+    """if not 0: the next so many batches of a pass over the site's data instead of epochs"""
+    after: builtins.str
+    """the task of the site's last update that is committed: its batches are used up"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -509,9 +515,11 @@ class TrainWork(google.protobuf.message.Message):
         steps: builtins.int = ...,
         validate: builtins.bool = ...,
         base: builtins.str = ...,
+        batches: builtins.int = ...,
+        after: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

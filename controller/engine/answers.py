@@ -45,13 +45,21 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
     if refusal:
         actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
+        _committed(job, contribution)
         job.models.add(contribution.model)
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
+    _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
     return act(job, actions, now)
+
+
+def _committed(job: Job, contribution: Contribution) -> None:
+    """Tell those who shape tasks that an update is here for good."""
+    for point, policy in job.rule.policies.items():
+        policy.committed(job.memories[point], contribution)
 
 
 def failed(job: Job, event: events.TaskFailed) -> list[Effect]:

@@ -234,6 +234,10 @@ class Part(Plugin):
         """Return what in a job does not go together with its model; asked when version 0 is known."""
         return []
 
+    def warnings(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job is likely not meant, though it works; operators see it when they submit the job."""
+        return []
+
     def clash(self, other: Plugin, why: str) -> Problem:
         """Say that another part of the rule does not go together with this one."""
         return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"
@@ -322,6 +326,9 @@ class Policy(Part):
     @abstractmethod
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""
+
+    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
 
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
