@@ -77,6 +77,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             scores=record.scores,
             lost=record.lost,
             note=record.note,
+            diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )

@@ -1,7 +1,8 @@
 """Which models the store must keep, and which may go.
 
-A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
-made of it or stands on it (the model before and the moments of a server update), or it is that model.
+A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
+merge has taken yet is laid over it, a part of the rule looks at it or keeps it, the newest community model is made of
+it or stands on it (the model before and the moments of a server update), or it is that model.
 """
 
 from collections import Counter
@@ -23,6 +24,14 @@ class Models:
             self.hold_base(task)
         for key in state.fresh:
             self.hold(key)
+        for key in state.bases.values():
+            self.hold(key)
+        for inquiry in state.inquiries.values():
+            for key in inquiry.models():
+                self.hold(key)
+        for kept in state.kept.values():
+            for each in kept.values():
+                self.hold(each.key)
         for members in state.members.values():
             for member in members:
                 self.hold(member.model)
