@@ -1,7 +1,7 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, local, weigh, merge, server) stay plain: they are checked against the registered
-plugins, and `hansa.controller.rules.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, weigh, merge, server, evaluate) stay plain: they are checked against the
+registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
 """
 
 import importlib
@@ -70,13 +70,6 @@ class TrainSpec(Value):
     optimizer: OptimizerSpec = OptimizerSpec()
 
 
-class EvaluateSpec(Value):
-    """When the community model is evaluated: every n versions, and always the last one."""
-
-    every: int = Field(1, ge=1, strict=True)
-    timeout: float = Field(60, gt=0, description="seconds to wait for evaluators after the last merge")
-
-
 class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
@@ -111,6 +104,7 @@ class DataSpec(Value):
     source: str = Field(description="a data set's name (`hansa data list`), a file, or a folder of images")
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    examples: int | None = Field(None, ge=1, description="train on so many only, of each class in proportion")
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
 
@@ -128,10 +122,10 @@ class JobSpec(Value):
     weigh: Part | None = None
     merge: Part | None = None
     server: Part | None = None
+    evaluate: Part | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
     survey: SurveySpec = SurveySpec()
-    evaluate: EvaluateSpec = EvaluateSpec()
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()
     init: str | None = Field(None, description="a safetensors file with version 0")

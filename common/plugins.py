@@ -10,9 +10,12 @@ from typing import Any, ClassVar, TypeVar
 from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
-POINTS = ("pace", "sample", "local", "weigh", "merge", "server")
+POINTS = ("pace", "sample", "local", "weigh", "merge", "server", "evaluate")
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
-USUAL: Mapping[str, Mapping[str, object]] = {"local": {"kind": "plain"}}  # where a rule says nothing
+USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
+    "local": {"kind": "plain"},
+    "evaluate": {"kind": "pooled"},
+}
 
 
 class Plugin(Value):

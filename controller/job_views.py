@@ -1,12 +1,13 @@
 """What operators see of a job: its course, its versions and what its sites are doing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
 from hansa.common.tasks import Train
 from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.state import VersionRecord
 from hansa.controller.fleet import Fleet
 
 
@@ -40,7 +41,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         unit="round" if "barrier" in machine.rule.pace.provides else "update",
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
-        metrics=newest.metrics() if newest else {},
+        metrics=_metrics(machine, newest) if newest else {},
         examples=newest.examples if newest else 0,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
@@ -48,6 +49,13 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
+
+
+def _metrics(machine: Machine, record: VersionRecord) -> Mapping[str, float]:
+    try:
+        return machine.metrics(record)
+    except Exception:  # a plan that cannot combine its findings ends the job and is named there; the rest can be shown
+        return {}
 
 
 def _survey_view(machine: Machine) -> SurveyView | None:
@@ -68,11 +76,12 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
-            metrics=record.metrics(),
+            metrics=_metrics(machine, record),
             examples=record.examples,
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
             unevaluated=record.unevaluated,
             contributions=record.contributions,
+            steps=record.steps,
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,

@@ -67,7 +67,11 @@ def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = Non
         data.refuse_empty_classes()
     count = sites or spec.sites
     train, test = data.held_out(seed, spec.test)
+    if spec.examples is not None:
+        train = data.sampled(train, spec.examples, seed)
     if isinstance(scheme, Natural) and (spec.test is not None or not data.tested):
+        if spec.examples is not None:
+            raise InvalidInput("data.examples: the scheme natural parts rows by their key; take fewer sites instead")
         shards = _by_key(scheme, data, count, seed, TEST_SHARE if spec.test is None else spec.test)
         test = np.sort(np.concatenate([shard.test for shard in shards]))
     else:
@@ -160,6 +164,7 @@ def _written(division: Division, spec: DataSpec, seed: int, folder: Path, made: 
         "source": spec.source,
         "seed": seed,
         "label": spec.label,
+        "examples": spec.examples,
         "test_share": spec.test,
         "scheme": division.scheme.model_dump(mode="json"),
         "sites": described,

@@ -114,7 +114,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)
-    effects = evaluate(job) if event.version % job.spec.evaluate.every == 0 and not stopping else []
+    effects = [] if stopping else evaluate(job, event.at)
     effects += act(job, actions, event.at)
     if job.state.queue and not job.state.merging and job.state.phase == "training":
         effects += merges.start(job, event.at)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
-from hansa.controller.engine.parts import Pacer, Part, Policy, Sampler, Weigher
+from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Composition:
     weigh: Weigher
     merge: Aggregator
     server: ServerUpdate
+    evaluate: EvalPlan
     policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
 
     @property
@@ -34,5 +35,6 @@ class Composition:
             "weigh": self.weigh,
             "merge": self.merge,
             "server": self.server,
+            "evaluate": self.evaluate,
         }
         return filled | dict(self.policies)

@@ -27,7 +27,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, endings, sites, snapshots
+from hansa.controller.engine import answers, appraisal, endings, evaluation, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartExamination, StartMerge
@@ -36,7 +36,7 @@ from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
 from hansa.controller.engine.rounds import GATHER, act
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.engine.state import JobState
+from hansa.controller.engine.state import JobState, VersionRecord
 
 TIME = "time"  # the alarm that ends training
 EARLY = 0.01  # seconds by which an alarm may ring too soon
@@ -114,6 +114,10 @@ class Machine:
     def evaluating(self) -> AbstractSet[int]:
         """The versions that are being evaluated."""
         return self._job.desk.versions
+
+    def metrics(self, record: VersionRecord) -> Mapping[str, float]:
+        """Return what the findings on a version say together, those that are here."""
+        return evaluation.metrics(self._job, record)
 
     def members(self, plan: MergePlan) -> Sequence[Member]:
         """Return everything that counts once a plan is carried out; it is worked out only if it is read."""

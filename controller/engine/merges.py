@@ -159,12 +159,14 @@ class Membership(Sequence[Member]):
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
+    state.steps += sum(c.facts.steps for c in pending.contributions)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
         contributions={member.site: member.weight for member in plan.added},
+        steps=state.steps,
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
         diagnostics=pending.diagnostics,
@@ -174,7 +176,6 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         bytes_down=event.bytes_down,
     )
     state.plan = None
-    state.steps += sum(c.facts.steps for c in pending.contributions)
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
     job.enter_version(record, community_key(job.id, event.version), event.moments)

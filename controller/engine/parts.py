@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
@@ -354,3 +354,20 @@ class Weigher(Part):
     def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}
+
+
+class EvalPlan(Part):
+    """Says when and by whom community models are evaluated, and what the findings say together.
+
+    Evaluation never blocks training: an evaluator that is behind is not asked for a version that is not the last.
+    """
+
+    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+
+    @abstractmethod
+    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+        """Return whose findings on the newest version are wanted; asked after every merge, and for the `last` one."""
+
+    @abstractmethod
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Return metrics over what has come so far; it is asked again as more comes in, in any order."""

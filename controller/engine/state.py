@@ -1,9 +1,8 @@
 """What a job remembers. Everything here follows from the job's specification and its events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
@@ -27,6 +26,7 @@ class VersionRecord(BaseModel):
     at: float
     digest: str
     contributions: dict[SiteName, float] = {}
+    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}
@@ -44,30 +44,10 @@ class VersionRecord(BaseModel):
         """How many examples the metrics are over."""
         return self.pooled_examples or sum(report.n for report in self.reports.values())
 
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics over all sites that reported."""
-        return self.pooled or pool(list(self.reports.values()))
-
-    def close(self) -> None:
+    def close(self, metrics: Mapping[str, float]) -> None:
         """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
-        self.pooled, self.pooled_examples = self.metrics(), self.examples
+        self.pooled, self.pooled_examples = dict(metrics), self.examples
         self.reports = {}
-
-
-def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
-    """Pool evaluations: sums over sites first, ratios last."""
-    reports = [report for report in reports if report.n]
-    total = sum(report.n for report in reports)
-    if not total:
-        return {}
-    found = {"loss": sum(report.loss_sum for report in reports) / total}
-    if len({len(report.confusion) for report in reports}) == 1 and reports[0].confusion:
-        pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
-        found["accuracy"] = int(np.trace(pooled)) / total
-    for name in sorted({name for report in reports for name in report.metrics}):
-        holders = [report for report in reports if name in report.metrics]
-        found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
-    return found
 
 
 class PendingMerge(Value):

@@ -5,8 +5,20 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import dvw, fedasync, fedavg, feddaf, fedopt, fedprox, robust
+from hansa.controller.rules import dvw, evaluation, fedasync, fedavg, feddaf, fedopt, fedprox, robust
 
-__all__ = ["asynchronous", "dvw", "fedasync", "fedavg", "feddaf", "fedopt", "fedprox", "robust", "semisync", "sync"]
+__all__ = [
+    "asynchronous",
+    "dvw",
+    "evaluation",
+    "fedasync",
+    "fedavg",
+    "feddaf",
+    "fedopt",
+    "fedprox",
+    "robust",
+    "semisync",
+    "sync",
+]
 
 discover()
