@@ -40,6 +40,7 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
             role=model.Role.ValueType(info.role.value),
             layer=info.layer,
             digest=digest,
+            norm=info.norm,
         )
     return wire
 
@@ -54,7 +55,8 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
     for t in wire.tensors:
         if t.role not in (1, 2, 3):
             raise Rejected(f"{t.name}: no role")
-        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer))
+        norm = t.norm if t.HasField("norm") else None
+        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer, norm))
     return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
 
 

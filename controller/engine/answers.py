@@ -113,7 +113,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         raise Stale(f"version {event.version} is not being merged")
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
-    weights = {member.task: member.weight for member in plan.added}
+    weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
     merges.forget_absent(job, plan)
     actions: list[Action] = []

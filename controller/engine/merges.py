@@ -1,6 +1,6 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import overload
@@ -54,9 +54,12 @@ def weigh(job: Job, now: float) -> list[Effect]:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
+    reweighed = () if settled else tuple(_reweighed(job, added))
     current = job.state.current
     if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
-        current, added = job.state.first, tuple(replace(member, weight=0.0) for member in added)
+        current, reweighed = job.state.first, ()
+        added = tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
     told = {
         point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
@@ -73,9 +76,10 @@ def weigh(job: Job, now: float) -> list[Effect]:
         version=job.state.version + 1,
         current=current,
         added=added,
-        removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
+        removed=(*_counted(job, pending.forgotten), *_overlaid(job, (*added, *reweighed))[1]),
         kept=job.rule.merge.kept,
         staleness=max((c.staleness[0] for c in pending.contributions), default=0),
+        reweighed=reweighed,
     )
     return [StartMerge(job.state.plan)]
 
@@ -91,8 +95,7 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     """Let the weigher say what contributions are worth."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
+    _require_possible(job, weights, len(contributions))
     return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
 
 
@@ -116,6 +119,25 @@ def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...]
     return tuple(replace(member, weight=0.0) for member in added), why
 
 
+def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
+    """Yield what goes on counting with another weight, where weights depend on what is new."""
+    new, members = {member.site: member.tensors for member in added}, job.state.members
+    staying = sorted(site for site in members if site not in new or new[site] is not None)
+    weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
+    _require_possible(job, np.array(list(weights.values()), dtype=np.float64), len(weights))
+    for site in weights:
+        covered = new.get(site) or frozenset()
+        for member in members[site]:
+            tensors = None if member.tensors is None else member.tensors - covered
+            if (tensors is None or tensors) and member.weight != weights[site]:
+                yield replace(member, weight=weights[site], tensors=tensors)
+
+
+def _require_possible(job: Job, weights: np.ndarray, count: int) -> None:
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+
+
 def _counted(job: Job, site: SiteName | None) -> list[Member]:
     """Return what counts of a site before the merge and may go on counting after it."""
     return job.state.members.get(site, []) if site is not None and job.rule.merge.remembers else []
@@ -135,7 +157,7 @@ def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Me
 
 def _changed(job: Job, plan: MergePlan) -> dict[SiteName, list[Member]]:
     """Return what counts of each site that a plan is about, once it is carried out."""
-    return {member.site: [] for member in plan.removed} | _overlaid(job, plan.added)[0]
+    return {member.site: [] for member in plan.removed} | _overlaid(job, (*plan.added, *plan.reweighed))[0]
 
 
 class Membership(Sequence[Member]):

@@ -194,8 +194,12 @@ class Part(Plugin):
     bit. An examination that was under way in the crash is begun anew.
     """
 
-    examination_seconds: ClassVar[float] = 600.0  # to wait for what `examine` finds
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+
+    @property
+    def examination_seconds(self) -> float:
+        """How long to wait for what `examine` finds."""
+        return 600.0
 
     def begin(self) -> BaseModel:
         """Return the state to start from."""
@@ -372,6 +376,13 @@ class Weigher(Part):
     @abstractmethod
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
+
+    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+        """Return what the last updates of sites that are not in this merge are worth now.
+
+        Asked after `weigh` if the weigher is `joint` and the aggregator remembers; others keep their weights.
+        """
+        return {}
 
     def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""

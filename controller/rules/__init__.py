@@ -5,7 +5,7 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, fedmmb, fedopt, fedprox, robust
+from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, feddaf, fedmmb, fedopt, fedprox, robust
 
 __all__ = [
     "asynchronous",
@@ -14,6 +14,7 @@ __all__ = [
     "evaluation",
     "fedasync",
     "fedavg",
+    "feddaf",
     "fedmmb",
     "fedopt",
     "fedprox",
