@@ -74,6 +74,7 @@ class EvaluateSpec(Value):
     """When the community model is evaluated: every n versions, and always the last one."""
 
     every: int = Field(1, ge=1, strict=True)
+    virtual: bool = Field(False, description="also the mean of the travelling models, between merges (redistribute)")
     timeout: float = Field(60, gt=0, description="seconds to wait for evaluators after the last merge")
 
 

@@ -10,7 +10,7 @@ from hansa.common.app import App
 from hansa.common.errors import HansaError
 from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors, loss_of
-from hansa.learner.batches import shuffled
+from hansa.learner.batches import normalises, shuffled
 
 
 class Cancelled(HansaError):
@@ -37,15 +37,17 @@ def train(
     cancelled: Callable[[], bool],
     pull: Callable[[], None] | None = None,
     enough: Callable[[int, int], bool] | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `watch` sees the gradients of each
+    batch of an epoch, then `pull` may add to them.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = make_optimizer(work.optimizer, module)
-    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    drop_single = normalises(module)
     module.train()
     steps = used = 0
     mean = float("nan")
@@ -54,7 +56,7 @@ def train(
         epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        for rows in shuffled(len(data), work.batch_size, generator, normalises):
+        for rows in shuffled(len(data), work.batch_size, generator, drop_single):
             if cancelled():
                 raise Cancelled("the task was withdrawn")
             x = data.x[rows]
@@ -63,6 +65,8 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
+            if watch is not None:
+                watch(epoch)
             if pull is not None:
                 pull()
             optimizer.step()

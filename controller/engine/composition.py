@@ -22,8 +22,7 @@ class Composition:
     @property
     def redistributes(self) -> bool:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
-        return paced or self.weigh.appraises
+        return self.pace.redistributes or self.weigh.appraises
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -1,14 +1,15 @@
 """Which models the store must keep, and which may go.
 
 A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
-made of it or stands on it (the model before and the moments of a server update), or it is that model.
+made of it or stands on it (the model before and the moments of a server update), a hop is being looked at that it
+belongs to, or it is that model.
 """
 
 from collections import Counter
 
-from hansa.common.ids import ModelKey
+from hansa.common.ids import ModelKey, kept_keys
 from hansa.common.tasks import Init, Survey, Task
-from hansa.controller.engine.effects import DropModels, Effect
+from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
 
 
@@ -28,6 +29,8 @@ class Models:
                 self.hold(member.model)
         for key in state.footing:
             self.hold(key)
+        for plan in state.studies:
+            self.hold_study(plan)
         if state.current is not None:
             self.hold(state.current)
 
@@ -53,12 +56,24 @@ class Models:
     def hold_base(self, task: Task) -> None:
         """Keep the model that a task starts from."""
         if not isinstance(task.work, Init | Survey):
-            self.hold(task.work.model)
+            for key in kept_keys(task.work.model):
+                self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
         if not isinstance(task.work, Init | Survey):
-            self.release(task.work.model)
+            for key in kept_keys(task.work.model):
+                self.release(key)
+
+    def hold_study(self, plan: StudyPlan) -> None:
+        """Keep the models that a study reads."""
+        for key in plan.models:
+            self.hold(key)
+
+    def release_study(self, plan: StudyPlan) -> None:
+        """A study has read its models."""
+        for key in plan.models:
+            self.release(key)
 
     def drop_idle(self) -> list[Effect]:
         """Forget the models that nobody needs."""

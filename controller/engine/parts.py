@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.ids import ModelKey, SiteName, TaskId, kept_keys, overlaid_key
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
-from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train, UpdateFacts, Value
 from hansa.common.views import Score
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ class Contribution(Value):
     reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
     unreported: Mapping[SiteName, str] = {}  # who did not answer, and why
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
+    factor: float = 1.0  # by which the pacer multiplies the weigher's weight
+
+    @property
+    def whole(self) -> ModelKey:
+        """The complete model behind it: of a partial update, what it was trained from with its tensors in place."""
+        work = self.task.work
+        if not isinstance(work, Train) or not work.tensors:
+            return self.model
+        return overlaid_key(kept_keys(work.model)[0], self.model)
 
     @property
     def site(self) -> SiteName:
@@ -55,24 +64,58 @@ class View:
     steps: int  # committed so far
     seed: int
     now: float
+    draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
-        """Return the random stream of a plugin for this round: a function of seed, name and round alone."""
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), self.round, *more])
+        """Return the random stream of a plugin for this draw: a function of seed, name, round and draw alone."""
+        words = [self.seed, zlib.crc32(name.encode()), self.round, *more]
+        return np.random.default_rng(np.random.SeedSequence(words, spawn_key=self.draw))
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Give a site a training task on the current community model."""
+    """Give a site a training task on the current community model, or on the model of a slot."""
 
     site: SiteName
     cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
     steps: int = 0  # optimizer steps to make; 0: the job's epochs
+    base: ModelKey | None = None  # what to start from, if it is not the community model
+    hop: int = 0  # of the round, from 1 on, where models travel from site to site
+    slot: int = 0  # which of the travelling models, from 1 on
+    turn: int = 0  # hops of the whole job up to this one
 
 
 @dataclass(frozen=True)
 class NextRound:
     """Begin the next round, if enough sites are here."""
+
+
+@dataclass(frozen=True)
+class NextHop:
+    """Call `on_hop`, where a pacer can draw sites within a round; what just came is known to the sampler by then."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """An update will not be merged: another one was made from it."""
+
+    model: ModelKey
+
+
+@dataclass(frozen=True)
+class HopEnded:
+    """All slots of a hop were served, or skip it: enter it into the history, and have it looked at if that is wanted.
+
+    `trained` are the updates of this hop with what each was trained from, `slots` what would be merged now.
+    """
+
+    hop: int
+    trained: tuple[tuple[Contribution, ModelKey | None], ...]
+    slots: tuple[Contribution, ...]
+    skipped: int  # slots that nobody trained
+    lost: Mapping[SiteName, str]
+    divergence: str = "none"  # of what to measure how far the updates are apart: weights, delta
+    last: bool = False  # a merge follows
 
 
 @dataclass(frozen=True)
@@ -96,6 +139,7 @@ class MergeNow:
 
     contributions: tuple[Contribution, ...]
     lost: Mapping[SiteName, str]
+    steps: int = 0  # optimizer steps that are in these contributions beside those of their own tasks
 
 
 @dataclass(frozen=True)
@@ -114,7 +158,7 @@ class Stop:
     failed: bool = False
 
 
-Action = Ask | NextRound | Withdraw | Prepare | MergeNow | Wake | Stop
+Action = Ask | NextRound | NextHop | Release | HopEnded | Withdraw | Prepare | MergeNow | Wake | Stop
 
 
 class Nothing(BaseModel):
@@ -140,12 +184,27 @@ class Part(Plugin):
 class Sampler(Part):
     """Chooses who takes part in a round."""
 
+    ranks: ClassVar[bool] = False  # whom it names first it would take first, if fewer are wanted
+
+    @property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """Plugins that learners need in every task, so that there is something to choose by."""
+        return ()
+
+    @property
+    def probe(self) -> LocalPluginSpec | None:
+        """What every site is to measure on the first model before the first round, if anything."""
+        return None
+
     @abstractmethod
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
 
     def observe(self, state: BaseModel, contribution: Contribution) -> None:
         """Hear of every update that was accepted, merged or not."""
+
+    def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
+        """Hear what a site measured on the first model, if there is a `probe`."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +222,12 @@ class Draw:
 class Pacer(Part):
     """Decides when to ask, when to merge and when to stop."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds
+    provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds; "slots": models travel
+
+    @property
+    def redistributes(self) -> bool:
+        """Whether sites go on from other sites' own models."""
+        return "slots" in self.provides
 
     @abstractmethod
     def begin(self) -> BaseModel:
@@ -176,6 +240,10 @@ class Pacer(Part):
     @abstractmethod
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Begin the next round."""
+
+    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+        """Go on within a round; called for a NextHop."""
+        return []
 
     @abstractmethod
     def on_asked(self, state: BaseModel, task: Task) -> None:

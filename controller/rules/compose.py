@@ -24,7 +24,11 @@ def compose(spec: JobSpec) -> Composition:
 def objections(spec: JobSpec) -> list[Problem]:
     """Return which parts of a job do not go together, and why (algorithms/README §6)."""
     rule = _filled(spec)
-    return [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
+    found = [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
+    if spec.evaluate.virtual and "slots" not in rule.pace.provides:
+        why = f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
+        found.append((("evaluate", "virtual"), why))
+    return found
 
 
 def _filled(spec: JobSpec) -> Composition:
