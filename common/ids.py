@@ -63,9 +63,14 @@ def overlaid_key(base: ModelKey, update: ModelKey) -> ModelKey:
     return ModelKey(f"{base}+{update}")
 
 
-def kept_keys(key: ModelKey) -> list[ModelKey]:
+def stored_keys(key: ModelKey) -> list[ModelKey]:
     """Return the keys under which the store keeps what makes up a model: the model's own, unless it is overlaid."""
     return [ModelKey(part) for part in key.split("+")]
+
+
+def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
+    """Return the key of an array that a part of the rule keeps from an examination of updates."""
+    return ModelKey(f"{job}/x{inquiry}.{place}")
 
 
 def update_key(task: TaskId) -> ModelKey:

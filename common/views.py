@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, JsonValue
 
 from hansa.common.tasks import Value
 
@@ -63,6 +63,7 @@ class HistoryView(Value):
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     hops: tuple[HopView, ...] = ()  # of its round, if models travelled from site to site
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
+    diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
     bytes_up: int = 0
     bytes_down: int = 0
 

@@ -79,6 +79,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             lost=record.lost,
             hops=tuple(_hop_view(hop, machine.state.submitted) for hop in record.hops),
             note=record.note,
+            diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )

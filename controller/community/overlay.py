@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hansa.common.frames import numbers
-from hansa.common.ids import ModelKey, kept_keys
+from hansa.common.ids import ModelKey, stored_keys
 from hansa.common.model import DTYPES, Manifest
 from hansa.controller.community.reading import Cache, read_numbers
 from hansa.controller.stores import StoredModel
@@ -47,7 +47,7 @@ class Overlaid(StoredModel):
 
 def open_whole(open_model: Callable[[ModelKey], StoredModel], key: ModelKey) -> StoredModel:
     """Open a model, put together if it is kept as two."""
-    first, *updates = kept_keys(key)
+    first, *updates = stored_keys(key)
     found = open_model(first)
     for update in updates:
         try:

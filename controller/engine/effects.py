@@ -95,6 +95,13 @@ class StartStudy:
 
 
 @dataclass(frozen=True)
+class StartExamination:
+    """Let a part look at models on a worker thread and answer with Examined or ExaminationFailed."""
+
+    inquiry: int
+
+
+@dataclass(frozen=True)
 class SetAlarm:
     """Answer with AlarmRang at that time (seconds since the epoch)."""
 
@@ -117,4 +124,4 @@ class JobEnded:
     reason: str
 
 
-Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartStudy | SetAlarm | DropModels | JobEnded
+Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartStudy | StartExamination | SetAlarm | DropModels | JobEnded

@@ -1,7 +1,7 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job import TargetSpec
-from hansa.controller.engine import hops
+from hansa.controller.engine import hops, inquiries
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.evaluation import evaluate
 from hansa.controller.engine.job import Job
@@ -46,6 +46,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
         job.end_study(plan.version, plan.hop)
     state.alarms = {}
     _give_up_merges(job)
+    inquiries.forget(job)
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
@@ -56,6 +57,7 @@ def _give_up_merges(job: Job) -> None:
     job.state.plan = None
     job.state.queue = []
     job.state.preparing = {}
+    inquiries.give_up(job)
     job.state.appraisals = {}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AllowInfNan, Field, TypeAdapter
+from pydantic import AllowInfNan, Field, JsonValue, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
@@ -134,6 +134,23 @@ class MergeFailed(_Event):
     reason: str
 
 
+class Examined(_Event):
+    """A part of the rule has looked at updates; what it keeps is durable in the store."""
+
+    kind: Literal["examined"] = "examined"
+    inquiry: int
+    facts: JsonValue = None
+    kept: Mapping[str, str] = {}  # digests of arrays by name; empty: nothing is kept under the name any more
+
+
+class ExaminationFailed(_Event):
+    """A part of the rule could not look at updates."""
+
+    kind: Literal["examination-failed"] = "examination-failed"
+    inquiry: int
+    reason: str
+
+
 class AlarmRang(_Event):
     """A moment that the engine asked to be told of has come."""
 
@@ -169,6 +186,8 @@ Event = Annotated[
     | HopStudied
     | Merged
     | MergeFailed
+    | Examined
+    | ExaminationFailed
     | AlarmRang
     | CancelAsked
     | EngineFailed,

@@ -180,16 +180,21 @@ class Job:
 
     # Models and versions.
 
-    def keep_update(self, key: ModelKey) -> None:
-        """Keep an update until a merge has taken it."""
+    def keep_update(self, key: ModelKey, base: ModelKey | None) -> None:
+        """Keep an update until a merge has taken it, and what it is laid over if it is partial."""
         self.models.add(key)
         self.models.hold(key)
         self.state.fresh.add(key)
+        if base is not None:
+            self.models.hold(base)
+            self.state.bases[key] = base
 
     def let_go(self, key: ModelKey) -> None:
         """A merge has taken an update, or none ever will."""
         self.state.fresh.discard(key)
         self.models.release(key)
+        if key in self.state.bases:
+            self.models.release(self.state.bases.pop(key))
 
     def begin_study(self, plan: StudyPlan) -> None:
         """Take note that a hop is being looked at."""

@@ -9,6 +9,7 @@ Its parts, each on top of those above it:
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     job         what a job is and remembers      evaluation  of community models
     survey      what sites tell of their data    probes      what they measure on the first model
+    inquiries   what parts of the rule find out about updates
     merges      from updates to the next model   hops        what happens within a round
     endings     how a job ends
     appraisal   updates are evaluated before they are weighed
@@ -30,7 +31,16 @@ from hansa.common.tasks import Receipt, Task
 from hansa.controller.engine import answers, appraisal, endings, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartMerge, StartStudy
+from hansa.controller.engine.effects import (
+    Effect,
+    Member,
+    MergePlan,
+    SendTask,
+    SetAlarm,
+    StartExamination,
+    StartMerge,
+    StartStudy,
+)
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
@@ -88,6 +98,7 @@ class Machine:
         effects += [SendTask(task) for task in self.state.tasks.values()]
         if self.state.plan:
             effects.append(StartMerge(self.state.plan))
+        effects += [StartExamination(number) for number in sorted(self.state.inquiries)]
         return effects + [StartStudy(plan) for plan in self.state.studies]
 
     def snapshot(self) -> Snapshot:
@@ -167,6 +178,10 @@ class Machine:
                 return answers.merged(job, event)
             case ev.MergeFailed():
                 return answers.merge_failed(job, event)
+            case ev.Examined():
+                return answers.examined(job, event)
+            case ev.ExaminationFailed():
+                return answers.examination_failed(job, event)
             case ev.AlarmRang():
                 return self._alarm(job, event)
             case ev.CancelAsked():

@@ -10,6 +10,7 @@ import numpy as np
 from hansa.common.ids import SiteName, community_key
 from hansa.common.tasks import Train
 from hansa.controller.engine import events as ev
+from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Contribution
@@ -19,7 +20,7 @@ from hansa.controller.engine.state import PendingMerge, VersionRecord
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
     """Take a merge into the queue, and start it if no other is under way."""
     job.state.queue.append(pending)
-    return start(job, now) if job.state.plan is None else []
+    return [] if job.state.merging else start(job, now)
 
 
 def forget_absent(job: Job, plan: MergePlan) -> None:
@@ -31,13 +32,35 @@ def forget_absent(job: Job, plan: MergePlan) -> None:
 
 
 def start(job: Job, now: float) -> list[Effect]:
-    """Start the first merge of the queue."""
-    assert job.state.current is not None
+    """Start the first merge of the queue: first parts of the rule may look at what is to be merged."""
     waited = job.state.queue[0]
-    pending = waited.model_copy(update={"contributions": tuple(_completed(job, c) for c in waited.contributions)})
+    contributions = tuple(_completed(job, c) for c in waited.contributions)
+    job.state.queue[0] = waited.model_copy(update={"contributions": contributions})
+    effects: list[Effect] = []
+    for point, part in job.rule.parts.items():
+        question = part.question(job.memories[point], contributions, job.view(now)) if contributions else None
+        if question is not None:
+            effects.append(inquiries.ask(job, point, question, contributions))
+    return effects or weigh(job, now)
+
+
+def weigh(job: Job, now: float) -> list[Effect]:
+    """Weigh the first merge of the queue, once all that it has waited for is known, and have it computed."""
+    assert job.state.current is not None
+    pending = job.state.queue[0]
+    heard, job.state.heard = job.state.heard, {}
+    for point, part in job.rule.parts.items():
+        if point in heard:
+            facts, trouble = heard[point].facts, heard[point].trouble
+            part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     added = _weighed(job, pending.contributions, now)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores)})
+    told = {
+        point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
+        for point, part in job.rule.parts.items()
+    }
+    shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
+    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores), "diagnostics": shown})
     job.state.plan = MergePlan(
         version=job.state.version + 1,
         current=job.state.current,
@@ -125,6 +148,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         hops=state.hops,
         staleness=_stalest(pending.contributions),
         scores=pending.scores,
+        diagnostics=pending.diagnostics,
         lost=pending.lost,
         note=event.note,
         bytes_up=event.bytes_up,

@@ -1,13 +1,14 @@
 """Which models the store must keep, and which may go.
 
-A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
-made of it or stands on it (the model before and the moments of a server update), a hop is being looked at that it
-belongs to, or it is that model.
+A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
+merge has taken yet is laid over it, a part of the rule looks at it or keeps it, a hop is being studied that it belongs
+to, the newest community model is made of it or stands on it (the model before and the moments of a server update), or
+it is that model.
 """
 
 from collections import Counter
 
-from hansa.common.ids import ModelKey, kept_keys
+from hansa.common.ids import ModelKey, stored_keys
 from hansa.common.tasks import Init, Survey, Task
 from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
@@ -24,6 +25,14 @@ class Models:
             self.hold_base(task)
         for key in state.fresh:
             self.hold(key)
+        for key in state.bases.values():
+            self.hold(key)
+        for inquiry in state.inquiries.values():
+            for key in inquiry.models():
+                self.hold(key)
+        for kept in state.kept.values():
+            for each in kept.values():
+                self.hold(each.key)
         for members in state.members.values():
             for member in members:
                 self.hold(member.model)
@@ -56,13 +65,13 @@ class Models:
     def hold_base(self, task: Task) -> None:
         """Keep the model that a task starts from."""
         if not isinstance(task.work, Init | Survey):
-            for key in kept_keys(task.work.model):
+            for key in stored_keys(task.work.model):
                 self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
         if not isinstance(task.work, Init | Survey):
-            for key in kept_keys(task.work.model):
+            for key in stored_keys(task.work.model):
                 self.release(key)
 
     def hold_study(self, plan: StudyPlan) -> None:

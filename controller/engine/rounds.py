@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, endings, hops, probes
+from hansa.controller.engine import appraisal, endings, hops, inquiries, probes
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import (
     Action,
     Ask,
+    Examine,
     HopEnded,
     MergeNow,
     NextHop,
@@ -68,6 +69,8 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case MergeNow(contributions, lost, steps):
                 pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
                 effects += appraisal.merge_when_ready(job, pending, now)
+            case Examine(contributions, label, question):
+                effects.append(inquiries.ask(job, "pace", question, contributions, label))
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):

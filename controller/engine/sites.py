@@ -110,7 +110,7 @@ def mind_absence(job: Job, now: float) -> list[Effect]:
     """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
     if job.state.phase not in ("initialising", "training"):
         return []
-    if job.state.plan is not None or job.state.preparing or job.desk.somebody_works:
+    if job.state.merging or job.state.inquiries or job.state.preparing or job.desk.somebody_works:
         job.state.alarms.pop(GATHER, None)
     elif GATHER not in job.state.alarms:
         return [wait_for_sites(job, now)]

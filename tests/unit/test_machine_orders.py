@@ -16,10 +16,11 @@ from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.effects import Effect, MergePlan
 from hansa.controller.engine.job import Job
-from tests.unit import appraised
+from tests.unit import appraised, examined
 from tests.unit.play import Play, Role, dropped, endings, plans, sent, withdrawn
 
-assert appraised  # importing it registers its plugins
+assert appraised  # importing them registers their plugins
+assert examined
 
 FINAL = ("completed", "failed", "cancelled")
 SITES = ("a", "b", "c", "d")
@@ -34,6 +35,8 @@ STEPS = {  # how often each thing happens
     "tell": 4,
     "merge": 6,
     "merge out of turn": 1,
+    "examine": 6,
+    "examine out of turn": 1,
     "ring": 1,
     "ring out of turn": 1,
     "wait": 2,
@@ -47,11 +50,13 @@ JOBS = st.fixed_dictionaries(
     {
         "pace": st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
-            optional={"deadline": st.just(30.0)},
+            optional={"deadline": st.just(30.0), "kind": st.sampled_from(["sync", "curious"])},
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "weigh": st.sampled_from(
+            [{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
+        ),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -70,7 +75,7 @@ ASYNC_JOBS = st.fixed_dictionaries(
             ]
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
@@ -169,6 +174,11 @@ class AnyOrder:
                 self.happen(lambda: play.merged(version))
             case "merge out of turn" if pick % 7 != self.merging:
                 self.happen(lambda: play.merged(pick % 7))
+            case "examine" if state.inquiries:
+                numbers = sorted(state.inquiries)
+                self._examine(numbers[pick % len(numbers)], pick)
+            case "examine out of turn":
+                self._examine(pick % 5, pick)
             case "ring" if state.alarms:
                 alarms = sorted(state.alarms)
                 self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
@@ -184,6 +194,15 @@ class AnyOrder:
                 self.restart()
             case "seldom":
                 self._seldom(pick)
+
+    def _examine(self, number: int, pick: int) -> None:
+        """Let a part find something, keep something, or fail."""
+        play = self.play
+        facts = {site: float(pick % 3) for site in SITES}
+        kept = dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
+        found = ev.Examined(at=play.now, inquiry=number, facts=facts, kept=kept)
+        failed = ev.ExaminationFailed(at=play.now, inquiry=number, reason="no memory")
+        self.happen(lambda: play.do(failed if pick % 5 == 0 else found))
 
     def _seldom(self, pick: int) -> None:
         play, version = self.play, self.merging
@@ -242,6 +261,8 @@ class AnyOrder:
             assert not state.tasks
             assert not state.alarms
             assert state.plan is None
+            assert not state.inquiries
+            assert not state.kept
             assert self.play.machine.resume() == []
 
     def _history_is_whole(self) -> None:
@@ -260,6 +281,8 @@ class AnyOrder:
         needed |= {state.current} if state.current else set()
         if not self.play.machine.ended:
             needed |= state.fresh
+        needed |= {key for inquiry in state.inquiries.values() for key in inquiry.models()}
+        needed |= {kept.key for held in state.kept.values() for kept in held.values()}
         assert needed <= state.models
         assert not state.models & self.gone
 
@@ -271,7 +294,7 @@ class AnyOrder:
         if "rule" in self.job:
             return  # there are no rounds
         assert all(task.round == state.round for task in work)
-        if state.plan:
+        if state.merging:
             assert not work
 
     def _indices_follow_from_the_state(self) -> None:
@@ -297,7 +320,7 @@ class AnyOrder:
     def check_something_can_happen(self) -> None:
         """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""
         state = self.play.machine.state
-        if self.play.machine.ended or state.plan:
+        if self.play.machine.ended or state.merging:
             return
         at_work = any(
             task.site in (state.evaluators if isinstance(task.work, Evaluate) else state.learners)
