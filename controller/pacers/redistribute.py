@@ -142,7 +142,7 @@ class Redistribute(Rounds):
         if self.no_repeat:
             return self._assign_unseen(state, due, draw, view)
         chosen = _several(draw, view, state.hop, len(due))
-        return dict(zip(due, chosen, strict=False))
+        return dict(zip(sorted(due[: len(chosen)]), chosen, strict=True))
 
     def _due(self, state: Trip) -> list[int]:
         """Return the slots to be trained in this hop, those that lag behind first."""

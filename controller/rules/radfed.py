@@ -57,7 +57,7 @@ class ByImportance(Sampler):
     def plugins(self) -> tuple[LocalPluginSpec, ...]:
         """Learners measure their gradients."""
         given = Importance(per_example=self.per_example, online=self.online, layers=self.layers)
-        return (LocalPluginSpec(name=IMPORTANCE, args=given.model_dump()),)
+        return (LocalPluginSpec(name=IMPORTANCE, args=given.model_dump(mode="json")),)
 
     @property
     def probe(self) -> LocalPluginSpec | None:
