@@ -55,14 +55,14 @@ def test_sites_are_drawn_in_proportion_to_their_scores_without_replacement(
     fraction: float, m: int, third: float
 ) -> None:
     sampler, state = ByImportance(fraction=fraction), Scores(seen={A: 1.0, B: 1.0, C: 2.0})
-    draws = 20_000
+    draws = 8000
     counts: Counter[SiteName] = Counter()
     for round_ in range(draws):
         chosen = sampler.choose(state, view(round_))
         assert len(set(chosen)) == len(chosen) == m
         counts.update(chosen)
-    assert counts[C] / draws == pytest.approx(third, abs=0.012)
-    assert counts[A] / draws == pytest.approx((m - third) / 2, abs=0.012)
+    assert counts[C] / draws == pytest.approx(third, abs=0.018)
+    assert counts[A] / draws == pytest.approx((m - third) / 2, abs=0.018)
 
 
 def test_with_everybody_drawn_everybody_is_in_every_draw() -> None:
@@ -86,12 +86,12 @@ def test_scores_that_cannot_be_compared_leave_the_draw_possible() -> None:
 
 
 def test_a_site_that_was_never_heard_counts_as_the_mean_of_the_others() -> None:
-    sampler, draws = ByImportance(fraction=0.34), 6000
+    sampler, draws = ByImportance(fraction=0.34), 3000
     state = Scores(seen={A: 0.002, B: 0.004})  # c is taken to be 0.003
     counts = Counter(sampler.choose(state, view(round_))[0] for round_ in range(draws))
-    assert counts[C] / draws == pytest.approx(1 / 3, abs=0.02)
+    assert counts[C] / draws == pytest.approx(1 / 3, abs=0.027)
     nobody = Counter(sampler.choose(Scores(), view(round_))[0] for round_ in range(draws))
-    assert nobody[C] / draws == pytest.approx(1 / 3, abs=0.02)
+    assert nobody[C] / draws == pytest.approx(1 / 3, abs=0.027)
 
 
 @pytest.mark.parametrize(("gamma", "wanted"), [(0.9, 1.1), (1.0, 1.0), (0.0, 2.0)])
@@ -205,7 +205,7 @@ def by_hand(module: nn.Module, data: Tensors, rows: list[list[int]]) -> float:
     found = []
     for batch in rows:
         module.zero_grad()
-        nn.functional.cross_entropy(module(data.x[batch]), data.y[batch]).backward()
+        nn.functional.cross_entropy(module(data.x[batch]), data.y[batch]).backward()  # type: ignore[no-untyped-call]
         found.append(sum(float(p.grad.double().square().sum()) for p in module.parameters() if p.grad is not None))
     module.zero_grad()
     return sum(found) / len(found)
@@ -222,6 +222,9 @@ def test_the_score_is_the_mean_over_all_batches_or_over_all_examples() -> None:
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1)).tolist()
     batches = score(CLASSES, module, data, parameters, 4, False, 1, never)  # 4, 4 and the partial one of 2
     assert batches == pytest.approx(by_hand(module, data, [order[:4], order[4:8], order[8:]]))
+    assert whole is not None
+    assert batches is not None
+    assert singles is not None
     assert whole < batches < singles
 
 
@@ -293,7 +296,7 @@ def test_watching_does_not_change_training() -> None:
 
 
 def test_an_app_with_a_train_function_of_its_own_is_refused() -> None:
-    app = replace(CLASSES, train=lambda arrays, run: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type,return-value]
+    app = replace(CLASSES, train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
     asked = ByImportance().plugins[0]
     with pytest.raises(InvalidApp, match="sample importance: the app trains by a function of its own"):
         _require_plugins(app, work(plugins=(asked,)))
