@@ -1,6 +1,6 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import overload
@@ -96,7 +96,7 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
     _require_possible(job, weights, len(contributions))
-    return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+    return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
 
 
 def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
@@ -172,8 +172,7 @@ class Membership(Sequence[Member]):
     @cached_property
     def _members(self) -> tuple[Member, ...]:
         before = self._job.state.members if self._job.rule.merge.remembers else {}
-        members = before | _changed(self._job, self._plan)
-        return tuple(member for site in sorted(members) for member in members[site])
+        return in_order(before | _changed(self._job, self._plan))
 
     @overload
     def __getitem__(self, at: int) -> Member: ...
@@ -189,15 +188,17 @@ class Membership(Sequence[Member]):
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
-    state.steps += sum(c.facts.steps for c in pending.contributions)
+    state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
-        contributions={member.site: member.weight for member in plan.added},
+        contributions=_by_site(plan.added),
+        updates=len(plan.added),
+        hops=state.hops,
         steps=state.steps,
-        staleness={c.site: c.staleness for c in pending.contributions},
+        staleness=_stalest(pending.contributions),
         scores=pending.scores,
         diagnostics=pending.diagnostics,
         phase=pending.phase,
@@ -206,13 +207,29 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )
-    state.plan = None
+    state.plan, state.hops = None, []
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
     job.enter_version(record, community_key(job.id, event.version), event.moments)
     _count(job, plan)
     for c in pending.contributions:
         job.let_go(c.model)
+
+
+def _by_site(added: Sequence[Member]) -> dict[SiteName, float]:
+    """Return what each site adds; one may have been the last to train several slots."""
+    found: dict[SiteName, float] = {}
+    for member in added:
+        found[member.site] = found.get(member.site, 0.0) + member.weight
+    return found
+
+
+def _stalest(contributions: Sequence[Contribution]) -> dict[SiteName, tuple[int, int]]:
+    """Return how stale each site's contribution is, the stalest if it has several."""
+    found: dict[SiteName, tuple[int, int]] = {}
+    for c in contributions:
+        found[c.site] = max(c.staleness, found.get(c.site, c.staleness))
+    return found
 
 
 def _count(job: Job, plan: MergePlan) -> None:
@@ -236,9 +253,16 @@ def _staleness(job: Job, c: Contribution) -> tuple[int, int]:
     return job.state.version - c.task.work.version, job.state.steps - c.task.work.committed + c.facts.steps
 
 
-def _member(c: Contribution, weight: float) -> Member:
+def member(c: Contribution, weight: float) -> Member:
+    """Return a contribution as merges see it."""
     tensors = frozenset(c.task.work.tensors) if isinstance(c.task.work, Train) and c.task.work.tensors else None
-    return Member(site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors)
+    return Member(site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot)
+
+
+def in_order(members: Mapping[SiteName, Sequence[Member]]) -> tuple[Member, ...]:
+    """Return everything that counts in the order in which it is merged: by slot, if there are slots, and by site."""
+    found = [member for site in sorted(members) for member in members[site]]
+    return tuple(sorted(found, key=lambda member: member.slot))
 
 
 def _overlay(held: list[Member], new: Member) -> tuple[list[Member], list[Member]]:
