@@ -107,6 +107,17 @@ class Adaptive(Value):
     epochs: int = Field(ge=1)  # that a site without validation data makes
 
 
+IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are
+
+
+class Importance(Value):
+    """Its arguments: which gradients, and when (radfed §2)."""
+
+    per_example: bool = False  # of each example, not of each batch
+    online: bool = False  # those of the last epoch of training, as they come, instead of a pass after it
+    layers: tuple[str, ...] = ()  # only of parameters below these modules; none: all
+
+
 class Survey(Value):
     """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
 
@@ -127,7 +138,6 @@ class Train(Value):
 
     kind: Literal["train"] = "train"
     model: ModelKey
-    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     committed: int = 0  # optimizer steps in the model when the task was given
     tensors: tuple[str, ...] = ()
@@ -141,12 +151,20 @@ class Train(Value):
     validate_update: bool = False  # measure the update on the site's own validation part
 
 
+class Probe(Value):
+    """Tell how large the gradients of the model are over the training data; nothing is trained."""
+
+    kind: Literal["probe"] = "probe"
+    model: ModelKey
+    batch_size: int
+    plugin: LocalPluginSpec
+
+
 class Evaluate(Value):
     """Measure the model on the site's validation or test data."""
 
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
-    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     validation: bool = False  # on the validation part, even if the evaluator is there for test data
 
@@ -160,7 +178,7 @@ class Terms(Value):
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
-Work = Annotated[Survey | Init | Train | Evaluate, Field(discriminator="kind")]
+Work = Annotated[Survey | Init | Probe | Train | Evaluate, Field(discriminator="kind")]
 
 
 class Task(Value):
@@ -175,14 +193,10 @@ class Task(Value):
     validation: ValidationSpec
     standard: Standard | None = None
     work: Work
+    hop: int = 0  # which hop of the round, from 1 on, where models travel from site to site
+    slot: int = 0  # which of the travelling models, from 1 on
+    turn: int = 0  # hops of the whole job up to this one: what learning-rate schedules count
     terms: Terms = Terms()  # added when the task is sent
-
-    @property
-    def models(self) -> tuple[ModelKey, ...]:
-        """What the site needs for it: a model, and the one that it is laid over if it is partial."""
-        if isinstance(self.work, Survey | Init):
-            return ()
-        return (self.work.model,) if self.work.base is None else (self.work.base, self.work.model)
 
 
 class Profile(Value):
@@ -250,6 +264,7 @@ class UpdateFacts(Value):
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
     anatomy: Anatomy | None = None  # of version 0
+    importance: Annotated[float, AllowInfNan()] | None = None  # mean squared norm of the gradients, if it asked for it
 
 
 class Failure(Value):

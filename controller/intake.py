@@ -174,7 +174,7 @@ class Intake:
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
-                wanted = (await self._federation.manifest(task.models[0])).spec
+                wanted = (await self._federation.manifest(task.work.model)).spec
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
                 require_fit(wanted, manifest.spec)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from hansa.common.clock import iso
 from hansa.common.job import located
 from hansa.common.tasks import Task, Train
-from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
+from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.state import VersionRecord
+from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
 
 
@@ -89,11 +89,26 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,
+            hops=tuple(_hop_view(hop, machine.state.submitted) for hop in record.hops),
             note=record.note,
             diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )
+
+
+def _hop_view(record: HopRecord, submitted: float) -> HopView:
+    return HopView(
+        hop=record.hop,
+        seconds=round(record.at - submitted, 3),
+        trained=record.trained,
+        skipped=record.skipped,
+        lost=record.lost,
+        divergence=record.divergence,
+        metrics=record.pooled,
+        examples=record.pooled_examples,
+        trouble=record.trouble,
+    )
 
 
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:

@@ -140,7 +140,7 @@ class FleetServicer:
         """Send a model that one of the site's open tasks starts from."""
         site, key = SiteName(request.site), ModelKey(request.model)
         runner = self._federation.runner(JobId(key.partition("/")[0]))
-        if not any(key in task.models for task in runner.machine.tasks_of(site)):
+        if not any(getattr(task.work, "model", None) == key for task in runner.machine.tasks_of(site)):
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:
@@ -191,6 +191,8 @@ class FleetServicer:
             event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
         elif isinstance(outcome, Profile):
             event = ev.Surveyed(at=now, task=task, site=site, profile=outcome)
+        elif isinstance(outcome, float):
+            event = ev.Probed(at=now, task=task, site=site, importance=outcome)
         else:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
         await runner.post(event)

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any, assert_never
 
 import numpy as np
+import torch
 
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples, TrainingRun
@@ -25,11 +26,14 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
 from hansa.common.tasks import (
     ADAPTIVE,
+    IMPORTANCE,
     PROXIMAL,
     Adaptive,
     Evaluate,
     Evaluation,
+    Importance,
     Init,
+    Probe,
     Profile,
     Progress,
     Survey,
@@ -40,31 +44,34 @@ from hansa.common.tasks import (
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
+from hansa.learner import importance
 from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.trainer import Cancelled, Hooks, train
 from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-PLUGINS = frozenset({ADAPTIVE, PROXIMAL})
+PLUGINS = frozenset({ADAPTIVE, IMPORTANCE, PROXIMAL})
 
 
 def task_seed(task: Task) -> int:
-    """Return the seed of a task: a function of the job's seed, the site and the round."""
-    words = [task.seed, zlib.crc32(task.site.encode()), task.round]
+    """Return the seed of a task: a function of the job's seed, the site, the round and, from the second on, the hop."""
+    words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _require_plugins(app: App, work: Train) -> None:
+def _require_plugins(app: App, work: Train | Probe) -> None:
     """Refuse a task that asks for more than this learner can do; to leave it out would be another method."""
-    for plugin in work.plugins:
+    for plugin in (work.plugin,) if isinstance(work, Probe) else work.plugins:
         if plugin.name not in PLUGINS:
             raise Refused(f"the rule asks for the learner's plugin {plugin.name!r}, which this learner does not have")
         if plugin.name == PROXIMAL and app.train is not None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
+        if plugin.name == IMPORTANCE and app.train is not None:
+            raise InvalidApp("sample importance: the app trains by a function of its own, whose gradients nobody sees")
 
 
 @dataclass(frozen=True)
@@ -97,10 +104,19 @@ class Learner(SiteDaemon):
                 request.profile.MergeFrom(codec.profile_to_wire(told))
                 await self.attendance.insist(lambda: self.attendance.stub.Report(request))
                 return
+            case Probe() as work:
+                _, arrays = await self.fetcher.fetch(work.model)
+                try:
+                    found = await loop.run_in_executor(self.thread, self._probe, app, task, work, arrays, cancelled)
+                except Cancelled as error:
+                    raise Stale(str(error)) from None
+                request = fleet.TaskReport(site=self.options.identity.site, task=task.id, importance=found)
+                await self.attendance.insist(lambda: self.attendance.stub.Report(request))
+                return
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model, work.base)
+                base, arrays = await self.fetcher.fetch(work.model)
                 try:
                     manifest, payload, facts = await loop.run_in_executor(
                         self.thread, self._train, app, task, work, base, arrays, cancelled, loop
@@ -128,6 +144,22 @@ class Learner(SiteDaemon):
             raise InvalidData("survey.classes: the app has no classes to count")
         counts = np.bincount(examples.y, minlength=app.classes)
         return told.model_copy(update={"classes": tuple(counts.tolist())})
+
+    def _probe(self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event) -> float:
+        """Measure the gradients of a model without training it."""
+        _require_plugins(app, work)
+        training, _ = self._data(app, task)
+        assert training.tensors is not None
+        network = self._network(app, task)
+        load(network, arrays)
+        given, seed = Importance.model_validate(work.plugin.args), task_seed(task)
+        torch.manual_seed(seed)
+        parameters = importance.measured(network, given)
+        drag = Drag(self.options.slow, cancelled)
+        found = importance.score(
+            app, network, training.tensors, parameters, work.batch_size, given.per_example, seed, drag
+        )
+        return found if found is not None else float("nan")
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         network = networks.build(app, task.seed, self.options.device)
@@ -179,14 +211,21 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
+            given, seed = importance.importance_of(work), task_seed(task)
+            counted = importance.measured(network, given, work.tensors) if given else {}
+            meter = importance.Meter(counted) if given and given.online else None
             with Scope(network, work.tensors) as scope:
                 enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                seed = task_seed(task)
-                given = (seed, progress, drag, pull, enough, scope.awaken, window)
-                done = train(app, network, training.tensors, work, *given)
-            drag.rest()
+                hooks = Hooks(pull, enough, scope.awaken, meter)
+                done = train(app, network, training.tensors, work, seed, progress, drag, hooks, window)
+                drag.rest()
+                seconds = time.monotonic() - started
+                score = meter.score() if meter else None
+                if given and not meter:
+                    data, size, single = training.tensors, work.batch_size, given.per_example
+                    score = importance.score(app, network, data, counted, size, single, seed, drag, scope.awaken)
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
-            facts["seconds"] = time.monotonic() - started
+            facts |= {"seconds": seconds, "importance": score}
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
@@ -245,6 +284,7 @@ class Learner(SiteDaemon):
             optimizer=work.optimizer,
             seed=task_seed(task),
             round=task.round,
+            turn=task.turn or task.round,
             steps=work.steps,
             tensors=work.tensors,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),

@@ -10,7 +10,7 @@ from hansa.common.app import App
 from hansa.common.errors import HansaError
 from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors, loss_of
-from hansa.learner.batches import shuffled
+from hansa.learner.batches import normalises, shuffled
 from hansa.learner.window import Window
 
 
@@ -28,6 +28,19 @@ class Trained:
     loss: float  # mean over the last epoch
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What plugins of the learner do while it trains."""
+
+    pull: Callable[[], None] | None = None  # may add to the gradients of a batch
+    enough: Callable[[int, int], bool] | None = None  # says after (epoch, steps) whether an update is due
+    awaken: Callable[[], object] | None = None  # puts a module of which only a part is trained into training mode
+    watch: Callable[[int], None] | None = None  # sees the gradients of each batch of an epoch, before `pull`
+
+
+UNHINDERED = Hooks()
+
+
 def train(
     app: App,
     module: nn.Module,
@@ -36,21 +49,19 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
-    pull: Callable[[], None] | None = None,
-    enough: Callable[[int, int], bool] | None = None,
-    awaken: Callable[[], object] | None = None,
+    hooks: Hooks = UNHINDERED,
     window: Window | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients;
-    `awaken` puts the module into training mode where only a part of it is trained.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = make_optimizer(work.optimizer, module)
-    (awaken or module.train)()
-    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+    awaken = hooks.awaken or module.train
+    awaken()
+    drop_single = normalises(module)
     steps = used = 0
     mean = float("nan")
     epoch = 0
@@ -58,8 +69,8 @@ def train(
         epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        whole = shuffled(len(data), work.batch_size, generator, normalises)
-        for rows in window.batches(normalises) if window else whole:
+        whole = shuffled(len(data), work.batch_size, generator, drop_single)
+        for rows in window.batches(drop_single) if window else whole:
             if cancelled():
                 raise Cancelled("the task was withdrawn")
             x = data.x[rows]
@@ -68,8 +79,10 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
-            if pull is not None:
-                pull()
+            if hooks.watch is not None:
+                hooks.watch(epoch)
+            if hooks.pull is not None:
+                hooks.pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
             sizes.append(len(rows))
@@ -82,10 +95,10 @@ def train(
         progress(epoch, steps, mean)
         if not seen or window:
             break  # nothing to train on, or nothing more
-        if enough is not None:
-            if enough(epoch, steps):
+        if hooks.enough is not None:
+            if hooks.enough(epoch, steps):
                 break
-            (awaken or module.train)()  # it may have been measured meanwhile
+            awaken()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
 
 

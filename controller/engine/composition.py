@@ -25,8 +25,7 @@ class Composition:
     @property
     def redistributes(self) -> bool:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
-        return paced or self.weigh.appraises
+        return self.pace.redistributes or self.weigh.appraises
 
     def warnings(self, spec: JobSpec) -> list[Problem]:
         """Return what in a job is likely not meant, though nothing speaks against it."""

@@ -1,15 +1,16 @@
 """Which models the store must keep, and which may go.
 
 A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
-merge has taken yet is laid over it, a part of the rule looks at it or keeps it, the newest community model is made of
-it or stands on it (the model before and the moments of a server update), or it is that model.
+merge has taken yet is laid over it, a part of the rule looks at it or keeps it, a hop is being studied that it belongs
+to, the newest community model is made of it or stands on it (the model before and the moments of a server update), or
+it is that model.
 """
 
 from collections import Counter
 
-from hansa.common.ids import ModelKey
-from hansa.common.tasks import Task
-from hansa.controller.engine.effects import DropModels, Effect
+from hansa.common.ids import ModelKey, stored_keys
+from hansa.common.tasks import Init, Survey, Task
+from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
 
 
@@ -40,6 +41,8 @@ class Models:
         for held in (state.current, state.first):
             if held is not None:
                 self.hold(held)
+        for plan in state.studies:
+            self.hold_study(plan)
 
     def add(self, key: ModelKey) -> None:
         """Take note of a model in the store; whoever needs it says so with `hold`."""
@@ -61,13 +64,25 @@ class Models:
                 self._idle.add(key)
 
     def hold_base(self, task: Task) -> None:
-        """Keep the model that a task starts from, and what it is laid over."""
-        for key in task.models:
-            self.hold(key)
+        """Keep the model that a task starts from."""
+        if not isinstance(task.work, Init | Survey):
+            for key in stored_keys(task.work.model):
+                self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        for key in task.models:
+        if not isinstance(task.work, Init | Survey):
+            for key in stored_keys(task.work.model):
+                self.release(key)
+
+    def hold_study(self, plan: StudyPlan) -> None:
+        """Keep the models that a study reads."""
+        for key in plan.models:
+            self.hold(key)
+
+    def release_study(self, plan: StudyPlan) -> None:
+        """A study has read its models."""
+        for key in plan.models:
             self.release(key)
 
     def drop_idle(self) -> list[Effect]:
