@@ -47,7 +47,8 @@ def show(name: str, as_json: bool) -> None:
     parts = {point: _describe(rule, point) for point in POINTS}
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
-        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole})
+        train = {"train": {"batches": rule.batches}} if rule.batches else {}
+        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | train)
         return
     click.echo(f"{rule.name}: {rule.summary}\n  {rule.paper}\n")
     for point, part in parts.items():
@@ -59,6 +60,8 @@ def show(name: str, as_json: bool) -> None:
             click.echo(f"    (or: {', '.join(others)})")
         for why in refused[point].values():
             click.echo(f"    (refused: {why})")
+    if rule.batches:
+        click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
 
 
 def _describe(rule: Rule, point: str) -> dict[str, Any]:
