@@ -213,8 +213,11 @@ def metrics_text(view: JobView) -> str:
 
 
 def _remarks(entry: HistoryView) -> Iterator[str]:
-    """Yield who is missing and why, and what the aggregator has to say."""
+    """Yield who is missing and why, how far models went apart on their way, and what the aggregator has to say."""
     yield from (f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items()))
+    apart = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
+    if apart:
+        yield f"{len(entry.hops)} hops, divergence {apart[0]}" + (f" to {apart[-1]}" if len(apart) > 1 else "")
     if entry.note:
         yield entry.note
 
