@@ -39,7 +39,7 @@ def test_every_variant_trains_hop_by_hop_and_can_be_verified(scene: Site) -> Non
         "radfed-p": (),
         "radfed-m": ("--set", "server.alpha=0.9"),
         "radfed-a": ("--set", "server.lr=0.05"),
-        "radfed-i": ("--set", "sample.per_example=true"),
+        "radfed-i": ("--set", "sample.online=true"),
     }
     for rule, words in variants.items():
         state = _run(scene, "--set", f"rule={rule}", *HOPS, *words)
