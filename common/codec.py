@@ -6,6 +6,7 @@ from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
+    Anatomy,
     Evaluate,
     Evaluation,
     Failure,
@@ -40,6 +41,7 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
             role=model.Role.ValueType(info.role.value),
             layer=info.layer,
             digest=digest,
+            norm=info.norm,
         )
     return wire
 
@@ -54,7 +56,8 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
     for t in wire.tensors:
         if t.role not in (1, 2, 3):
             raise Rejected(f"{t.name}: no role")
-        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer))
+        norm = t.norm if t.HasField("norm") else None
+        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer, norm))
     return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
 
 
@@ -81,17 +84,21 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.probe.plugin.MergeFrom(_plugin_to_wire(work.plugin))
         case Train() as work:
             wire.train.model = work.model
+            wire.train.base = work.base or ""
             wire.train.version = work.version
             wire.train.tensors.extend(work.tensors)
             wire.train.committed = work.committed
             wire.train.epochs = work.epochs
             wire.train.steps = work.steps
+            wire.train.batches = work.batches
+            wire.train.after = work.after
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
             wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
         case Evaluate() as work:
             wire.evaluate.model = work.model
+            wire.evaluate.base = work.base or ""
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
     return wire
@@ -113,11 +120,14 @@ def task_from_wire(wire: fleet.Task) -> Task:
         case "train":
             work = Train(
                 model=ModelKey(wire.train.model),
+                base=ModelKey(wire.train.base) if wire.train.base else None,
                 version=wire.train.version,
                 tensors=tuple(wire.train.tensors),
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
                 steps=wire.train.steps,
+                batches=wire.train.batches,
+                after=wire.train.after,
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
@@ -125,7 +135,12 @@ def task_from_wire(wire: fleet.Task) -> Task:
             )
         case "evaluate":
             asked_for = wire.evaluate
-            work = Evaluate(model=ModelKey(asked_for.model), version=asked_for.version, validation=asked_for.validation)
+            work = Evaluate(
+                model=ModelKey(asked_for.model),
+                base=ModelKey(asked_for.base) if asked_for.base else None,
+                version=asked_for.version,
+                validation=asked_for.validation,
+            )
         case _:
             raise InvalidInput("a task without work")
     return Task(
@@ -141,7 +156,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         hop=wire.hop,
         slot=wire.slot,
         turn=wire.turn,
-        terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
+        terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 
 
@@ -177,9 +192,13 @@ def _fields(wire: fleet.Optimizer) -> dict[str, object]:
 
 def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
     """Encode what a learner knows of its update."""
-    wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation"}))
+    wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation", "anatomy"}))
     if facts.evaluation is not None:
         wire.evaluation.MergeFrom(evaluation_to_wire(facts.evaluation))
+    if facts.anatomy is not None:
+        ties = [fleet.Tie(tensors=tie) for tie in facts.anatomy.ties]
+        told = fleet.Anatomy(ties=ties, blocks=facts.anatomy.blocks, remarks=facts.anatomy.remarks)
+        wire.anatomy.MergeFrom(told)
     return wire
 
 
@@ -194,6 +213,15 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
         loss=wire.loss,
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
         importance=wire.importance if wire.HasField("importance") else None,
+        anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
+    )
+
+
+def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
+    return Anatomy(
+        ties=tuple(tuple(plain(name) for name in tie.tensors) for tie in wire.ties),
+        blocks=tuple(wire.blocks),
+        remarks=tuple(plain(remark) for remark in wire.remarks),
     )
 
 

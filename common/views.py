@@ -53,11 +53,13 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    phase: str = ""  # what the rule calls this round, if its rounds differ
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
+    steps: int = 0  # of optimizers, at all sites, that have led to this version
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
@@ -66,6 +68,11 @@ class HistoryView(Value):
     diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
     bytes_up: int = 0
     bytes_down: int = 0
+
+
+def warnings(entry: HistoryView) -> list[str]:
+    """Return what parts of the rule warn of."""
+    return [str(told["warning"]) for told in entry.diagnostics.values() if told.get("warning")]
 
 
 class SiteProgress(Value):
@@ -97,10 +104,12 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    warnings: tuple[str, ...] = ()  # what in the job is likely not meant, though it works
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0
     unit: str = "round"  # what a merge is called: round, or update where there are no rounds
+    phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}

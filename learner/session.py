@@ -44,11 +44,13 @@ from hansa.common.tasks import (
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
-from hansa.learner import importance
 from hansa.learner.adaptive import Trigger
+from hansa.learner.freezing import Scope
+from hansa.learner.importance import Gauge, gauge_of
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
+from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Learner(SiteDaemon):
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
+        self._windows = Windows(options.state)
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -113,7 +116,7 @@ class Learner(SiteDaemon):
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model)
+                base, arrays = await self.fetcher.fetch(work.model, work.base)
                 try:
                     manifest, payload, facts = await loop.run_in_executor(
                         self.thread, self._train, app, task, work, base, arrays, cancelled, loop
@@ -128,6 +131,8 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, manifest, payload, facts)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
+        if isinstance(task.work, Train) and task.work.batches:
+            await loop.run_in_executor(self.thread, self._windows.commit, task)
 
     def _survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -147,20 +152,26 @@ class Learner(SiteDaemon):
         assert training.tensors is not None
         network = self._network(app, task)
         load(network, arrays)
-        given, seed = Importance.model_validate(work.plugin.args), task_seed(task)
+        seed = task_seed(task)
         torch.manual_seed(seed)
-        parameters = importance.measured(network, given)
-        drag = Drag(self.options.slow, cancelled)
-        found = importance.score(
-            app, network, training.tensors, parameters, work.batch_size, given.per_example, seed, drag
-        )
+        network.train()
+        gauge = Gauge(network, Importance.model_validate(work.plugin.args).model_copy(update={"online": False}))
+        found = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
         return found if found is not None else float("nan")
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         network = networks.build(app, task.seed, self.options.device)
         spec = networks.describe(network)
         payload = networks.payload_of(network, spec)
-        return seal(spec, payload), payload, UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
+        batch = None
+        if app.train is None:
+            few = self.shelf.get(task.app).examples
+            batch = to_tensors(app, few.take(np.arange(min(len(few), 2))), self.options.device).x
+        anatomy = networks.anatomy(network, batch)
+        for remark in anatomy.remarks if anatomy else ():
+            log.warning("job %s: %s", task.job, remark)
+        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy)
+        return seal(spec, payload), payload, facts
 
     def _train(
         self,
@@ -175,6 +186,7 @@ class Learner(SiteDaemon):
         _require_plugins(app, work)
         training, validation = self._data(app, task)
         drag = Drag(self.options.slow, cancelled)
+        window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
 
         def progress(epoch: int, steps: int, loss: float) -> None:
             note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
@@ -188,29 +200,40 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag)
+            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag, window)
             pack(spec, made, payload)
-            whole: Mapping[str, np.ndarray] = arrays | dict(made)
+            whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
             assert training.tensors is not None
             whole = {}
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-            given, seed = importance.importance_of(work), task_seed(task)
-            counted = importance.measured(network, given, work.tensors) if given else {}
-            meter = importance.Meter(counted) if given and given.online else None
-            done = train(app, network, training.tensors, work, seed, progress, drag, pull, enough, meter)
-            drag.rest()
-            facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
-            facts["seconds"] = time.monotonic() - started
-            if meter:
-                facts["importance"] = meter.score()
-            elif given:
-                facts["importance"] = importance.score(
-                    app, network, training.tensors, counted, work.batch_size, given.per_example, seed, drag
+            seed = task_seed(task)
+            with Scope(network, work.tensors) as scope:
+                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
+                gauge = gauge_of(work, network)
+                watch = gauge.watch if gauge else None
+                done = train(
+                    app,
+                    network,
+                    training.tensors,
+                    work,
+                    seed,
+                    progress,
+                    drag,
+                    pull,
+                    enough,
+                    scope.awaken,
+                    window,
+                    watch,
                 )
+                drag.rest()
+                facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
+                facts["seconds"] = time.monotonic() - started
+                if gauge:
+                    scope.awaken()
+                    facts["importance"] = gauge.score(app, training.tensors, work.batch_size, seed, drag)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
@@ -250,11 +273,17 @@ class Learner(SiteDaemon):
         examples: Examples,
         progress: Any,
         drag: Drag,
+        window: Window | None,
     ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-        """Let the user's own function train; the arrays are its own."""
+        """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
         assert app.train is not None
         if any(plugin.name == ADAPTIVE for plugin in work.plugins):
             raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
+        share = 1.0
+        if window is not None:
+            share = len(window.examples) / max(len(examples), 1)
+            examples = examples.take(window.examples.numpy())
+            work = work.model_copy(update={"epochs": 1, "steps": 0})
         per_epoch = -(-len(examples) // work.batch_size)
         run = TrainingRun(
             examples=examples,
@@ -265,6 +294,7 @@ class Learner(SiteDaemon):
             round=task.round,
             turn=task.turn or task.round,
             steps=work.steps,
+            tensors=work.tensors,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
             cancelled=drag,
         )
@@ -275,7 +305,8 @@ class Learner(SiteDaemon):
         seconds = time.monotonic() - started
         steps = work.steps or work.epochs * per_epoch
         epochs = steps / per_epoch if per_epoch else 0.0
-        return made, {"n_used": round(epochs * len(examples)), "steps": steps, "epochs": epochs, "seconds": seconds}
+        used = round(epochs * len(examples))
+        return made, {"n_used": used, "steps": steps, "epochs": epochs * share, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:

@@ -61,6 +61,7 @@ class MergePlan:
     removed: tuple[Member, ...]
     kept: bool  # the sums go on from the version before
     staleness: int = 0  # of the stalest contribution, in versions
+    reweighed: tuple[Member, ...] = ()  # that counted before, with weights that have changed
 
 
 @dataclass(frozen=True)

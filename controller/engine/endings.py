@@ -3,7 +3,7 @@
 from hansa.common.job import TargetSpec
 from hansa.controller.engine import hops, inquiries
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
-from hansa.controller.engine.evaluation import evaluate
+from hansa.controller.engine.evaluation import evaluate, metrics
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import Status, VersionRecord
 
@@ -27,11 +27,11 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     effects += hops.withdraw(job, reason)
     newest = state.history[-1] if state.history else None
     if newest and newest.version > 0 and not newest.examples and not job.desk.evaluates(newest.version):
-        effects += evaluate(job, final=True)
+        effects += evaluate(job, now, last=True)
     if _done(job):
         return [*effects, *end(job, "completed", reason, now)]
     state.alarms = {}
-    return [*effects, job.set_alarm(LAST_EVALUATION, now + job.spec.evaluate.timeout)]
+    return [*effects, job.set_alarm(LAST_EVALUATION, now + job.rule.evaluate.timeout)]
 
 
 def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
@@ -47,6 +47,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     state.alarms = {}
     _give_up_merges(job)
     inquiries.forget(job)
+    job.let_first_go()
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
@@ -68,7 +69,7 @@ def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
     effects: list[Effect] = []
     target = job.spec.stop.target
     if target and job.state.phase in ("training", "gathering") and not job.desk.evaluates(record.version):
-        value = record.metrics().get(target.metric)
+        value = metrics(job, record).get(target.metric)
         if value is not None and _reached(target, value):
             reason = f"target reached: {target.metric} {value:.4f} at version {record.version}"
             effects = close(job, reason, now)

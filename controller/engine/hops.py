@@ -20,7 +20,7 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
     job.state.hops.append(
         HopRecord(hop=action.hop, at=now, trained=len(action.trained), skipped=action.skipped, lost=dict(action.lost))
     )
-    wanted = job.spec.evaluate.virtual and not action.last and bool(job.evaluators)
+    wanted = job.rule.evaluate.midway and not action.last and bool(job.evaluators)
     plan = StudyPlan(
         version=job.state.version + 1,
         hop=action.hop,
@@ -68,7 +68,7 @@ def scored(job: Job, task: Task, found: Evaluation | None) -> list[Effect]:
     if found:
         record.reports[task.site] = found
     if (version, hop) not in job.state.scoring.values():
-        record.close()
+        record.close(job.rule.evaluate.combine(record.reports))
     return job.models.drop_idle()
 
 

@@ -28,7 +28,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, endings, sites, snapshots
+from hansa.controller.engine import answers, appraisal, endings, evaluation, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import (
@@ -46,7 +46,7 @@ from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
 from hansa.controller.engine.rounds import GATHER, act
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.engine.state import JobState
+from hansa.controller.engine.state import JobState, VersionRecord
 
 TIME = "time"  # the alarm that ends training
 EARLY = 0.01  # seconds by which an alarm may ring too soon
@@ -71,6 +71,15 @@ class Machine:
     def memories(self) -> Mapping[str, BaseModel]:
         """What its plugins remember, by the points that they fill."""
         return self._job.memories
+
+    @property
+    def phase(self) -> str:
+        """What the rule calls the round that is under way."""
+        if self.state.phase != "training":
+            return ""
+        view = self._job.view(self.state.submitted)
+        told = (policy.phase(self.memories[point], (), view) for point, policy in self.rule.policies.items())
+        return next((phase for phase in told if phase), "")
 
     @property
     def issued(self) -> Receipt | None:
@@ -125,6 +134,10 @@ class Machine:
         """The versions that are being evaluated."""
         return self._job.desk.versions
 
+    def metrics(self, record: VersionRecord) -> Mapping[str, float]:
+        """Return what the findings on a version say together, those that are here."""
+        return evaluation.metrics(self._job, record)
+
     def members(self, plan: MergePlan) -> Sequence[Member]:
         """Return everything that counts once a plan is carried out; it is worked out only if it is read."""
         return Membership(self._job, plan)
@@ -157,8 +170,9 @@ class Machine:
             case ev.SiteUnfit():
                 return sites.unfit(job, event)
             case ev.ModelGiven():
-                sites.first_version(job, community_key(job.id, 0), event.digest, event.at)
-                return sites.gathered(job, event.at)
+                return sites.first_version(
+                    job, community_key(job.id, 0), event.digest, event.outline, event.at
+                ) or sites.gathered(job, event.at)
             case ev.UpdateArrived():
                 return answers.updated(job, event)
             case ev.UpdateQuarantined():

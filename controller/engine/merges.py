@@ -1,6 +1,6 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import overload
@@ -53,21 +53,33 @@ def weigh(job: Job, now: float) -> list[Effect]:
         if point in heard:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
-    added = _weighed(job, pending.contributions, now)
+    added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
+    reweighed = () if settled else tuple(_reweighed(job, added))
+    current = job.state.current
+    if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
+        current, reweighed = job.state.first, ()
+        added = tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
     told = {
         point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
         for point, part in job.rule.parts.items()
     }
     shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores), "diagnostics": shown})
+    phases = (
+        policy.phase(job.memories[at], pending.contributions, job.view(now)) for at, policy in job.rule.policies.items()
+    )
+    phase = next((phase for phase in phases if phase), "")
+    known = {"scores": dict(scores), "diagnostics": shown, "phase": phase, "note": note}
+    job.state.queue[0] = pending.model_copy(update=known)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
-        current=job.state.current,
+        current=current,
         added=added,
-        removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
+        removed=(*_counted(job, pending.forgotten), *_overlaid(job, (*added, *reweighed))[1]),
         kept=job.rule.merge.kept,
         staleness=max((c.staleness[0] for c in pending.contributions), default=0),
+        reweighed=reweighed,
     )
     return [StartMerge(job.state.plan)]
 
@@ -83,9 +95,47 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     """Let the weigher say what contributions are worth."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
+    _require_possible(job, weights, len(contributions))
     return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
+
+
+def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
+    """Let nothing new count if the next model would be of fewer sites than the job promised them (`sites.together`).
+
+    Without rounds the pacer holds updates back until there are enough, and what counts once goes on counting.
+    """
+    least = job.spec.sites.together
+    if not added or least == 1:
+        return added, ""
+    sites = {member.site for member in added if member.weight > 0}
+    if job.rule.merge.remembers:
+        barrier = "barrier" in job.rule.pace.provides
+        sites |= {site for site, held in job.state.members.items() if not barrier or any(m.weight > 0 for m in held)}
+    count = job.rule.merge.taken(len(sites))
+    if count >= least:
+        return added, ""
+    few = "no site's update" if not count else "one site's update" if count == 1 else f"the updates of {count} sites"
+    why = f"{few} would count, and it takes {least} (sites.together); the model before is kept"
+    return tuple(replace(member, weight=0.0) for member in added), why
+
+
+def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
+    """Yield what goes on counting with another weight, where weights depend on what is new."""
+    new, members = {member.site: member.tensors for member in added}, job.state.members
+    staying = sorted(site for site in members if site not in new or new[site] is not None)
+    weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
+    _require_possible(job, np.array(list(weights.values()), dtype=np.float64), len(weights))
+    for site in weights:
+        covered = new.get(site) or frozenset()
+        for member in members[site]:
+            tensors = None if member.tensors is None else member.tensors - covered
+            if (tensors is None or tensors) and member.weight != weights[site]:
+                yield replace(member, weight=weights[site], tensors=tensors)
+
+
+def _require_possible(job: Job, weights: np.ndarray, count: int) -> None:
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:
@@ -107,7 +157,7 @@ def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Me
 
 def _changed(job: Job, plan: MergePlan) -> dict[SiteName, list[Member]]:
     """Return what counts of each site that a plan is about, once it is carried out."""
-    return {member.site: [] for member in plan.removed} | _overlaid(job, plan.added)[0]
+    return {member.site: [] for member in plan.removed} | _overlaid(job, (*plan.added, *plan.reweighed))[0]
 
 
 class Membership(Sequence[Member]):
@@ -138,6 +188,7 @@ class Membership(Sequence[Member]):
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
+    state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
@@ -145,17 +196,18 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         digest=event.digest,
         contributions=_by_site(plan.added),
         updates=len(plan.added),
+        steps=state.steps,
         hops=state.hops,
         staleness=_stalest(pending.contributions),
         scores=pending.scores,
         diagnostics=pending.diagnostics,
+        phase=pending.phase,
         lost=pending.lost,
-        note=event.note,
+        note=pending.note or event.note,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )
     state.plan, state.hops = None, []
-    state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
     job.enter_version(record, community_key(job.id, event.version), event.moments)

@@ -8,8 +8,8 @@ it is that model.
 
 from collections import Counter
 
-from hansa.common.ids import ModelKey, stored_keys
-from hansa.common.tasks import Init, Survey, Task
+from hansa.common.ids import ModelKey
+from hansa.common.tasks import Task
 from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
 
@@ -40,8 +40,9 @@ class Models:
             self.hold(key)
         for plan in state.studies:
             self.hold_study(plan)
-        if state.current is not None:
-            self.hold(state.current)
+        for held in (state.current, state.first):
+            if held is not None:
+                self.hold(held)
 
     def add(self, key: ModelKey) -> None:
         """Take note of a model in the store; whoever needs it says so with `hold`."""
@@ -63,16 +64,14 @@ class Models:
                 self._idle.add(key)
 
     def hold_base(self, task: Task) -> None:
-        """Keep the model that a task starts from."""
-        if not isinstance(task.work, Init | Survey):
-            for key in stored_keys(task.work.model):
-                self.hold(key)
+        """Keep the model that a task starts from, and what it is laid over."""
+        for key in task.models:
+            self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        if not isinstance(task.work, Init | Survey):
-            for key in stored_keys(task.work.model):
-                self.release(key)
+        for key in task.models:
+            self.release(key)
 
     def hold_study(self, plan: StudyPlan) -> None:
         """Keep the models that a study reads."""

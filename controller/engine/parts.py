@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.ids import ModelKey, SiteName, TaskId, overlaid_key, stored_keys
+from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train, UpdateFacts, Value
 from hansa.common.views import Score
+from hansa.controller.engine.outline import Outline
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
@@ -39,23 +40,14 @@ class Contribution(Value):
     factor: float = 1.0  # by which the pacer multiplies the weigher's weight
 
     @property
-    def whole(self) -> ModelKey:
-        """The complete model behind it: of a partial update, what it was trained from with its tensors in place."""
-        return self.model if self.base is None else overlaid_key(self.base, self.model)
-
-    @property
     def site(self) -> SiteName:
         """Whose update it is."""
         return self.task.site
 
     @property
     def base(self) -> ModelKey | None:
-        """What a partial update is to be laid over: the model that its site started from.
-
-        Where that is such a model itself, the update carries the same tensors as the one before, which it replaces.
-        """
-        work = self.task.work
-        return stored_keys(work.model)[0] if isinstance(work, Train) and work.tensors else None
+        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
+        return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
 
 
 @dataclass(frozen=True)
@@ -71,6 +63,9 @@ class View:
     steps: int  # committed so far
     seed: int
     now: float
+    together: int = 1  # sites whose updates make a community model, at least
+    common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
+    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
     draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
@@ -86,7 +81,7 @@ class Ask:
     site: SiteName
     cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
     steps: int = 0  # optimizer steps to make; 0: the job's epochs
-    base: ModelKey | None = None  # what to start from, if it is not the community model
+    start: Contribution | None = None  # whose model to start from, if it is not the community model
     hop: int = 0  # of the round, from 1 on, where models travel from site to site
     slot: int = 0  # which of the travelling models, from 1 on
     turn: int = 0  # hops of the whole job up to this one
@@ -235,7 +230,12 @@ class Part(Plugin):
     bit. An examination that was under way in the crash is begun anew.
     """
 
-    examination_seconds: ClassVar[float] = 600.0  # to wait for what `examine` finds
+    needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+
+    @property
+    def examination_seconds(self) -> float:
+        """How long to wait for what `examine` finds."""
+        return 600.0
 
     def begin(self) -> BaseModel:
         """Return the state to start from."""
@@ -260,11 +260,22 @@ class Part(Plugin):
     def diagnostics(
         self, state: BaseModel, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version."""
+        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version.
+
+        A text under `warning` is shown in tables, too.
+        """
         return {}
 
     def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
         """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        return []
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Return what in a job does not go together with its model; asked when version 0 is known."""
+        return []
+
+    def warnings(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job is likely not meant, though it works; operators see it when they submit the job."""
         return []
 
     def clash(self, other: Plugin, why: str) -> Problem:
@@ -380,8 +391,24 @@ class Policy(Part):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""
 
+    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
+
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
+
+    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+        """Return what the round under way, or the one that these contributions end, is called, if rounds differ."""
+        return ""
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether version 0 must stay in the store because `restarts` may want it."""
+        return False
+
+    def restarts(self, state: BaseModel) -> bool:
+        """Whether the merge that is being weighed is to give version 0 again, whatever its contributions."""
+        return False
 
     def listens(self, state: BaseModel) -> bool:
         """Whether sites that train are to hear of every merge how many optimizer steps are committed."""
@@ -410,6 +437,35 @@ class Weigher(Part):
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
 
+    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+        """Return what the last updates of sites that are not in this merge are worth now.
+
+        Asked after `weigh` if the weigher is `joint` and the aggregator remembers; others keep their weights.
+        """
+        return {}
+
     def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}
+
+
+class EvalPlan(Part):
+    """Says when and by whom community models are evaluated, and what the findings say together.
+
+    Evaluation never blocks training: an evaluator that is behind is not asked for a version that is not the last.
+    """
+
+    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+
+    @property
+    def midway(self) -> bool:
+        """Whether the mean of models that travel is evaluated between merges, too."""
+        return False
+
+    @abstractmethod
+    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+        """Return whose findings on the newest version are wanted; asked after every merge, and for the `last` one."""
+
+    @abstractmethod
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Return metrics over what has come so far; it is asked again as more comes in, in any order."""

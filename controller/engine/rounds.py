@@ -92,7 +92,8 @@ def pulse(job: Job) -> list[Effect]:
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     work = Train(
-        model=ask.base or job.state.current,
+        model=ask.start.model if ask.start else job.state.current,
+        base=ask.start.base if ask.start else None,
         version=job.state.version,
         committed=job.state.steps,
         epochs=job.spec.train.epochs,

@@ -1,15 +1,15 @@
 """What a job remembers. Everything here follows from the job's specification and its events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
@@ -33,10 +33,10 @@ class HopRecord(BaseModel):
     pooled: dict[str, float] = {}
     pooled_examples: int = 0
 
-    def close(self) -> None:
+    def close(self, metrics: Mapping[str, float]) -> None:
         """Keep only what the reports say together."""
-        held = list(self.reports.values())
-        self.pooled, self.pooled_examples, self.reports = pool(held), sum(report.n for report in held), {}
+        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
+        self.reports = {}
 
 
 class VersionRecord(BaseModel):
@@ -48,8 +48,10 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
+    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
@@ -68,30 +70,10 @@ class VersionRecord(BaseModel):
         """How many examples the metrics are over."""
         return self.pooled_examples or sum(report.n for report in self.reports.values())
 
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics over all sites that reported."""
-        return self.pooled or pool(list(self.reports.values()))
-
-    def close(self) -> None:
+    def close(self, metrics: Mapping[str, float]) -> None:
         """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
-        self.pooled, self.pooled_examples = self.metrics(), self.examples
+        self.pooled, self.pooled_examples = dict(metrics), self.examples
         self.reports = {}
-
-
-def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
-    """Pool evaluations: sums over sites first, ratios last."""
-    reports = [report for report in reports if report.n]
-    total = sum(report.n for report in reports)
-    if not total:
-        return {}
-    found = {"loss": sum(report.loss_sum for report in reports) / total}
-    if len({len(report.confusion) for report in reports}) == 1 and reports[0].confusion:
-        pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
-        found["accuracy"] = int(np.trace(pooled)) / total
-    for name in sorted({name for report in reports for name in report.metrics}):
-        holders = [report for report in reports if name in report.metrics]
-        found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
-    return found
 
 
 class PendingMerge(Value):
@@ -99,7 +81,9 @@ class PendingMerge(Value):
 
     contributions: tuple[Contribution, ...] = ()
     scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
+    note: str = ""  # why they do not count, if they are of too few sites
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
+    phase: str = ""
     lost: dict[SiteName, str] = {}
     steps: int = 0  # optimizer steps that are in them beside those of their own tasks
     forgotten: SiteName | None = None
@@ -163,6 +147,8 @@ class JobState(BaseModel):
     evaluators: set[SiteName] = set()
     version: int = -1
     current: ModelKey | None = None
+    first: ModelKey | None = None  # version 0, as long as the rule may go back to it
+    outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
     task_count: int = 0

@@ -188,8 +188,7 @@ class Redistribute(Rounds):
         # The task is not known yet: `on_asked` enters it.
         state.errands[site] = Errand(task=TaskId(""), slot=i, attempt=attempt)
         turn = (view.round - 1) * self.hops + min(state.hop, self.hops)
-        base = slot.held.whole if slot.held else None
-        ask = Ask(site, base=base, hop=state.hop, slot=i + 1, turn=turn)
+        ask = Ask(site, start=slot.held, hop=state.hop, slot=i + 1, turn=turn)
         return [ask, *(self._wake(view, state, i, attempt) if attempt else [])]
 
     def _wake(self, view: View, state: Trip, *which: int) -> list[Action]:

@@ -5,13 +5,29 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
-from hansa.controller.rules import dvw, fedasync, fedavg, fedopt, fedprox, radfed, robust
+from hansa.controller.rules import (
+    divide,
+    dvw,
+    evaluation,
+    fedasync,
+    fedavg,
+    feddaf,
+    fedmmb,
+    fedopt,
+    fedprox,
+    radfed,
+    robust,
+)
 
 __all__ = [
     "asynchronous",
+    "divide",
     "dvw",
+    "evaluation",
     "fedasync",
     "fedavg",
+    "feddaf",
+    "fedmmb",
     "fedopt",
     "fedprox",
     "radfed",

@@ -498,7 +498,7 @@ async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: 
         async with asyncio.timeout(20):
             await answered.wait()
             await ended(runner)
-    assert not any(record.metrics() for record in runner.machine.state.history)
+    assert not any(runner.machine.metrics(record) for record in runner.machine.state.history)
 
 
 async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     assert evaluation.work == Evaluate(model="j1/v1", version=1)
     assert [(task.site, task.round) for task in second] == [("a", 2), ("b", 2)]
     assert play.report(evaluation, right=8) == []
-    assert play.machine.state.history[-1].metrics()["accuracy"] == 0.8
+    assert play.machine.metrics(play.machine.state.history[-1])["accuracy"] == 0.8
 
     play.update(second[0])
     play.update(second[1])

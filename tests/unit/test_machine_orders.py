@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.common.errors import Stale
-from hansa.common.ids import SiteName, TaskId, stored_keys
+from hansa.common.ids import SiteName, TaskId
 from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
@@ -56,7 +56,9 @@ JOBS = st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
             optional={"deadline": st.just(30.0), "kind": st.sampled_from(["sync", "curious"])},
         ),
-        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
+            lambda sites: {"wait": 20.0, **sites}
+        ),
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
         "weigh": st.sampled_from(
             [{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
@@ -116,6 +118,15 @@ TRAVELS = st.fixed_dictionaries(
         "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+    }
+)
+ASYNC_TOGETHER = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(2, 12)}),
+        "merge": st.sampled_from([{"kind": "incremental"}, {"kind": "latest"}]),
+        "sites": st.just({"min": 2, "together": 2, "wait": 20.0}),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
     }
 )
 ORDERS = st.lists(
@@ -182,6 +193,10 @@ class AnyOrder:
                 assert (task.round, task.work.version) == (state.round, state.version)
             assert task.id in self.answered
             assert part.model not in self.gone
+        rounds = "rule" not in self.job
+        company = {m.site for m in self.play.machine.members(plan) if m.weight > 0 or not rounds}
+        anything = any(part.weight > 0 for part in plan.added)
+        assert len(company) >= self.play.spec.sites.together or not anything, "a model of too few sites"
 
     # What may happen.
 
@@ -323,8 +338,7 @@ class AnyOrder:
     def _needed_models_are_kept(self) -> None:
         """What a task, the next merge or the check of the last one needs is in the store."""
         state = self.play.machine.state
-        bases = [task.work.model for task in state.tasks.values() if isinstance(task.work, Probe | Train | Evaluate)]
-        needed = {part for base in bases for part in stored_keys(base)}
+        needed = {key for task in state.tasks.values() for key in task.models}
         needed |= {key for plan in state.studies for key in plan.models}
         if state.plan:
             needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
@@ -369,7 +383,8 @@ class AnyOrder:
             task, slot = tasks[SiteName(site)], trip.slots[errand.slot]
             assert isinstance(task.work, Train)
             assert (task.id, task.slot, task.hop) == (errand.task, errand.slot + 1, trip.hop)
-            assert task.work.model == (slot.held.whole if slot.held else state.current)
+            assert task.work.model == (slot.held.model if slot.held else state.current)
+            assert task.work.base == (slot.held.base if slot.held else None)
         assert all(slot.hops <= trip.hop for slot in trip.slots)
         assert len({record.hop for record in state.hops}) == len(state.hops)
 
@@ -422,7 +437,7 @@ def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | TRAVELS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
@@ -437,7 +452,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | TRAVELS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
