@@ -30,7 +30,7 @@ from hansa.common.ui.trial import outcome, run_trial
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = Path(__file__).with_name("tables")
 CODE = ("common", "controller", "evaluator", "learner", "protos")
-KEYS = {"title", "budget", "seeds", "job", "set", "slow", "rows"}
+KEYS = {"title", "budget", "seeds", "job", "set", "slow", "within", "rows"}
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,13 @@ class Row:
     job: Path
     changes: Mapping[str, object]
     slow: Mapping[str, float]
+    within: float | None  # seconds after the first model that count
 
     def definition(self, seed: int) -> str:
         """Return a digest of everything that decides what a run computes, but the code."""
-        app = yaml.safe_load(self.job.read_text())["app"].rpartition(":")[0]
+        app = str(self.changes.get("app") or yaml.safe_load(self.job.read_text())["app"]).rpartition(":")[0]
         files = [path.read_text() for path in (self.job, ROOT / app) if path.is_file()]
-        told = json.dumps([files, self.changes, self.slow, seed], sort_keys=True)
+        told = json.dumps([files, self.changes, self.slow, self.within, seed], sort_keys=True)
         return blake3(told.encode()).hexdigest()[:16]
 
 
@@ -74,7 +75,8 @@ def read_table(path: Path) -> Table:
         if unknown:
             sys.exit(f"{path}: rows.{name}.{unknown[0]}: unknown key; a row has job, set and slow")
         changes = {**held.get("set", {}), **said.get("set", {})}
-        rows.append(Row(name, ROOT / (said.get("job") or held["job"]), changes, said.get("slow", held.get("slow", {}))))
+        job, slow = said.get("job", held.get("job", "")), said.get("slow", held.get("slow", {}))
+        rows.append(Row(name, ROOT / job, changes, slow, held.get("within")))
     return Table(path.stem, held["title"], held["budget"], tuple(held.get("seeds", (1990, 1991))), tuple(rows))
 
 
@@ -90,7 +92,8 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
     """Run a row once."""
     definition, load, started = row.definition(seed), os.getloadavg()[0], time.time()
     with tempfile.TemporaryDirectory(prefix="hansa-accuracy-") as folder:
-        found = outcome(run_trial(row.job, Path(folder) / "out", {**row.changes, "seed": seed}, row.slow))
+        report = run_trial(row.job, Path(folder) / "out", {**row.changes, "seed": seed}, row.slow)
+    found = outcome(report, row.within)
     loads = [round(load, 2), round(os.getloadavg()[0], 2)]
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
     known = {"row": row.name, "seed": seed, "definition": definition, "code": code, "at": stamp, "load": loads}

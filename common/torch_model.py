@@ -10,6 +10,7 @@ from torch import nn
 from hansa.common.errors import InvalidApp
 from hansa.common.frames import Layout, allocate, views
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.torch_layers import layers_of
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through
@@ -18,7 +19,7 @@ REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not
 def spec_of(module: nn.Module) -> ModelSpec:
     """Describe a module's state: parameters, float buffers as statistics, other buffers as counters."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    layers, layer_of = _layers(module)
+    layers, layer_of = layers_of(module)
     norms = _norms(module)
     infos = []
     for name, tensor in module.state_dict().items():
@@ -31,17 +32,6 @@ def spec_of(module: nn.Module) -> ModelSpec:
     if not infos:
         raise InvalidApp("the model has no parameters")
     return ModelSpec(tuple(infos), tuple(layers))
-
-
-def _layers(module: nn.Module) -> tuple[list[str], dict[str, int]]:
-    """Number the weight-bearing layers in order; what has no matrix (norms, biases) joins the layer before it."""
-    layers: list[str] = []
-    layer_of: dict[str, int] = {}
-    for name, part in module.named_modules():
-        if any(p.ndim >= 2 for p in part.parameters(recurse=False)):
-            layers.append(name or type(part).__name__)
-        layer_of[name] = max(len(layers) - 1, 0)
-    return layers, layer_of
 
 
 def _norms(module: nn.Module) -> dict[str, float]:

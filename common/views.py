@@ -39,6 +39,7 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    phase: str = ""  # what the rule calls this round, if its rounds differ
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered
@@ -52,6 +53,11 @@ class HistoryView(Value):
     diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
     bytes_up: int = 0
     bytes_down: int = 0
+
+
+def warnings(entry: HistoryView) -> list[str]:
+    """Return what parts of the rule warn of."""
+    return [str(told["warning"]) for told in entry.diagnostics.values() if told.get("warning")]
 
 
 class SiteProgress(Value):
@@ -83,10 +89,12 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    warnings: tuple[str, ...] = ()  # what in the job is likely not meant, though it works
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0
     unit: str = "round"  # what a merge is called: round, or update where there are no rounds
+    phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
-from hansa.common.tasks import Train
+from hansa.common.job import located
+from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.state import VersionRecord
@@ -35,10 +36,12 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
+        warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
         unit="round" if "barrier" in machine.rule.pace.provides else "update",
+        phase=machine.phase,
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
         metrics=_metrics(machine, newest) if newest else {},
@@ -76,6 +79,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            phase=record.phase,
             metrics=_metrics(machine, record),
             examples=record.examples,
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
@@ -110,7 +114,11 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
             site=site,
             state=doing,
             epoch=note.epoch if note else 0,
-            epochs=note.epochs if note else machine.spec.train.epochs,
+            epochs=note.epochs if note else _epochs(task) or machine.spec.train.epochs,
             loss=note.loss if note else None,
             examples=state.learners.get(site, 0),
         )
+
+
+def _epochs(task: Task | None) -> int:
+    return task.work.epochs if task and isinstance(task.work, Train) else 0

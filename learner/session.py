@@ -41,9 +41,11 @@ from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
 from hansa.learner.adaptive import Trigger
+from hansa.learner.freezing import Scope
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
+from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Learner(SiteDaemon):
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
+        self._windows = Windows(options.state)
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -97,7 +100,7 @@ class Learner(SiteDaemon):
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model)
+                base, arrays = await self.fetcher.fetch(work.model, work.base)
                 try:
                     manifest, payload, facts = await loop.run_in_executor(
                         self.thread, self._train, app, task, work, base, arrays, cancelled, loop
@@ -112,6 +115,8 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, manifest, payload, facts)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
+        if isinstance(task.work, Train) and task.work.batches:
+            await loop.run_in_executor(self.thread, self._windows.commit, task)
 
     def _survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -128,7 +133,15 @@ class Learner(SiteDaemon):
         network = networks.build(app, task.seed, self.options.device)
         spec = networks.describe(network)
         payload = networks.payload_of(network, spec)
-        return seal(spec, payload), payload, UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
+        batch = None
+        if app.train is None:
+            few = self.shelf.get(task.app).examples
+            batch = to_tensors(app, few.take(np.arange(min(len(few), 2))), self.options.device).x
+        anatomy = networks.anatomy(network, batch)
+        for remark in anatomy.remarks if anatomy else ():
+            log.warning("job %s: %s", task.job, remark)
+        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy)
+        return seal(spec, payload), payload, facts
 
     def _train(
         self,
@@ -143,6 +156,7 @@ class Learner(SiteDaemon):
         _require_plugins(app, work)
         training, validation = self._data(app, task)
         drag = Drag(self.options.slow, cancelled)
+        window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
 
         def progress(epoch: int, steps: int, loss: float) -> None:
             note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
@@ -156,17 +170,30 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag)
+            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag, window)
             pack(spec, made, payload)
-            whole: Mapping[str, np.ndarray] = arrays | dict(made)
+            whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
             assert training.tensors is not None
             whole = {}
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-            done = train(app, network, training.tensors, work, task_seed(task), progress, drag, pull, enough)
+            with Scope(network, work.tensors) as scope:
+                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
+                done = train(
+                    app,
+                    network,
+                    training.tensors,
+                    work,
+                    task_seed(task),
+                    progress,
+                    drag,
+                    pull,
+                    enough,
+                    scope.awaken,
+                    window,
+                )
             drag.rest()
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
@@ -209,11 +236,17 @@ class Learner(SiteDaemon):
         examples: Examples,
         progress: Any,
         drag: Drag,
+        window: Window | None,
     ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-        """Let the user's own function train; the arrays are its own."""
+        """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
         assert app.train is not None
         if any(plugin.name == ADAPTIVE for plugin in work.plugins):
             raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
+        share = 1.0
+        if window is not None:
+            share = len(window.examples) / max(len(examples), 1)
+            examples = examples.take(window.examples.numpy())
+            work = work.model_copy(update={"epochs": 1, "steps": 0})
         per_epoch = -(-len(examples) // work.batch_size)
         run = TrainingRun(
             examples=examples,
@@ -223,6 +256,7 @@ class Learner(SiteDaemon):
             seed=task_seed(task),
             round=task.round,
             steps=work.steps,
+            tensors=work.tensors,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
             cancelled=drag,
         )
@@ -233,7 +267,8 @@ class Learner(SiteDaemon):
         seconds = time.monotonic() - started
         steps = work.steps or work.epochs * per_epoch
         epochs = steps / per_epoch if per_epoch else 0.0
-        return made, {"n_used": round(epochs * len(examples)), "steps": steps, "epochs": epochs, "seconds": seconds}
+        used = round(epochs * len(examples))
+        return made, {"n_used": used, "steps": steps, "epochs": epochs * share, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:

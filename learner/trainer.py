@@ -11,6 +11,7 @@ from hansa.common.errors import HansaError
 from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import shuffled
+from hansa.learner.window import Window
 
 
 class Cancelled(HansaError):
@@ -37,16 +38,19 @@ def train(
     cancelled: Callable[[], bool],
     pull: Callable[[], None] | None = None,
     enough: Callable[[int, int], bool] | None = None,
+    awaken: Callable[[], object] | None = None,
+    window: Window | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
+    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients;
+    `awaken` puts the module into training mode where only a part of it is trained.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = make_optimizer(work.optimizer, module)
-    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
-    module.train()
+    (awaken or module.train)()
+    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
     steps = used = 0
     mean = float("nan")
     epoch = 0
@@ -54,7 +58,8 @@ def train(
         epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        for rows in shuffled(len(data), work.batch_size, generator, normalises):
+        whole = shuffled(len(data), work.batch_size, generator, normalises)
+        for rows in window.batches(normalises) if window else whole:
             if cancelled():
                 raise Cancelled("the task was withdrawn")
             x = data.x[rows]
@@ -75,12 +80,12 @@ def train(
         used += seen
         mean = float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) / seen if seen else float("nan")
         progress(epoch, steps, mean)
-        if not seen:
-            break  # nothing to train on
+        if not seen or window:
+            break  # nothing to train on, or nothing more
         if enough is not None:
             if enough(epoch, steps):
                 break
-            module.train()  # it may have been measured meanwhile
+            (awaken or module.train)()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
 
 

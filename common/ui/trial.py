@@ -52,28 +52,27 @@ class Outcome:
     steps: int  # of optimizers, that were merged
     bytes_up: int
     bytes_down: int
-    seconds: float
+    seconds: float  # from the first model to the last: without the start of the processes
     curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
 
 
-def outcome(report: Report) -> Outcome:
-    """Sum a report up."""
-    curve = [
-        (entry["version"], entry["seconds"], entry["metrics"]["accuracy"])
-        for entry in report["history"]
-        if entry["metrics"].get("accuracy") is not None
-    ]
-    merged = [site for entry in report["history"] for site in entry["contributions"]]
+def outcome(report: Report, within: float | None = None) -> Outcome:
+    """Sum a report up; perhaps only what happened `within` so many seconds after the first model was there."""
+    start = report["history"][0]["seconds"] if report["history"] else 0.0
+    history = [entry for entry in report["history"] if within is None or entry["seconds"] - start <= within]
+    measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
+    curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
+    merged = [site for entry in history for site in entry["contributions"]]
     return Outcome(
-        accuracy=report["metrics"].get("accuracy"),
+        accuracy=curve[-1][-1] if curve else None,
         best=max((accuracy for *_, accuracy in curve), default=None),
-        loss=report["metrics"].get("loss"),
-        rounds=report["rounds"],
+        loss=measured[-1]["metrics"]["loss"] if measured else None,
+        rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
-        steps=report["history"][-1]["steps"] if report["history"] else 0,
-        bytes_up=report["bytes_up"],
-        bytes_down=report["bytes_down"],
-        seconds=report["seconds"],
-        curve=tuple(curve),
+        steps=history[-1]["steps"] if history else 0,
+        bytes_up=sum(entry["bytes_up"] for entry in history),
+        bytes_down=sum(entry["bytes_down"] for entry in history),
+        seconds=round(history[-1]["seconds"] - start, 1) if history else 0.0,
+        curve=curve,
     )

@@ -22,10 +22,11 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     key = update_key(task.id)
     effects: list[Effect] = []
     if isinstance(task.work, Init):
-        sites.first_version(job, key, event.digest, event.at)
-        job.state.phase = "gathering"
         job.finish(task.id)
-        effects = sites.gathered(job, event.at) or next_round(job, event.at)
+        effects = sites.first_version(job, key, event.digest, event.outline, event.at)
+        if not job.ended:
+            job.state.phase = "gathering"
+            effects = sites.gathered(job, event.at) or next_round(job, event.at)
     else:
         effects = _contributed(
             job, Contribution(task=task, model=key, digest=event.digest, facts=event.facts), event.at
@@ -44,13 +45,21 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
     if refusal:
         actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
+        _committed(job, contribution)
         job.models.add(contribution.model)
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
+    _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
     return act(job, actions, now)
+
+
+def _committed(job: Job, contribution: Contribution) -> None:
+    """Tell those who shape tasks that an update is here for good."""
+    for point, policy in job.rule.policies.items():
+        policy.committed(job.memories[point], contribution)
 
 
 def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
@@ -106,11 +115,11 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
-    for point, policy in job.rule.policies.items():
-        policy.merged(job.memories[point], pending.contributions, job.view(event.at))
     merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:
+        for point, policy in job.rule.policies.items():
+            policy.merged(job.memories[point], pending.contributions, job.view(event.at))
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)

@@ -44,6 +44,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     state.alarms = {}
     _give_up_merges(job)
     inquiries.forget(job)
+    job.let_first_go()
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]

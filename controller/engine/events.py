@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
+from hansa.controller.engine.outline import Outline
 
 
 class _Event(Value):
@@ -44,6 +45,7 @@ class ModelGiven(_Event):
 
     kind: Literal["given"] = "given"
     digest: str
+    outline: Outline | None = None  # if the rule needs it
 
 
 class UpdateArrived(_Event):
@@ -55,6 +57,7 @@ class UpdateArrived(_Event):
     facts: UpdateFacts
     digest: str
     tensors: int
+    outline: Outline | None = None  # of version 0, if the rule needs it
 
 
 class UpdateQuarantined(_Event):

@@ -82,6 +82,9 @@ class Job:
             steps=self.state.steps,
             seed=self.spec.seed,
             now=now,
+            together=self.spec.sites.together,
+            common="barrier" in self.rule.pace.provides,
+            outline=self.state.outline,
         )
 
     # Sites.
@@ -188,6 +191,9 @@ class Job:
         if self.state.current is not None:
             self.models.release(self.state.current)
         self.state.version, self.state.current = record.version, key
+        if not record.version and any(policy.may_restart for policy in self.rule.policies.values()):
+            self.state.first = key
+            self.models.hold(key)
         self.state.history.append(record)
         self.touch(record.version)
 
@@ -212,6 +218,12 @@ class Job:
         for key in state.footing:
             self.models.release(key)
         state.footing = footing
+
+    def let_first_go(self) -> None:
+        """Nobody will go back to version 0 any more."""
+        if self.state.first is not None:
+            self.models.release(self.state.first)
+            self.state.first = None
 
     def record(self, version: int) -> VersionRecord:
         """Return a version's record in order to change it."""

@@ -63,6 +63,15 @@ class Machine:
         return self._job.memories
 
     @property
+    def phase(self) -> str:
+        """What the rule calls the round that is under way."""
+        if self.state.phase != "training":
+            return ""
+        view = self._job.view(self.state.submitted)
+        told = (policy.phase(self.memories[point], (), view) for point, policy in self.rule.policies.items())
+        return next((phase for phase in told if phase), "")
+
+    @property
     def issued(self) -> Receipt | None:
         """The receipt of the event that was handled last."""
         return self._job.issued
@@ -151,8 +160,9 @@ class Machine:
             case ev.SiteUnfit():
                 return sites.unfit(job, event)
             case ev.ModelGiven():
-                sites.first_version(job, community_key(job.id, 0), event.digest, event.at)
-                return sites.gathered(job, event.at)
+                return sites.first_version(
+                    job, community_key(job.id, 0), event.digest, event.outline, event.at
+                ) or sites.gathered(job, event.at)
             case ev.UpdateArrived():
                 return answers.updated(job, event)
             case ev.UpdateQuarantined():

@@ -53,18 +53,28 @@ def weigh(job: Job, now: float) -> list[Effect]:
         if point in heard:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
-    added = _weighed(job, pending.contributions, now)
-    reweighed = tuple(_reweighed(job, added)) if job.rule.weigh.joint and job.rule.merge.remembers else ()
+    added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
+    reweighed = () if settled else tuple(_reweighed(job, added))
+    current = job.state.current
+    if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
+        current, reweighed = job.state.first, ()
+        added = tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
     told = {
         point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
         for point, part in job.rule.parts.items()
     }
     shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores), "diagnostics": shown})
+    phases = (
+        policy.phase(job.memories[at], pending.contributions, job.view(now)) for at, policy in job.rule.policies.items()
+    )
+    phase = next((phase for phase in phases if phase), "")
+    known = {"scores": dict(scores), "diagnostics": shown, "phase": phase, "note": note}
+    job.state.queue[0] = pending.model_copy(update=known)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
-        current=job.state.current,
+        current=current,
         added=added,
         removed=(*_counted(job, pending.forgotten), *_overlaid(job, (*added, *reweighed))[1]),
         kept=job.rule.merge.kept,
@@ -87,6 +97,26 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
     _require_possible(job, weights, len(contributions))
     return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+
+
+def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
+    """Let nothing new count if the next model would be of fewer sites than the job promised them (`sites.together`).
+
+    Without rounds the pacer holds updates back until there are enough, and what counts once goes on counting.
+    """
+    least = job.spec.sites.together
+    if not added or least == 1:
+        return added, ""
+    sites = {member.site for member in added if member.weight > 0}
+    if job.rule.merge.remembers:
+        barrier = "barrier" in job.rule.pace.provides
+        sites |= {site for site, held in job.state.members.items() if not barrier or any(m.weight > 0 for m in held)}
+    count = job.rule.merge.taken(len(sites))
+    if count >= least:
+        return added, ""
+    few = "no site's update" if not count else "one site's update" if count == 1 else f"the updates of {count} sites"
+    why = f"{few} would count, and it takes {least} (sites.together); the model before is kept"
+    return tuple(replace(member, weight=0.0) for member in added), why
 
 
 def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
@@ -170,8 +200,9 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
         diagnostics=pending.diagnostics,
+        phase=pending.phase,
         lost=pending.lost,
-        note=event.note,
+        note=pending.note or event.note,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )

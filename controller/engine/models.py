@@ -8,7 +8,7 @@ it or stands on it (the model before and the moments of a server update), or it 
 from collections import Counter
 
 from hansa.common.ids import ModelKey
-from hansa.common.tasks import Init, Survey, Task
+from hansa.common.tasks import Task
 from hansa.controller.engine.effects import DropModels, Effect
 from hansa.controller.engine.state import JobState
 
@@ -37,8 +37,9 @@ class Models:
                 self.hold(member.model)
         for key in state.footing:
             self.hold(key)
-        if state.current is not None:
-            self.hold(state.current)
+        for held in (state.current, state.first):
+            if held is not None:
+                self.hold(held)
 
     def add(self, key: ModelKey) -> None:
         """Take note of a model in the store; whoever needs it says so with `hold`."""
@@ -60,14 +61,14 @@ class Models:
                 self._idle.add(key)
 
     def hold_base(self, task: Task) -> None:
-        """Keep the model that a task starts from."""
-        if not isinstance(task.work, Init | Survey):
-            self.hold(task.work.model)
+        """Keep the model that a task starts from, and what it is laid over."""
+        for key in task.models:
+            self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        if not isinstance(task.work, Init | Survey):
-            self.release(task.work.model)
+        for key in task.models:
+            self.release(key)
 
     def drop_idle(self) -> list[Effect]:
         """Forget the models that nobody needs."""

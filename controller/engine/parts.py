@@ -20,6 +20,7 @@ from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
 from hansa.common.views import Score
+from hansa.controller.engine.outline import Outline
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
@@ -44,8 +45,8 @@ class Contribution(Value):
 
     @property
     def base(self) -> ModelKey | None:
-        """What a partial update is to be laid over: the model that its site started from."""
-        return self.task.work.model if isinstance(self.task.work, Train) and self.task.work.tensors else None
+        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
+        return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class View:
     steps: int  # committed so far
     seed: int
     now: float
+    together: int = 1  # sites whose updates make a community model, at least
+    common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
+    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
         """Return the random stream of a plugin for this round: a function of seed, name and round alone."""
@@ -190,6 +194,8 @@ class Part(Plugin):
     bit. An examination that was under way in the crash is begun anew.
     """
 
+    needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+
     @property
     def examination_seconds(self) -> float:
         """How long to wait for what `examine` finds."""
@@ -218,11 +224,22 @@ class Part(Plugin):
     def diagnostics(
         self, state: BaseModel, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version."""
+        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version.
+
+        A text under `warning` is shown in tables, too.
+        """
         return {}
 
     def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
         """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        return []
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Return what in a job does not go together with its model; asked when version 0 is known."""
+        return []
+
+    def warnings(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job is likely not meant, though it works; operators see it when they submit the job."""
         return []
 
     def clash(self, other: Plugin, why: str) -> Problem:
@@ -314,8 +331,24 @@ class Policy(Part):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""
 
+    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
+
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
+
+    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+        """Return what the round under way, or the one that these contributions end, is called, if rounds differ."""
+        return ""
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether version 0 must stay in the store because `restarts` may want it."""
+        return False
+
+    def restarts(self, state: BaseModel) -> bool:
+        """Whether the merge that is being weighed is to give version 0 again, whatever its contributions."""
+        return False
 
     def listens(self, state: BaseModel) -> bool:
         """Whether sites that train are to hear of every merge how many optimizer steps are committed."""

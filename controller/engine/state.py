@@ -9,6 +9,7 @@ from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
@@ -25,6 +26,7 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}
     steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
@@ -55,7 +57,9 @@ class PendingMerge(Value):
 
     contributions: tuple[Contribution, ...] = ()
     scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
+    note: str = ""  # why they do not count, if they are of too few sites
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
+    phase: str = ""
     lost: dict[SiteName, str] = {}
     forgotten: SiteName | None = None
 
@@ -118,6 +122,8 @@ class JobState(BaseModel):
     evaluators: set[SiteName] = set()
     version: int = -1
     current: ModelKey | None = None
+    first: ModelKey | None = None  # version 0, as long as the rule may go back to it
+    outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
     task_count: int = 0

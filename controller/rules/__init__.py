@@ -5,15 +5,17 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import dvw, evaluation, fedasync, fedavg, feddaf, fedopt, fedprox, robust
+from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, feddaf, fedmmb, fedopt, fedprox, robust
 
 __all__ = [
     "asynchronous",
+    "divide",
     "dvw",
     "evaluation",
     "fedasync",
     "fedavg",
     "feddaf",
+    "fedmmb",
     "fedopt",
     "fedprox",
     "robust",

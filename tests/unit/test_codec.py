@@ -88,6 +88,7 @@ def _train(**fields: Any) -> Train:
         Init(),
         _train(),
         _train(tensors=("a", "b")),
+        _train(batches=20, after="j1-3"),
         _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),

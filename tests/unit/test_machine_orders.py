@@ -52,7 +52,9 @@ JOBS = st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
             optional={"deadline": st.just(30.0), "kind": st.sampled_from(["sync", "curious"])},
         ),
-        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
+            lambda sites: {"wait": 20.0, **sites}
+        ),
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
         "weigh": st.sampled_from(
             [{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
@@ -80,6 +82,15 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+    }
+)
+ASYNC_TOGETHER = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(2, 12)}),
+        "merge": st.sampled_from([{"kind": "incremental"}, {"kind": "latest"}]),
+        "sites": st.just({"min": 2, "together": 2, "wait": 20.0}),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
     }
 )
 ORDERS = st.lists(
@@ -142,6 +153,10 @@ class AnyOrder:
                 assert (task.round, task.work.version) == (state.round, state.version)
             assert task.id in self.answered
             assert part.model not in self.gone
+        rounds = "rule" not in self.job
+        company = {m.site for m in self.play.machine.members(plan) if m.weight > 0 or not rounds}
+        anything = any(part.weight > 0 for part in plan.added)
+        assert len(company) >= self.play.spec.sites.together or not anything, "a model of too few sites"
 
     # What may happen.
 
@@ -344,7 +359,7 @@ def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
 def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
@@ -359,7 +374,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
 def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
