@@ -1,6 +1,7 @@
 """What a hostile or broken caller can send, and the status it gets; everybody else goes on undisturbed."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -366,6 +367,58 @@ async def test_downloads_that_nobody_reads_are_few(served: Served) -> None:
         assert (code, f"{QUICK.counted} downloads" in text) == (CODE.RESOURCE_EXHAUSTED, True)
         for call in calls:
             call.cancel()
+
+
+async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp_path: Path) -> None:
+    """A message may have 16 MiB: thousands that are begun and never ended would take all memory there is."""
+    pki = Consortium(tmp_path / "pki")
+    limits = Limits(patience=3.0)
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=limits) as served:
+        of = channel(served.address, pki.issue("learner", "evil"))
+
+        async def silent() -> AsyncIterator[bytes]:
+            await asyncio.sleep(60)
+            yield b""
+
+        begun = [of.stream_unary("/hansa.v1.Fleet/Offer")(silent()) for _ in range(4)]
+        async with asyncio.timeout(10):
+            while len(served.guard._calls) < 4:
+                await asyncio.sleep(0.05)
+        code, text = await status(fleet(of).Offer(fleet_pb2.OfferRequest(site="evil", task="j00000000-1")))
+        assert (code, text) == (CODE.RESOURCE_EXHAUSTED, "learner evil has 4 offers under way, which is the limit")
+        for call in begun:
+            assert "no message came for 3 s" in (await status(call))[1]
+        await of.close()
+
+
+async def test_what_was_refused_is_not_kept(served: Served) -> None:
+    """Large messages do not make Python collect garbage: none of them may be part of a cycle."""
+    of = grpc.aio.insecure_channel(served.address)
+    offer = fleet_pb2.OfferRequest(site="a", task="j00000000-1")
+    offer.manifest.layers.append("x" * (4 * FRAME))
+    message = offer.SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            assert (await status(of.unary_unary("/hansa.v1.Fleet/Offer")(message)))[0] is CODE.NOT_FOUND
+        await asyncio.sleep(0.1)
+        found = [held for each in gc.get_objects() for held in gc.get_referents(each) if isinstance(held, bytes)]
+    finally:
+        gc.enable()
+    kept = {id(held) for held in found if len(held) == len(message)} - {id(message)}
+    assert len(kept) <= 1
+    await of.close()
+
+
+async def test_an_offer_that_nobody_waits_for_is_refused_before_its_manifest_is_decoded(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    async with LightSite(served.address, "a", answer=only_init).attending():
+        _, task = await training(served)
+        for site, name, wanted in (("b", task.id, CODE.ABORTED), ("a", "j00000000-1", CODE.NOT_FOUND)):
+            offer = fleet_pb2.OfferRequest(site=site, task=name, manifest=bomb("many"))
+            assert (await status(stub.Offer(offer)))[0] is wanted
+    await of.close()
 
 
 async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
