@@ -89,7 +89,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         access = TABLE.get(method)
         _, inner = behaviour(handler)
 
-        async def prepared(call: _Call, messages: AsyncGenerator[bytes, None]) -> Any:
+        async def prepared(call: _Call, messages: AsyncIterator[bytes]) -> Any:
             request = self._read(call, method, access, handler.request_deserializer, messages)
             first = await anext(request)  # refused before anything is asked of the servicer
             if handler.request_streaming:
@@ -97,11 +97,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await request.aclose()
             return first
 
-        async def answer(messages: AsyncGenerator[bytes, None], context: Any) -> Any:
+        async def answer(messages: AsyncIterator[bytes], context: Any) -> Any:
             with self._entered(method, context) as call:
                 return await inner(await prepared(call, messages), context)
 
-        async def stream(messages: AsyncGenerator[bytes, None], context: Any) -> AsyncIterator[Any]:
+        async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
             with self._entered(method, context) as call:
                 async for message in inner(await prepared(call, messages), context):
                     yield message
@@ -173,12 +173,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         method: str,
         access: Access | None,
         decode: Callable[[bytes], Any] | None,
-        messages: AsyncGenerator[bytes, None],
+        messages: AsyncIterator[bytes],
     ) -> AsyncGenerator[Any, None]:
         """Yield a call's messages, each checked and decoded."""
         if access is None:
             raise Forbidden(f"{method} is not open to anybody")
-        async with aclosing(aiter(messages)) as stream:  # a cycle of gRPC's keeps the last message of an open one
+        stream: Any = aiter(messages)
+        async with aclosing(stream):  # a cycle of gRPC's keeps the last message of an open one
             async for message in self._checked(call, method, access, decode, stream):
                 yield message
 
