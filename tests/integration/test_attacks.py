@@ -15,9 +15,11 @@ from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
+from hansa.common.site.attendance import BEAT
 from hansa.common.tasks import STEPS, Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
+from hansa.controller.servicers import FleetServicer
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
@@ -564,3 +566,64 @@ async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypa
         reader, writer = await asyncio.open_connection(host, int(port))
         assert await asyncio.wait_for(reader.read(), 15) == b""
         writer.close()
+
+
+# What a controller can do to a site.
+
+
+async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Perhaps the controller is newer, perhaps it is hostile."""
+    honest = FleetServicer._to_site
+
+    def garbled(self: FleetServicer, session: Any, message: Any) -> fleet_pb2.ToSite:
+        wire = honest(self, session, message)
+        if wire.task.HasField("train") and wire.task.app == "odd.py:app":
+            wire.task.train.optimizer.kind = "quantum\x1b[2J"
+        return wire
+
+    monkeypatch.setattr(FleetServicer, "_to_site", garbled)
+    async with LightSite(served.address, "a", app="odd.py:app").attending() as site:
+        runner = await served.federation.submit(job(app="odd.py:app"), None, nothing())
+        async with asyncio.timeout(20):
+            await ended(runner)
+        assert runner.machine.state.status == "failed"
+        assert "site a: Hansa" in runner.machine.state.reason
+        assert "cannot read the task" in runner.machine.state.reason
+        assert runner.machine.state.reason.isprintable()
+        assert [held.site for held in served.federation.fleet.sessions] == ["a"]
+        assert site.attendance.pulse(runner.id) == 0  # in reach
+
+
+async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
+    said = [
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=1)),  # before it has enrolled the site
+        fleet_pb2.ToSite(enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=0)),
+        fleet_pb2.ToSite(cancel=fleet_pb2.Cancel(task="\x1b[2J", reason="\n" * 100)),
+        fleet_pb2.ToSite(task=fleet_pb2.Task(id="j-1")),
+        fleet_pb2.ToSite(),
+    ]
+    heard = 0
+
+    async def attend(messages: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        nonlocal heard
+        for message in said:
+            yield message.SerializeToString()
+        async for _ in messages:
+            heard += 1
+
+    kind = {"Attend": grpc.stream_stream_rpc_method_handler(attend)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("hansa.v1.Fleet", kind),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with LightSite(f"127.0.0.1:{port}", "a").attending() as site:
+            async with asyncio.timeout(20):
+                while heard < 3:  # it is still there
+                    await asyncio.sleep(0.05)
+            assert site.attendance._heartbeat == BEAT[0]
+            assert site.cancelled == ["\x1b[2J"]
+    finally:
+        await server.stop(None)
