@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from hansa.common.errors import Forbidden, HansaError, InvalidInput, TooLarge, Unproven
+from hansa.common.errors import Forbidden, HansaError, InvalidInput, Taken, TooLarge, Unproven
 from hansa.common.pki.caller import Caller, caller_of_pem
 from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
 from hansa.common.rpc.errors import behaviour
@@ -130,7 +130,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 call.task.uncancel()
             self._tell(call, method, context, call.ended)
             raise call.ended from None
-        except (Unproven, Forbidden, TooLarge) as error:
+        except (Unproven, Forbidden, Taken, TooLarge) as error:
             self._tell(call, method, context, error)
             raise
         finally:

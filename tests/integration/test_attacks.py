@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from hansa.common import codec
 from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
+from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
 from hansa.common.site.attendance import BEAT
@@ -556,16 +558,35 @@ async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: 
     assert not any(record.metrics() for record in runner.machine.state.history)
 
 
-async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = [(name, 1000 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER]
-    assert quick != SERVER
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [None, b"", HELLO, HELLO + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])])
+async def test_a_connection_that_says_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes | None
+) -> None:
+    """Not even a handshake; a handshake and no more; half of HTTP/2's greeting; all of it, and no call."""
+    limits = ("grpc.server_handshake_timeout_ms", "grpc.max_connection_idle_ms")
+    assert {name for name, _ in SERVER} >= set(limits)
+    quick = [(name, 1000 if name in limits else value) for name, value in SERVER]
     monkeypatch.setattr("hansa.controller.server.SERVER", quick)
-    tls = Consortium(tmp_path / "pki").issue("controller", "hub")
-    async with serving(tmp_path / "state", tls=tls) as served:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         host, _, port = served.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        assert await asyncio.wait_for(reader.read(), 15) == b""
+        secured = None if said is None else shown(pki.issue("learner", "a"))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=secured)
+        writer.write(said or b"")
+        async with asyncio.timeout(15):
+            while await reader.read(1000):
+                pass
         writer.close()
+
+
+def shown(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / files.CA))
+    context.load_cert_chain(folder / files.CERTIFICATE, folder / files.KEY)
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 # What a controller can do to a site.
