@@ -18,7 +18,7 @@ from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
 from hansa.common.site.attendance import BEAT
-from hansa.common.tasks import STEPS, Task, Terms, Train, UpdateFacts
+from hansa.common.tasks import STEPS, Init, Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
 from hansa.controller.servicers import FleetServicer
@@ -340,6 +340,29 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
         assert (code, str(FRAME) in text) == (CODE.RESOURCE_EXHAUSTED, True)
         code, text = await upload(stub, task, frames_of(payload.tobytes(), payload.tobytes()))
         assert (code, "more than" in text) == (CODE.DATA_LOSS, True)
+
+
+async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.engine.sites.PATIENCE", 0.5)
+
+    async def hang(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Init):
+            await asyncio.wait_for(withdrawn.wait(), 20)
+        else:
+            await site.do(task)
+
+    withdrawn = asyncio.Event()
+    async with LightSite(served.address, "a", answer=hang).attending() as site:
+        async with LightSite(served.address, "b").attending():
+            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            async with asyncio.timeout(20):
+                while not site.cancelled:
+                    await asyncio.sleep(0.05)
+                withdrawn.set()
+                await ended(runner)
+    assert runner.machine.state.status == "completed"
 
 
 async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_others(tmp_path: Path) -> None:
