@@ -79,6 +79,7 @@ class PendingMerge(Value):
     scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
     phase: str = ""
+    restart: bool = False  # it gives version 0 again
     lost: dict[SiteName, str] = {}
     forgotten: SiteName | None = None
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.controller.rules.divergence import PAIRS, Choice, choose_split, divergences, draw_pairs
+from hansa.controller.rules.divergence import PAIRS, Choice, Metric, choose_split, divergences, draw_pairs
 
 
-def _of(*models: list[float], pairs: list[tuple[int, int]] | None = None) -> dict[str, float | None]:
+def _of(*models: list[float], pairs: list[tuple[int, int]] | None = None) -> dict[Metric, float | None]:
     rows = np.array(models, dtype=np.float64)
     every = list(itertools.permutations(range(len(models)), 2))
-    return dict(divergences([rows], every if pairs is None else pairs, len(models)))
+    return divergences([rows], every if pairs is None else pairs, len(models))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hansa.common.errors import InvalidJob
-from hansa.common.ids import ModelKey
+from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
-from hansa.common.tasks import Anatomy, Task, Train
+from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
 from hansa.controller.community.reading import Library
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
@@ -18,7 +18,7 @@ from hansa.controller.examining import StoredEvidence
 from hansa.controller.job_views import _history_views
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.divergence import divergences
-from hansa.controller.rules.divide import Divide
+from hansa.controller.rules.divide import Divide, Division
 from hansa.controller.stores.memory import MemoryStore
 from tests.unit.play import Play, dropped, endings, job_spec, plans
 from tests.unit.samples import keep, values
@@ -232,6 +232,7 @@ def test_a_restart_makes_version_0_again_and_keeps_it_until_then() -> None:
     assert (plan.version, plan.current) == (2, first)
     assert [member.weight for member in plan.added] == [0, 0]
     play.merged()
+    assert play.machine.state.history[2].note == "begins again from version 0"
     assert work_of(play).tensors == names("one", "two")
     (plan,) = plans(answer(play))
     assert plan.current == play.machine.state.current != first
@@ -258,6 +259,36 @@ def test_a_crash_at_any_moment_leaves_phase_and_split_as_they_were() -> None:
         assert again.state.model_dump_json() == play.machine.state.model_dump_json()
         assert again.memories == play.machine.memories
     assert [told["split"] for told in shown(play)] == [None, 2, 2, 2, 2, 2]
+
+
+def test_where_last_updates_are_remembered_a_part_replaces_its_tensors_and_the_rest_goes_on_counting() -> None:
+    play = play_of(layers={"prepass": 1, "split": 2}, merge={"kind": "latest"})
+    play.training("a", "b")
+    round_of(play)
+    whole = {site: held[0].model for site, held in play.machine.state.members.items()}
+    answer(play)
+    plan = play.machine.state.plan
+    assert plan is not None
+    assert {member.model for member in plan.removed} == set(whole.values())
+    assert {member.tensors for member in plan.removed} == {frozenset(names("one", "two"))}
+    play.merged()
+    for site, held in play.machine.state.members.items():
+        assert [member.tensors for member in held] == [
+            frozenset(names("three", "four")),
+            frozenset(names("one", "two")),
+        ]
+        assert held[0].model == whole[site]
+        assert held[0].model in play.machine.state.models
+    round_of(play)
+    assert not set(whole.values()) & play.machine.state.models
+
+
+def test_the_learning_rate_never_reaches_zero() -> None:
+    rule = Divide(prepass=0, split=1)
+    play = play_of(layers={"prepass": 0, "split": 1})
+    play.training("a", "b")
+    work = rule.shape(Division(round=100_000), SiteName("a"), work_of(play), play.machine._job.view(0))
+    assert OptimizerSpec.model_validate(work.optimizer.model_dump()).lr > 0
 
 
 # What is refused.
@@ -296,6 +327,7 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
     [
         ({}, ONE, "layers: the model has one layer (one), and two are needed to divide it"),
         ({}, NONE, "layers: nothing is known of the model's layers"),
+        ({}, NONE.model_copy(update={"anatomy": Anatomy()}), "layers: no part of the model has a matrix of weights"),
         ({"split": 4}, MODEL, "layers.split: 4 is out of range: the model has 4 layers, so 1 to 3 are possible"),
         ({"split": 2}, TIED, "layers.split: tied parameter crosses the split: one.weight and four.weight are one"),
         ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
