@@ -159,6 +159,8 @@ async def test_only_the_trained_group_goes_up_and_only_the_merged_one_comes_down
         history = runner.view().history[1:]
         assert [entry.phase for entry in history] == ["feature", "fine-tuning"] * 3 + ["feature"]
         whole = 2 * Layout(SPEC).size
+        assert history[2].bytes_up == 2 * Layout(SPEC.subset(FIRST)).size
+        assert history[3].bytes_up == 2 * Layout(SPEC.subset(LAST)).size
         for one, other in zip(history[1:5:2], history[2:6:2], strict=True):
             assert one.bytes_up + other.bytes_up == whole
             assert whole <= one.bytes_down + other.bytes_down < 1.2 * whole
@@ -222,6 +224,30 @@ async def test_evaluators_measure_the_whole_model_behind_a_partial_update(tmp_pa
         assert judges[0].fetcher is not None
         assert judges[0].fetcher.got[:2] == [floats(SPEC.names), floats(FIRST)]  # the base, once
         assert b.held
+
+
+@pytest.mark.parametrize("merge", ["incremental", "mean"])
+async def test_without_rounds_stale_parts_are_measured_over_what_their_sites_started_from(
+    tmp_path: Path, merge: str
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as stack:
+        await attend(served, stack, "abc")
+        judges = await attend(served, stack, "abc", role="evaluator")
+        parts = {
+            "layers": {"kind": "divide", "prepass": 0, "split": 2},
+            "weigh": {"kind": "dvw"},
+            "merge": {"kind": merge},
+        }
+        runner = await ended(await submit(served, rule="async-fedavg", pace={"updates": 12}, sites={"min": 3}, **parts))
+        assert runner.view().status == "completed", runner.view().reason
+    history = runner.view().history[1:]
+    assert all(score.basis == "pooled" for entry in history for score in entry.scores.values())
+    assert max(stale for entry in history for stale, _ in entry.staleness.values()) > 0
+    for site in "abc":
+        phases = [entry.phase for entry in history if site in entry.contributions]
+        assert phases == (["feature", "fine-tuning"] * len(phases))[: len(phases)]
+    assert sum(len(judge.measured) for judge in judges) >= 24  # two others for each of twelve updates
+    check(tmp_path, runner)
 
 
 async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: Path) -> None:
