@@ -10,8 +10,8 @@ from hansa.common.plugins import POINTS, fill, rules
 def centralised(spec: JobSpec, sites: int) -> JobSpec:
     """Return plain central training in place of a job of so many sites.
 
-    Of the rule only the number of rounds and of batches is left. A step is over as many examples as a step of all
-    sites together, so that each version comes after as many steps and as many examples as the federation's.
+    Of the rule only the number of rounds and of batches is left, and how models are evaluated. A step is over as many
+    examples as a step of all sites together, so that each version comes after as many steps and examples as theirs.
     """
     rule = rules()[spec.rule]
     pace: Any = fill("pace", rule, spec.pace)
