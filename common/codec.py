@@ -83,6 +83,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
+            wire.train.keep_optimizer = work.keep_optimizer
             for plugin in work.plugins:
                 wire.train.plugins.add(name=plugin.name, args=json.dumps(plugin.args))
         case Evaluate() as work:
@@ -113,6 +114,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),
                 validate_update=wire.train.validate,
+                keep_optimizer=wire.train.keep_optimizer,
             )
         case "evaluate":
             asked_for = wire.evaluate

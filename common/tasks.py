@@ -21,7 +21,7 @@ class Value(BaseModel):
 
 
 class OptimizerSpec(Value):
-    """The local optimizer; its state is made anew for each task."""
+    """The local optimizer; its state is made anew for each task, unless `train.keep_optimizer` is set."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
@@ -135,6 +135,7 @@ class Train(Value):
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
+    keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
 
 
 class Evaluate(Value):

@@ -41,6 +41,7 @@ from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
 from hansa.learner.adaptive import Trigger
+from hansa.learner.optimizers import OptimizerMemory, make_optimizer
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
@@ -63,6 +64,8 @@ def _require_plugins(app: App, work: Train) -> None:
             raise Refused(f"the rule asks for the learner's plugin {plugin.name!r}, which this learner does not have")
         if plugin.name == PROXIMAL and app.train is not None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
+    if work.keep_optimizer and app.train is not None:
+        raise InvalidApp("train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own")
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Learner(SiteDaemon):
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
+        self._memories: dict[JobId, OptimizerMemory] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -166,14 +170,28 @@ class Learner(SiteDaemon):
             load(network, arrays)
             started = time.monotonic()
             enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-            done = train(app, network, training.tensors, work, task_seed(task), progress, drag, pull, enough)
+            memory, optimizer = self._optimizer(task, work, network)
+            done = train(app, network, training.tensors, work, task_seed(task), progress, drag, pull, enough, optimizer)
             drag.rest()
+            if memory is not None:
+                memory.end(optimizer, network)
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
         return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+
+    def _optimizer(self, task: Task, work: Train, network: Any) -> tuple[OptimizerMemory | None, Any]:
+        """Return the task's optimizer and, if the job wants it to go on from task to task, where it is remembered."""
+        optimizer = make_optimizer(work.optimizer, network)
+        if not work.keep_optimizer:
+            return None, optimizer
+        if task.job not in self._memories:
+            make_room(self._memories)
+            self._memories[task.job] = OptimizerMemory()
+        self._memories[task.job].begin(task, optimizer, network)
+        return self._memories[task.job], optimizer
 
     def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
         """Return who says when an update is due, if that is not for the number of epochs or steps alone."""

@@ -8,9 +8,10 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.errors import HansaError
-from hansa.common.tasks import OptimizerSpec, Train
+from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import shuffled
+from hansa.learner.optimizers import make_optimizer
 
 
 class Cancelled(HansaError):
@@ -37,14 +38,16 @@ def train(
     cancelled: Callable[[], bool],
     pull: Callable[[], None] | None = None,
     enough: Callable[[int, int], bool] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
 
     Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
+    Without an `optimizer` it is a new one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
-    optimizer = make_optimizer(work.optimizer, module)
+    optimizer = optimizer or make_optimizer(work.optimizer, module)
     normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
     module.train()
     steps = used = 0
@@ -82,15 +85,3 @@ def train(
                 break
             module.train()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
-
-
-def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
-    """Return a new optimizer over the trainable parameters; no state survives from task to task."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)

@@ -470,6 +470,7 @@ class TrainWork(google.protobuf.message.Message):
     COMMITTED_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     VALIDATE_FIELD_NUMBER: builtins.int
+    KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -480,6 +481,8 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: so many optimizer steps instead of epochs"""
     validate: builtins.bool
     """measure the update on the site's validation part and say so in its facts"""
+    keep_optimizer: builtins.bool
+    """go on from the optimizer's state after the job's last task here, not from none"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -501,9 +504,10 @@ class TrainWork(google.protobuf.message.Message):
         committed: builtins.int = ...,
         steps: builtins.int = ...,
         validate: builtins.bool = ...,
+        keep_optimizer: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

@@ -10,7 +10,7 @@ import click
 from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
+from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async, warn
 from hansa.common.views import HistoryView, JobView
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
     """Submit a job file."""
     from hansa.common.job import load_job
 
-    spec = load_job(file, changes)
+    spec = load_job(file, changes, warn)
     view = ask(controller, lambda client: client.submit(spec))
     if not wait:
         if as_json:

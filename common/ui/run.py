@@ -22,7 +22,7 @@ from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details, exit_code, summary
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
-from hansa.common.ui.options import amount, print_json
+from hansa.common.ui.options import amount, print_json, warn
 from hansa.common.views import JobView
 from hansa.common.words import suggestion
 
@@ -59,7 +59,7 @@ def run(
 
     The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
     """
-    spec = load_job(file, changes)
+    spec = load_job(file, changes, warn)
     if spec.data is None:
         raise InvalidJob(
             f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}"

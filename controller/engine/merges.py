@@ -116,14 +116,13 @@ class Membership(Sequence[Member]):
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
-    state.steps += sum(c.facts.steps for c in pending.contributions)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
         contributions={member.site: member.weight for member in plan.added},
-        steps=state.steps,
+        steps={c.site: c.facts.steps for c in pending.contributions},
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
         lost=pending.lost,
@@ -132,6 +131,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         bytes_down=event.bytes_down,
     )
     state.plan = None
+    state.steps += sum(record.steps.values())
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
     job.enter_version(record, community_key(job.id, event.version), event.moments)

@@ -132,6 +132,10 @@ class Part(Plugin):
         """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
         return []
 
+    def cautions(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what an operator should know before the job starts, though it is allowed: where, and why."""
+        return []
+
     def clash(self, other: Plugin, why: str) -> Problem:
         """Say that another part of the rule does not go together with this one."""
         return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"

@@ -76,6 +76,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         batch_size=job.spec.train.batch_size,
         optimizer=job.spec.train.optimizer,
         validate_update=job.rule.weigh.appraises,
+        keep_optimizer=job.spec.train.keep_optimizer,
     )
     for point, policy in job.rule.policies.items():
         work = policy.shape(job.memories[point], ask.site, work, job.view(now))

@@ -26,7 +26,7 @@ class VersionRecord(BaseModel):
     at: float
     digest: str
     contributions: dict[SiteName, float] = {}
-    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
+    steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}

@@ -27,6 +27,12 @@ def objections(spec: JobSpec) -> list[Problem]:
     return [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
 
 
+def cautions(spec: JobSpec) -> list[Problem]:
+    """Return what in a job is allowed, but should be known to whoever submits it."""
+    rule = _filled(spec)
+    return [caution for part in rule.parts.values() for caution in part.cautions(spec, rule)]
+
+
 def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
