@@ -82,7 +82,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
 
 
 def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
-    """Return when each version would have been there if nothing took time but steps: `slow` times as much at some sites.
+    """Return when each version would have been there if nothing took time but steps, `slow` times as much at some.
 
     Sites that are played on one machine compete for it, and other work slows all of them down: seconds tell little. The
     versions that updates started from, and those that they were merged into, tell what had to wait for what.
