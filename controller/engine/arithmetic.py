@@ -27,6 +27,11 @@ class Aggregator(Part):
         """Whether a site that leaves takes its contribution with it."""
         return False
 
+    @property
+    def pools(self) -> bool:
+        """Whether batch-norm variances are those of all sites' data together."""
+        return False
+
 
 class Remembering(Aggregator):
     """An aggregator over every site's last contribution."""
