@@ -29,9 +29,7 @@ SPEC = spec_of(
         "wide.running_mean": ("float64", (LARGE,)),
         "lone.running_var": ("float32", (2,)),
     },
-    dict.fromkeys(
-        ("bn.running_mean", "bn.running_var", "wide.running_mean", "wide.running_var", "lone.running_var"), STAT
-    ),
+    {f"{layer}.{name}": STAT for layer in ("bn", "wide", "lone") for name in ("running_mean", "running_var")},
 )
 
 
@@ -71,7 +69,7 @@ def test_two_sites_give_the_variance_of_their_data_together(pool: Executor) -> N
     np.testing.assert_allclose(made["bn.running_mean"], together.mean(), rtol=1e-6)
     np.testing.assert_allclose(made["bn.running_var"], together.var(), rtol=1e-6)
     plain = Course(pool, Plain(), spec=SPEC, first=statistics(9)).merge(parts, aggregator=Mean())
-    assert (plain["bn.running_var"] < 7 < together.var()).all(), "the plain mean forgets that the sites differ"
+    assert plain["bn.running_var"].max() < 7 < together.var(), "the plain mean forgets that the sites differ"
 
 
 @pytest.mark.parametrize("aggregator", [Mean(bn="pooled"), Latest(bn="pooled")], ids=["mean", "latest"])
@@ -85,10 +83,9 @@ def test_the_formula_holds_over_many_frames_and_everything_else_is_the_mean(
     total = sum(weight for _, weight in parts)
     for layer in ("bn", "wide"):
         mean = sum(p * m[f"{layer}.running_mean"].astype(np.float64) for m, p in parts) / total
-        second = [
-            p * (m[f"{layer}.running_var"] + m[f"{layer}.running_mean"].astype(np.float64) ** 2) for m, p in parts
-        ]
-        np.testing.assert_allclose(made[f"{layer}.running_var"], sum(second) / total - mean**2, rtol=1e-5)
+        squares = sum(p * m[f"{layer}.running_mean"].astype(np.float64) ** 2 for m, p in parts)
+        second = sum(p * m[f"{layer}.running_var"] for m, p in parts) + squares
+        np.testing.assert_allclose(made[f"{layer}.running_var"], second / total - mean**2, rtol=1e-5)
     for name in SPEC.names:
         if name not in ("bn.running_var", "wide.running_var"):
             assert made[name].tobytes() == plain[name].tobytes(), name
