@@ -50,6 +50,7 @@ class TrainingRun:
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
+    tensors: tuple[str, ...] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
+    Anatomy,
     Evaluate,
     Evaluation,
     Failure,
@@ -75,6 +76,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.init.SetInParent()
         case Train() as work:
             wire.train.model = work.model
+            wire.train.base = work.base or ""
             wire.train.version = work.version
             wire.train.tensors.extend(work.tensors)
             wire.train.committed = work.committed
@@ -88,6 +90,7 @@ def task_to_wire(task: Task) -> fleet.Task:
                 wire.train.plugins.add(name=plugin.name, args=json.dumps(plugin.args))
         case Evaluate() as work:
             wire.evaluate.model = work.model
+            wire.evaluate.base = work.base or ""
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
     return wire
@@ -105,6 +108,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         case "train":
             work = Train(
                 model=ModelKey(wire.train.model),
+                base=ModelKey(wire.train.base) if wire.train.base else None,
                 version=wire.train.version,
                 tensors=tuple(wire.train.tensors),
                 committed=wire.train.committed,
@@ -118,7 +122,12 @@ def task_from_wire(wire: fleet.Task) -> Task:
             )
         case "evaluate":
             asked_for = wire.evaluate
-            work = Evaluate(model=ModelKey(asked_for.model), version=asked_for.version, validation=asked_for.validation)
+            work = Evaluate(
+                model=ModelKey(asked_for.model),
+                base=ModelKey(asked_for.base) if asked_for.base else None,
+                version=asked_for.version,
+                validation=asked_for.validation,
+            )
         case _:
             raise InvalidInput("a task without work")
     return Task(
@@ -131,7 +140,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
-        terms=Terms(operator=wire.terms.operator, sites=wire.terms.sites, redistributes=wire.terms.redistributes),
+        terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 
 
@@ -159,9 +168,13 @@ def _fields(wire: fleet.Optimizer) -> dict[str, object]:
 
 def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
     """Encode what a learner knows of its update."""
-    wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation"}))
+    wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation", "anatomy"}))
     if facts.evaluation is not None:
         wire.evaluation.MergeFrom(evaluation_to_wire(facts.evaluation))
+    if facts.anatomy is not None:
+        ties = [fleet.Tie(tensors=tie) for tie in facts.anatomy.ties]
+        told = fleet.Anatomy(ties=ties, blocks=facts.anatomy.blocks, remarks=facts.anatomy.remarks)
+        wire.anatomy.MergeFrom(told)
     return wire
 
 
@@ -175,6 +188,15 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
         seconds=wire.seconds,
         loss=wire.loss,
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
+        anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
+    )
+
+
+def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
+    return Anatomy(
+        ties=tuple(tuple(plain(name) for name in tie.tensors) for tie in wire.ties),
+        blocks=tuple(wire.blocks),
+        remarks=tuple(plain(remark) for remark in wire.remarks),
     )
 
 

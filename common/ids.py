@@ -53,6 +53,11 @@ def moment_key(job: JobId, version: int, name: str) -> ModelKey:
     return ModelKey(f"{job}/v{version}.{name}")
 
 
+def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
+    """Return the key of an array that a part of the rule keeps from an examination of updates."""
+    return ModelKey(f"{job}/x{inquiry}.{place}")
+
+
 def update_key(task: TaskId) -> ModelKey:
     """Return the key of the update that answers a task."""
     return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

@@ -1,7 +1,7 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, local, weigh, merge, server, evaluate) stay plain: they are checked against the
-registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, layers, weigh, merge, server, evaluate) stay plain: they are checked against
+the registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
 """
 
 import importlib
@@ -77,6 +77,7 @@ class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
     min: int = Field(1, ge=1, strict=True)
+    together: int = Field(1, ge=1, strict=True, description="a community model is of so many sites' updates, or more")
     wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
 
@@ -84,6 +85,12 @@ class SitesSpec(Value):
     def _enough_names(self) -> "SitesSpec":
         if self.names is not None and len(set(self.names)) < self.min:
             raise ValueError(f"{len(set(self.names))} different names cannot make the {self.min} sites of `min`")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_to_merge(self) -> "SitesSpec":
+        if self.together > self.min:
+            raise ValueError(f"models of {self.together} sites (`together`) need `min` to be {self.together} or more")
         return self
 
 
@@ -122,6 +129,7 @@ class JobSpec(Value):
     pace: Part | None = None
     sample: Part | None = None
     local: Part | None = None
+    layers: Part | None = None
     weigh: Part | None = None
     merge: Part | None = None
     server: Part | None = None

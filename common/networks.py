@@ -9,6 +9,7 @@ from hansa.common.app import App
 from hansa.common.errors import InvalidApp
 from hansa.common.frames import pack
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.tasks import Anatomy
 
 
 def build(app: App, seed: int, device: str) -> Any:
@@ -29,17 +30,31 @@ def build(app: App, seed: int, device: str) -> Any:
 
 def describe(network: Any) -> ModelSpec:
     """Return the spec of a model."""
-    if isinstance(network, Mapping):
-        infos = []
-        for name, array in network.items():
-            if array.dtype.name not in DTYPES:
-                raise InvalidApp(f"{name}: arrays of type {array.dtype.name} cannot be sent")
-            role = Role.PARAM if array.dtype.name in FLOATS else Role.COUNT
-            infos.append(TensorInfo(name, array.dtype.name, array.shape, role))
-        return ModelSpec(tuple(infos))
-    from hansa.common.torch_model import spec_of
+    if not isinstance(network, Mapping):
+        from hansa.common.torch_model import spec_of
 
-    return spec_of(network)
+        return spec_of(network)
+    infos: list[TensorInfo] = []
+    layers: list[str] = []
+    for name, array in network.items():
+        if array.dtype.name not in DTYPES:
+            raise InvalidApp(f"{name}: arrays of type {array.dtype.name} cannot be sent")
+        role = Role.PARAM if array.dtype.name in FLOATS else Role.COUNT
+        owner = name.rpartition(".")[0]
+        if role is Role.PARAM and array.ndim >= 2 and (not owner or owner not in layers):
+            layers.append(owner or name)  # as in a torch module: a matrix begins a layer, and the rest joins it
+        infos.append(TensorInfo(name, array.dtype.name, array.shape, role, max(len(layers) - 1, 0)))
+    return ModelSpec(tuple(infos), tuple(layers))
+
+
+def anatomy(network: Any, batch: Any) -> Anatomy | None:
+    """Return what tensors alone do not tell of a model; nothing is known of plain arrays but their order."""
+    if isinstance(network, Mapping):
+        spec = describe(network)
+        return Anatomy(blocks=tuple(range(len(spec.layers))))
+    from hansa.common.torch_layers import anatomy_of
+
+    return anatomy_of(network, batch)
 
 
 def payload_of(network: Any, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:

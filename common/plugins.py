@@ -10,10 +10,11 @@ from typing import Any, ClassVar, TypeVar
 from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
-POINTS = ("pace", "sample", "local", "weigh", "merge", "server", "evaluate")
+POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
 USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
     "local": {"kind": "plain"},
+    "layers": {"kind": "all"},
     "evaluate": {"kind": "pooled"},
 }
 

@@ -11,6 +11,7 @@ from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
 STEPS = 1 << 32  # of the optimizer, in one task
+TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own; the history keeps them for every version
 
 
@@ -126,6 +127,7 @@ class Train(Value):
 
     kind: Literal["train"] = "train"
     model: ModelKey
+    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     committed: int = 0  # optimizer steps in the model when the task was given
     tensors: tuple[str, ...] = ()
@@ -143,6 +145,7 @@ class Evaluate(Value):
 
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
+    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     validation: bool = False  # on the validation part, even if the evaluator is there for test data
 
@@ -151,7 +154,8 @@ class Terms(Value):
     """What a site's owner may want to know of a job before the site works for it."""
 
     operator: str = ""
-    sites: int = 1  # the least number it runs with
+    sites: int = 1  # the least number it starts with
+    together: int = 1  # the least number whose updates make a community model
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
@@ -171,6 +175,13 @@ class Task(Value):
     standard: Standard | None = None
     work: Work
     terms: Terms = Terms()  # added when the task is sent
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """What the site needs for it: a model, and the one that it is laid over if it is partial."""
+        if isinstance(self.work, Survey | Init):
+            return ()
+        return (self.work.model,) if self.work.base is None else (self.work.base, self.work.model)
 
 
 class Profile(Value):
@@ -219,6 +230,14 @@ class Evaluation(Value):
         return self
 
 
+class Anatomy(Value):
+    """What tensors alone do not tell of a model; the site that builds version 0 says it."""
+
+    ties: tuple[tuple[str, ...], ...] = Field((), max_length=TIES)  # names of tensors that are one parameter
+    blocks: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)  # of each layer: its block
+    remarks: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=10)
+
+
 class UpdateFacts(Value):
     """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
 
@@ -229,6 +248,7 @@ class UpdateFacts(Value):
     seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
+    anatomy: Anatomy | None = None  # of version 0
 
 
 class Failure(Value):

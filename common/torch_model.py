@@ -9,12 +9,13 @@ from torch import nn
 from hansa.common.errors import InvalidApp
 from hansa.common.frames import Layout, allocate, views
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.torch_layers import layers_of
 
 
 def spec_of(module: nn.Module) -> ModelSpec:
     """Describe a module's state: parameters, float buffers as statistics, other buffers as counters."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    layers, layer_of = _layers(module)
+    layers, layer_of = layers_of(module)
     infos = []
     for name, tensor in module.state_dict().items():
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -25,17 +26,6 @@ def spec_of(module: nn.Module) -> ModelSpec:
     if not infos:
         raise InvalidApp("the model has no parameters")
     return ModelSpec(tuple(infos), tuple(layers))
-
-
-def _layers(module: nn.Module) -> tuple[list[str], dict[str, int]]:
-    """Number the weight-bearing layers in order; what has no matrix (norms, biases) joins the layer before it."""
-    layers: list[str] = []
-    layer_of: dict[str, int] = {}
-    for name, part in module.named_modules():
-        if any(p.ndim >= 2 for p in part.parameters(recurse=False)):
-            layers.append(name or type(part).__name__)
-        layer_of[name] = max(len(layers) - 1, 0)
-    return layers, layer_of
 
 
 def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, JsonValue
 
 from hansa.common.tasks import Value
 
@@ -39,6 +39,7 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    phase: str = ""  # what the rule calls this round, if its rounds differ
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered
@@ -49,8 +50,14 @@ class HistoryView(Value):
     scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
+    diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
     bytes_up: int = 0
     bytes_down: int = 0
+
+
+def warnings(entry: HistoryView) -> list[str]:
+    """Return what parts of the rule warn of."""
+    return [str(told["warning"]) for told in entry.diagnostics.values() if told.get("warning")]
 
 
 class SiteProgress(Value):
@@ -86,6 +93,7 @@ class JobView(Value):
     rounds: int = 0
     rounds_asked: int = 0
     unit: str = "round"  # what a merge is called: round, or update where there are no rounds
+    phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}

@@ -7,16 +7,17 @@ from contextlib import AsyncExitStack
 
 from hansa import __version__
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, NotFound, Refused, one_line
+from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, one_line
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
-from hansa.common.job import JobSpec
+from hansa.common.job import JobSpec, located
 from hansa.common.model import Manifest, check_manifest
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.outline import Outline, outline_of
 from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
@@ -90,12 +91,18 @@ class Federation:
         self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes], who: str = "unknown"
     ) -> JobRunner:
         """Check a job, store its first model if it brings one, and start it, even if the operator hangs up."""
-        compose(spec)
+        rule = compose(spec)
         job = new_job_id()
+        outline = outline_of(manifest.spec) if manifest and rule.needs_outline else None
+        wrong = rule.misfits(outline) if outline else []
+        if wrong:
+            raise InvalidJob([located(problem, {}) for problem in wrong])
         digest = await self._keep_first(job, manifest, frames) if manifest else None
-        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest, who)))
+        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest, outline, who)))
 
-    async def _enter(self, job: JobId, spec: JobSpec, digest: str | None, who: str) -> JobRunner:
+    async def _enter(
+        self, job: JobId, spec: JobSpec, digest: str | None, outline: Outline | None, who: str
+    ) -> JobRunner:
         rule = compose(spec)
         spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
@@ -107,7 +114,7 @@ class Federation:
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if digest:
-            await runner.post(ev.ModelGiven(at=now, digest=digest))
+            await runner.post(ev.ModelGiven(at=now, digest=digest, outline=outline))
         for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
             runner.attended(session)
         return runner

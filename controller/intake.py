@@ -15,6 +15,7 @@ from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, check_manifest, require_fit
 from hansa.common.tasks import Init, Receipt, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.outline import Outline, outline_of
 from hansa.controller.gate import Place
 from hansa.controller.stores import Draft
 
@@ -158,6 +159,7 @@ class Intake:
             facts=upload.facts,
             digest=upload.manifest.digest.hex(),
             tensors=len(upload.manifest.digests),
+            outline=_outline(runner, upload),
         )
         try:
             await runner.post(event)
@@ -172,7 +174,7 @@ class Intake:
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
-                wanted = (await self._federation.manifest(task.work.model)).spec
+                wanted = (await self._federation.manifest(task.models[0])).spec
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
                 require_fit(wanted, manifest.spec)
@@ -203,6 +205,12 @@ class Intake:
         chore = asyncio.create_task(self._federation.workers.io(draft.discard))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+
+
+def _outline(runner: "JobRunner", upload: _Upload) -> Outline | None:
+    """Describe version 0 to a rule that needs to know it."""
+    wanted = isinstance(upload.task.work, Init) and runner.machine.rule.needs_outline
+    return outline_of(upload.manifest.spec, upload.facts.anatomy) if wanted else None
 
 
 def _heed(commit: "asyncio.Task[Receipt]") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
-from hansa.common.tasks import Train
+from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.state import VersionRecord
@@ -39,6 +39,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
         unit="round" if "barrier" in machine.rule.pace.provides else "update",
+        phase=machine.phase,
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
         metrics=_metrics(machine, newest) if newest else {},
@@ -76,6 +77,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            phase=record.phase,
             metrics=_metrics(machine, record),
             examples=record.examples,
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
@@ -86,6 +88,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             scores=record.scores,
             lost=record.lost,
             note=record.note,
+            diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )
@@ -109,7 +112,11 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
             site=site,
             state=doing,
             epoch=note.epoch if note else 0,
-            epochs=note.epochs if note else machine.spec.train.epochs,
+            epochs=note.epochs if note else _epochs(task) or machine.spec.train.epochs,
             loss=note.loss if note else None,
             examples=state.learners.get(site, 0),
         )
+
+
+def _epochs(task: Task | None) -> int:
+    return task.work.epochs if task and isinstance(task.work, Train) else 0

@@ -21,6 +21,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
+from hansa.controller.examining import examine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
@@ -183,6 +184,8 @@ class JobRunner:
                         session.pulse(self.id, steps)
                 case ef.StartMerge(plan):
                     self._start(self._merge(plan), self._duties)
+                case ef.StartExamination(inquiry):
+                    self._start(self._examine(inquiry), self._duties)
                 case ef.SetAlarm(alarm, at):
                     self._start(self._ring(alarm, at), self._alarms)
                 case ef.DropModels(keys):
@@ -269,6 +272,30 @@ class JobRunner:
         if plan.kept:
             self._sums = (plan.version, accumulator)
         return made
+
+    async def _examine(self, number: int) -> None:
+        inquiry = self.machine.state.inquiries.get(number)
+        if inquiry is None:
+            return  # it is over already
+        part, federation = self.machine.rule.parts[inquiry.point], self._federation
+        work = federation.workers.io(examine, self.id, number, inquiry, part, federation.store, federation.memory)
+        examining = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((examining,), timeout=part.examination_seconds)
+            if not examining.done():
+                late = f"{part.point} {part.kind!r}: nothing was found in {part.examination_seconds:g} s"
+                self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=late))
+            found = await examining  # a thread cannot be stopped, and what it stores must be dropped
+        except Exception as error:
+            log.exception("job %s: %s %r could not examine updates", self.id, part.point, part.kind)
+            self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=blame(error)))
+            return
+        finally:
+            examining.cancel()
+        try:
+            await self.post(ev.Examined(at=self._now(), inquiry=number, facts=found.facts, kept=found.digests))
+        except Stale:
+            await self._drop(found.keys)
 
     async def _ring(self, alarm: str, at: float) -> None:
         await self._federation.clock.sleep_until(at)

@@ -82,6 +82,7 @@ class FleetServicer:
         terms = Terms(
             operator=machine.spec.operator,
             sites=machine.spec.sites.min,
+            together=machine.spec.sites.together,
             redistributes=machine.rule.redistributes,
         )
         return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
@@ -139,7 +140,7 @@ class FleetServicer:
         """Send a model that one of the site's open tasks starts from."""
         site, key = SiteName(request.site), ModelKey(request.model)
         runner = self._federation.runner(JobId(key.partition("/")[0]))
-        if not any(getattr(task.work, "model", None) == key for task in runner.machine.tasks_of(site)):
+        if not any(key in task.models for task in runner.machine.tasks_of(site)):
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:

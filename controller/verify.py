@@ -89,7 +89,8 @@ def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> It
     current = machine.state.current
     if current is None:
         return
-    wanted = members | machine.state.footing | {current: machine.state.history[-1].digest}
+    kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
+    wanted = members | kept | machine.state.footing | {current: machine.state.history[-1].digest}
     sound = True
     for key, digest in sorted(wanted.items()):
         for finding in _check_model(store, key, digest):

@@ -46,7 +46,7 @@ class Evaluator(SiteDaemon):
         if not isinstance(task.work, Evaluate):
             raise Stale("an evaluator only evaluates")
         app = self.shelf.get(task.app).app
-        _, arrays = await self.fetcher.fetch(task.work.model)
+        _, arrays = await self.fetcher.fetch(task.work.model, task.work.base)
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self.thread, self._evaluate, app, task, arrays)
         faults.reach("evaluation-done")

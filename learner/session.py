@@ -41,6 +41,7 @@ from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
 from hansa.learner.adaptive import Trigger
+from hansa.learner.freezing import Scope
 from hansa.learner.optimizers import OptimizerMemory, make_optimizer
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
@@ -101,7 +102,7 @@ class Learner(SiteDaemon):
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model)
+                base, arrays = await self.fetcher.fetch(work.model, work.base)
                 try:
                     manifest, payload, facts = await loop.run_in_executor(
                         self.thread, self._train, app, task, work, base, arrays, cancelled, loop
@@ -132,7 +133,15 @@ class Learner(SiteDaemon):
         network = networks.build(app, task.seed, self.options.device)
         spec = networks.describe(network)
         payload = networks.payload_of(network, spec)
-        return seal(spec, payload), payload, UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
+        batch = None
+        if app.train is None:
+            few = self.shelf.get(task.app).examples
+            batch = to_tensors(app, few.take(np.arange(min(len(few), 2))), self.options.device).x
+        anatomy = networks.anatomy(network, batch)
+        for remark in anatomy.remarks if anatomy else ():
+            log.warning("job %s: %s", task.job, remark)
+        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy)
+        return seal(spec, payload), payload, facts
 
     def _train(
         self,
@@ -162,16 +171,20 @@ class Learner(SiteDaemon):
                 own[name] = place
             made, facts = self._train_own(app, task, work, own, training.examples, progress, drag)
             pack(spec, made, payload)
-            whole: Mapping[str, np.ndarray] = arrays | dict(made)
+            whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
             assert training.tensors is not None
             whole = {}
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-            memory, optimizer = self._optimizer(task, work, network)
-            done = train(app, network, training.tensors, work, task_seed(task), progress, drag, pull, enough, optimizer)
+            with Scope(network, work.tensors) as scope:
+                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
+                memory, optimizer = self._optimizer(task, work, network)
+                seed, awaken = task_seed(task), scope.awaken
+                done = train(
+                    app, network, training.tensors, work, seed, progress, drag, pull, enough, awaken, optimizer
+                )
             drag.rest()
             if memory is not None:
                 memory.end(optimizer, network)
@@ -241,6 +254,7 @@ class Learner(SiteDaemon):
             seed=task_seed(task),
             round=task.round,
             steps=work.steps,
+            tensors=work.tensors,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
             cancelled=drag,
         )

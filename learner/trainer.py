@@ -38,18 +38,20 @@ def train(
     cancelled: Callable[[], bool],
     pull: Callable[[], None] | None = None,
     enough: Callable[[int, int], bool] | None = None,
+    awaken: Callable[[], object] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients.
-    Without an `optimizer` it is a new one: no state survives from task to task.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients;
+    `awaken` puts the module into training mode where only a part of it is trained. Without an `optimizer` it is a new
+    one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
-    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
-    module.train()
+    (awaken or module.train)()
+    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
     steps = used = 0
     mean = float("nan")
     epoch = 0
@@ -83,5 +85,5 @@ def train(
         if enough is not None:
             if enough(epoch, steps):
                 break
-            module.train()  # it may have been measured meanwhile
+            (awaken or module.train)()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)

@@ -353,20 +353,24 @@ class Terms(google.protobuf.message.Message):
     OPERATOR_FIELD_NUMBER: builtins.int
     SITES_FIELD_NUMBER: builtins.int
     REDISTRIBUTES_FIELD_NUMBER: builtins.int
+    TOGETHER_FIELD_NUMBER: builtins.int
     operator: builtins.str
     """who submitted it; the name of a certificate if the controller has TLS"""
     sites: builtins.int
-    """the least number of sites it runs with"""
+    """the least number of sites it starts with"""
     redistributes: builtins.bool
     """its rule shows sites' own models to other sites"""
+    together: builtins.int
+    """the least number of sites whose updates make a community model"""
     def __init__(
         self,
         *,
         operator: builtins.str = ...,
         sites: builtins.int = ...,
         redistributes: builtins.bool = ...,
+        together: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["operator", b"operator", "redistributes", b"redistributes", "sites", b"sites"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["operator", b"operator", "redistributes", b"redistributes", "sites", b"sites", "together", b"together"]) -> None: ...
 
 global___Terms = Terms
 
@@ -470,6 +474,7 @@ class TrainWork(google.protobuf.message.Message):
     COMMITTED_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     VALIDATE_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
@@ -481,6 +486,8 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: so many optimizer steps instead of epochs"""
     validate: builtins.bool
     """measure the update on the site's validation part and say so in its facts"""
+    base: builtins.str
+    """if not empty: the model is partial and is laid over this one"""
     keep_optimizer: builtins.bool
     """go on from the optimizer's state after the job's last task here, not from none"""
     @property
@@ -504,10 +511,11 @@ class TrainWork(google.protobuf.message.Message):
         committed: builtins.int = ...,
         steps: builtins.int = ...,
         validate: builtins.bool = ...,
+        base: builtins.str = ...,
         keep_optimizer: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -518,18 +526,22 @@ class EvaluateWork(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     VALIDATION_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     validation: builtins.bool
     """on the validation part of the training data, even if the evaluator has test data"""
+    base: builtins.str
+    """if not empty: the model is partial and is laid over this one"""
     def __init__(
         self,
         *,
         model: builtins.str = ...,
         version: builtins.int = ...,
         validation: builtins.bool = ...,
+        base: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "validation", b"validation", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "model", b"model", "validation", b"validation", "version", b"version"]) -> None: ...
 
 global___EvaluateWork = EvaluateWork
 
@@ -638,6 +650,7 @@ class UpdateFacts(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     LOSS_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
+    ANATOMY_FIELD_NUMBER: builtins.int
     n_train: builtins.int
     n_used: builtins.int
     steps: builtins.int
@@ -650,6 +663,10 @@ class UpdateFacts(google.protobuf.message.Message):
     def evaluation(self) -> global___Evaluation:
         """on the site's own validation part, if the task asked for it"""
 
+    @property
+    def anatomy(self) -> global___Anatomy:
+        """of version 0, from the site that built it"""
+
     def __init__(
         self,
         *,
@@ -660,11 +677,58 @@ class UpdateFacts(google.protobuf.message.Message):
         seconds: builtins.float = ...,
         loss: builtins.float = ...,
         evaluation: global___Evaluation | None = ...,
+        anatomy: global___Anatomy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["anatomy", b"anatomy", "evaluation", b"evaluation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
 
 global___UpdateFacts = UpdateFacts
+
+@typing.final
+class Anatomy(google.protobuf.message.Message):
+    """What tensors alone do not tell of a model."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TIES_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    REMARKS_FIELD_NUMBER: builtins.int
+    @property
+    def ties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Tie]: ...
+    @property
+    def blocks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """for each layer the number of the block that it is in"""
+
+    @property
+    def remarks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ties: collections.abc.Iterable[global___Tie] | None = ...,
+        blocks: collections.abc.Iterable[builtins.int] | None = ...,
+        remarks: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "remarks", b"remarks", "ties", b"ties"]) -> None: ...
+
+global___Anatomy = Anatomy
+
+@typing.final
+class Tie(google.protobuf.message.Message):
+    """Tensors that are one and the same parameter."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENSORS_FIELD_NUMBER: builtins.int
+    @property
+    def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tensors: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["tensors", b"tensors"]) -> None: ...
+
+global___Tie = Tie
 
 @typing.final
 class OfferRequest(google.protobuf.message.Message):

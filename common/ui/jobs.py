@@ -11,7 +11,7 @@ from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async, warn
-from hansa.common.views import HistoryView, JobView
+from hansa.common.views import HistoryView, JobView, warnings
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
     rows = [
         (
             str(entry.version),
-            str(entry.round),
+            f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
             _numbers(entry.metrics),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
@@ -217,6 +217,7 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
     yield from (f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items()))
     if entry.note:
         yield entry.note
+    yield from warnings(entry)
 
 
 def _numbers(metrics: object) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hansa.common.views import HistoryView, JobView
+from hansa.common.views import HistoryView, JobView, warnings
 
 
 async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobView:
@@ -48,7 +48,9 @@ def _line(entry: HistoryView, view: JobView) -> str:
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     lost += f"  not evaluated by: {', '.join(entry.unevaluated)}" if entry.unevaluated else ""
     lost += f"  {entry.note}" if entry.note else ""
+    lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
+    of += f" ({entry.phase})" if entry.phase else ""
     return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
 
 
@@ -78,7 +80,7 @@ def _render(view: JobView) -> Any:
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),
-        f"{view.rounds}/{view.rounds_asked}",
+        f"{view.rounds}/{view.rounds_asked}" + (f" ({view.phase})" if view.phase else ""),
         metrics,
     )
     sites = Table.grid(padding=(0, 2))

@@ -1,14 +1,17 @@
 """What comes back: updates and reports from sites, community models from the workers."""
 
+from collections.abc import Mapping
+
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Survey, Task, Train
-from hansa.controller.engine import appraisal, endings, events, merges, sites
+from hansa.controller.engine import appraisal, endings, events, inquiries, merges, sites
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Action, Contribution, Stop
 from hansa.controller.engine.rounds import act, next_round, pulse
+from hansa.controller.engine.state import Heard
 
 
 def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
@@ -19,10 +22,11 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     key = update_key(task.id)
     effects: list[Effect] = []
     if isinstance(task.work, Init):
-        sites.first_version(job, key, event.digest, event.at)
-        job.state.phase = "gathering"
         job.finish(task.id)
-        effects = sites.gathered(job, event.at) or next_round(job, event.at)
+        effects = sites.first_version(job, key, event.digest, event.outline, event.at)
+        if not job.ended:
+            job.state.phase = "gathering"
+            effects = sites.gathered(job, event.at) or next_round(job, event.at)
     else:
         effects = _contributed(
             job, Contribution(task=task, model=key, digest=event.digest, facts=event.facts), event.at
@@ -45,7 +49,7 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
-    job.keep_update(contribution.model)
+    job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
     return act(job, actions, now)
 
@@ -103,17 +107,17 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in plan.added}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
-    for point, policy in job.rule.policies.items():
-        policy.merged(job.memories[point], pending.contributions, job.view(event.at))
     merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:
+        for point, policy in job.rule.policies.items():
+            policy.merged(job.memories[point], pending.contributions, job.view(event.at))
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)
     effects = [] if stopping else evaluate(job, event.at)
     effects += act(job, actions, event.at)
-    if job.state.queue and job.state.plan is None and job.state.phase == "training":
+    if job.state.queue and not job.state.merging and job.state.phase == "training":
         effects += merges.start(job, event.at)
     return effects + pulse(job) + job.models.drop_idle()
 
@@ -123,3 +127,25 @@ def merge_failed(job: Job, event: events.MergeFailed) -> list[Effect]:
     if job.state.plan is None or job.state.plan.version != event.version:
         raise Stale(f"version {event.version} is not being merged")
     return endings.end(job, "failed", f"merging version {event.version}: {event.reason}", event.at)
+
+
+def examined(job: Job, event: events.Examined) -> list[Effect]:
+    """Take what a part of the rule found of updates."""
+    return _heard(job, event.inquiry, Heard(facts=event.facts), event.at, event.kept)
+
+
+def examination_failed(job: Job, event: events.ExaminationFailed) -> list[Effect]:
+    """A part of the rule could not look at updates."""
+    return _heard(job, event.inquiry, Heard(trouble=event.reason), event.at)
+
+
+def _heard(job: Job, number: int, heard: Heard, now: float, kept: Mapping[str, str] | None = None) -> list[Effect]:
+    """Let the pacer hear what it asked for; a merge goes on when it has waited for the last of its inquiries."""
+    inquiry = inquiries.close(job, number, kept)
+    if inquiry.label:
+        actions = job.rule.pace.on_examined(job.pacing, inquiry.label, heard.facts, heard.trouble, job.view(now))
+        effects = act(job, actions, now)
+    else:
+        job.state.heard[inquiry.point] = heard
+        effects = [] if job.state.merging else merges.weigh(job, now)
+    return effects + job.models.drop_idle()

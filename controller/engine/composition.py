@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hansa.common.job import Problem
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
 
 
@@ -25,6 +27,15 @@ class Composition:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
         paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
         return paced or self.weigh.appraises
+
+    @property
+    def needs_outline(self) -> bool:
+        """Whether some part must know the model's tensors and layers."""
+        return any(part.needs_outline for part in self.parts.values())
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Return what does not go together with a model, and why."""
+        return [problem for part in self.parts.values() if part.needs_outline for problem in part.misfits(model)]
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -70,6 +70,13 @@ class StartMerge:
 
 
 @dataclass(frozen=True)
+class StartExamination:
+    """Let a part look at models on a worker thread and answer with Examined or ExaminationFailed."""
+
+    inquiry: int
+
+
+@dataclass(frozen=True)
 class SetAlarm:
     """Answer with AlarmRang at that time (seconds since the epoch)."""
 
@@ -92,4 +99,4 @@ class JobEnded:
     reason: str
 
 
-Effect = SendTask | WithdrawTask | Pulse | StartMerge | SetAlarm | DropModels | JobEnded
+Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartExamination | SetAlarm | DropModels | JobEnded

@@ -1,6 +1,7 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job import TargetSpec
+from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.evaluation import evaluate, metrics
 from hansa.controller.engine.job import Job
@@ -42,6 +43,8 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
         job.let_go(key)
     state.alarms = {}
     _give_up_merges(job)
+    inquiries.forget(job)
+    job.let_first_go()
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
@@ -52,6 +55,7 @@ def _give_up_merges(job: Job) -> None:
     job.state.plan = None
     job.state.queue = []
     job.state.preparing = {}
+    inquiries.give_up(job)
     job.state.appraisals = {}
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
+from hansa.controller.engine.outline import Outline
 
 
 class _Event(Value):
@@ -44,6 +45,7 @@ class ModelGiven(_Event):
 
     kind: Literal["given"] = "given"
     digest: str
+    outline: Outline | None = None  # if the rule needs it
 
 
 class UpdateArrived(_Event):
@@ -55,6 +57,7 @@ class UpdateArrived(_Event):
     facts: UpdateFacts
     digest: str
     tensors: int
+    outline: Outline | None = None  # of version 0, if the rule needs it
 
 
 class UpdateQuarantined(_Event):
@@ -114,6 +117,23 @@ class MergeFailed(_Event):
     reason: str
 
 
+class Examined(_Event):
+    """A part of the rule has looked at updates; what it keeps is durable in the store."""
+
+    kind: Literal["examined"] = "examined"
+    inquiry: int
+    facts: JsonValue = None
+    kept: Mapping[str, str] = {}  # digests of arrays by name; empty: nothing is kept under the name any more
+
+
+class ExaminationFailed(_Event):
+    """A part of the rule could not look at updates."""
+
+    kind: Literal["examination-failed"] = "examination-failed"
+    inquiry: int
+    reason: str
+
+
 class AlarmRang(_Event):
     """A moment that the engine asked to be told of has come."""
 
@@ -147,6 +167,8 @@ Event = Annotated[
     | Surveyed
     | Merged
     | MergeFailed
+    | Examined
+    | ExaminationFailed
     | AlarmRang
     | CancelAsked
     | EngineFailed,

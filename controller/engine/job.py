@@ -82,6 +82,9 @@ class Job:
             steps=self.state.steps,
             seed=self.spec.seed,
             now=now,
+            together=self.spec.sites.together,
+            common="barrier" in self.rule.pace.provides,
+            outline=self.state.outline,
         )
 
     # Sites.
@@ -164,16 +167,21 @@ class Job:
 
     # Models and versions.
 
-    def keep_update(self, key: ModelKey) -> None:
-        """Keep an update until a merge has taken it."""
+    def keep_update(self, key: ModelKey, base: ModelKey | None) -> None:
+        """Keep an update until a merge has taken it, and what it is laid over if it is partial."""
         self.models.add(key)
         self.models.hold(key)
         self.state.fresh.add(key)
+        if base is not None:
+            self.models.hold(base)
+            self.state.bases[key] = base
 
     def let_go(self, key: ModelKey) -> None:
         """A merge has taken an update, or none ever will."""
         self.state.fresh.discard(key)
         self.models.release(key)
+        if key in self.state.bases:
+            self.models.release(self.state.bases.pop(key))
 
     def enter_version(self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None) -> None:
         """Make a model the newest community model; `moments` are the digests of what its server update carries on."""
@@ -183,6 +191,9 @@ class Job:
         if self.state.current is not None:
             self.models.release(self.state.current)
         self.state.version, self.state.current = record.version, key
+        if not record.version and any(policy.may_restart for policy in self.rule.policies.values()):
+            self.state.first = key
+            self.models.hold(key)
         self.state.history.append(record)
         self.touch(record.version)
 
@@ -207,6 +218,12 @@ class Job:
         for key in state.footing:
             self.models.release(key)
         state.footing = footing
+
+    def let_first_go(self) -> None:
+        """Nobody will go back to version 0 any more."""
+        if self.state.first is not None:
+            self.models.release(self.state.first)
+            self.state.first = None
 
     def record(self, version: int) -> VersionRecord:
         """Return a version's record in order to change it."""

@@ -9,6 +9,7 @@ Its parts, each on top of those above it:
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     job         what a job is and remembers      evaluation  of community models
     survey      what sites tell of their data
+    inquiries   what parts of the rule find out about updates
     endings     how a job ends
     merges      from updates to the next model   appraisal   updates are evaluated before they are weighed
     rounds      what the pacer wants
@@ -29,7 +30,7 @@ from hansa.common.tasks import Receipt, Task
 from hansa.controller.engine import answers, appraisal, endings, evaluation, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartMerge
+from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartExamination, StartMerge
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
@@ -62,6 +63,15 @@ class Machine:
         return self._job.memories
 
     @property
+    def phase(self) -> str:
+        """What the rule calls the round that is under way."""
+        if self.state.phase != "training":
+            return ""
+        view = self._job.view(self.state.submitted)
+        told = (policy.phase(self.memories[point], (), view) for point, policy in self.rule.policies.items())
+        return next((phase for phase in told if phase), "")
+
+    @property
     def issued(self) -> Receipt | None:
         """The receipt of the event that was handled last."""
         return self._job.issued
@@ -87,6 +97,7 @@ class Machine:
         effects += [SendTask(task) for task in self.state.tasks.values()]
         if self.state.plan:
             effects.append(StartMerge(self.state.plan))
+        effects += [StartExamination(number) for number in sorted(self.state.inquiries)]
         return effects
 
     def snapshot(self) -> Snapshot:
@@ -149,8 +160,9 @@ class Machine:
             case ev.SiteUnfit():
                 return sites.unfit(job, event)
             case ev.ModelGiven():
-                sites.first_version(job, community_key(job.id, 0), event.digest, event.at)
-                return sites.gathered(job, event.at)
+                return sites.first_version(
+                    job, community_key(job.id, 0), event.digest, event.outline, event.at
+                ) or sites.gathered(job, event.at)
             case ev.UpdateArrived():
                 return answers.updated(job, event)
             case ev.UpdateQuarantined():
@@ -166,6 +178,10 @@ class Machine:
                 return answers.merged(job, event)
             case ev.MergeFailed():
                 return answers.merge_failed(job, event)
+            case ev.Examined():
+                return answers.examined(job, event)
+            case ev.ExaminationFailed():
+                return answers.examination_failed(job, event)
             case ev.AlarmRang():
                 return self._alarm(job, event)
             case ev.CancelAsked():

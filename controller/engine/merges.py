@@ -10,6 +10,7 @@ import numpy as np
 from hansa.common.ids import SiteName, community_key
 from hansa.common.tasks import Train
 from hansa.controller.engine import events as ev
+from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.parts import Contribution
@@ -19,7 +20,7 @@ from hansa.controller.engine.state import PendingMerge, VersionRecord
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
     """Take a merge into the queue, and start it if no other is under way."""
     job.state.queue.append(pending)
-    return start(job, now) if job.state.plan is None else []
+    return [] if job.state.merging else start(job, now)
 
 
 def forget_absent(job: Job, plan: MergePlan) -> None:
@@ -31,16 +32,46 @@ def forget_absent(job: Job, plan: MergePlan) -> None:
 
 
 def start(job: Job, now: float) -> list[Effect]:
-    """Start the first merge of the queue."""
-    assert job.state.current is not None
+    """Start the first merge of the queue: first parts of the rule may look at what is to be merged."""
     waited = job.state.queue[0]
-    pending = waited.model_copy(update={"contributions": tuple(_completed(job, c) for c in waited.contributions)})
-    added = _weighed(job, pending.contributions, now)
+    contributions = tuple(_completed(job, c) for c in waited.contributions)
+    job.state.queue[0] = waited.model_copy(update={"contributions": contributions})
+    effects: list[Effect] = []
+    for point, part in job.rule.parts.items():
+        question = part.question(job.memories[point], contributions, job.view(now)) if contributions else None
+        if question is not None:
+            effects.append(inquiries.ask(job, point, question, contributions))
+    return effects or weigh(job, now)
+
+
+def weigh(job: Job, now: float) -> list[Effect]:
+    """Weigh the first merge of the queue, once all that it has waited for is known, and have it computed."""
+    assert job.state.current is not None
+    pending = job.state.queue[0]
+    heard, job.state.heard = job.state.heard, {}
+    for point, part in job.rule.parts.items():
+        if point in heard:
+            facts, trouble = heard[point].facts, heard[point].trouble
+            part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
+    added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    current = job.state.current
+    if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
+        current, added = job.state.first, tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
-    job.state.queue[0] = pending.model_copy(update={"scores": dict(scores)})
+    told = {
+        point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
+        for point, part in job.rule.parts.items()
+    }
+    shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
+    phases = (
+        policy.phase(job.memories[at], pending.contributions, job.view(now)) for at, policy in job.rule.policies.items()
+    )
+    phase = next((phase for phase in phases if phase), "")
+    known = {"scores": dict(scores), "diagnostics": shown, "phase": phase, "note": note}
+    job.state.queue[0] = pending.model_copy(update=known)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
-        current=job.state.current,
+        current=current,
         added=added,
         removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
         kept=job.rule.merge.kept,
@@ -63,6 +94,26 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
     return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+
+
+def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
+    """Let nothing new count if the next model would be of fewer sites than the job promised them (`sites.together`).
+
+    Without rounds the pacer holds updates back until there are enough, and what counts once goes on counting.
+    """
+    least = job.spec.sites.together
+    if not added or least == 1:
+        return added, ""
+    sites = {member.site for member in added if member.weight > 0}
+    if job.rule.merge.remembers:
+        barrier = "barrier" in job.rule.pace.provides
+        sites |= {site for site, held in job.state.members.items() if not barrier or any(m.weight > 0 for m in held)}
+    count = job.rule.merge.taken(len(sites))
+    if count >= least:
+        return added, ""
+    few = "no site's update" if not count else "one site's update" if count == 1 else f"the updates of {count} sites"
+    why = f"{few} would count, and it takes {least} (sites.together); the model before is kept"
+    return tuple(replace(member, weight=0.0) for member in added), why
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:
@@ -125,8 +176,10 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         steps={c.site: c.facts.steps for c in pending.contributions},
         staleness={c.site: c.staleness for c in pending.contributions},
         scores=pending.scores,
+        diagnostics=pending.diagnostics,
+        phase=pending.phase,
         lost=pending.lost,
-        note=event.note,
+        note=pending.note or event.note,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )

@@ -1,13 +1,14 @@
 """Which models the store must keep, and which may go.
 
-A model is kept while there is a reason: a task starts from it, no merge has taken it yet, the newest community model is
-made of it or stands on it (the model before and the moments of a server update), or it is that model.
+A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
+merge has taken yet is laid over it, a part of the rule looks at it or keeps it, the newest community model is made of
+it or stands on it (the model before and the moments of a server update), or it is that model.
 """
 
 from collections import Counter
 
 from hansa.common.ids import ModelKey
-from hansa.common.tasks import Init, Survey, Task
+from hansa.common.tasks import Task
 from hansa.controller.engine.effects import DropModels, Effect
 from hansa.controller.engine.state import JobState
 
@@ -23,13 +24,22 @@ class Models:
             self.hold_base(task)
         for key in state.fresh:
             self.hold(key)
+        for key in state.bases.values():
+            self.hold(key)
+        for inquiry in state.inquiries.values():
+            for key in inquiry.models():
+                self.hold(key)
+        for kept in state.kept.values():
+            for each in kept.values():
+                self.hold(each.key)
         for members in state.members.values():
             for member in members:
                 self.hold(member.model)
         for key in state.footing:
             self.hold(key)
-        if state.current is not None:
-            self.hold(state.current)
+        for held in (state.current, state.first):
+            if held is not None:
+                self.hold(held)
 
     def add(self, key: ModelKey) -> None:
         """Take note of a model in the store; whoever needs it says so with `hold`."""
@@ -51,14 +61,14 @@ class Models:
                 self._idle.add(key)
 
     def hold_base(self, task: Task) -> None:
-        """Keep the model that a task starts from."""
-        if not isinstance(task.work, Init | Survey):
-            self.hold(task.work.model)
+        """Keep the model that a task starts from, and what it is laid over."""
+        for key in task.models:
+            self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        if not isinstance(task.work, Init | Survey):
-            self.release(task.work.model)
+        for key in task.models:
+            self.release(key)
 
     def drop_idle(self) -> list[Effect]:
         """Forget the models that nobody needs."""

@@ -5,20 +5,22 @@ saves it with the job and hands it to every call. Aggregators and server updates
 """
 
 import zlib
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
+from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
 from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
 from hansa.common.views import Score
+from hansa.controller.engine.outline import Outline
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
@@ -41,6 +43,11 @@ class Contribution(Value):
         """Whose update it is."""
         return self.task.site
 
+    @property
+    def base(self) -> ModelKey | None:
+        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
+        return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
+
 
 @dataclass(frozen=True)
 class View:
@@ -55,6 +62,9 @@ class View:
     steps: int  # committed so far
     seed: int
     now: float
+    together: int = 1  # sites whose updates make a community model, at least
+    common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
+    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
         """Return the random stream of a plugin for this round: a function of seed, name and round alone."""
@@ -99,6 +109,15 @@ class MergeNow:
 
 
 @dataclass(frozen=True)
+class Examine:
+    """Have the pacer's `examine` look at contributions now, without a merge; `on_examined` hears what it found."""
+
+    contributions: tuple[Contribution, ...]
+    label: str  # tells the pacer's examinations apart
+    question: JsonValue = None
+
+
+@dataclass(frozen=True)
 class Wake:
     """Call `on_alarm` in so many seconds."""
 
@@ -114,19 +133,98 @@ class Stop:
     failed: bool = False
 
 
-Action = Ask | NextRound | Withdraw | Prepare | MergeNow | Wake | Stop
+Action = Ask | NextRound | Withdraw | Prepare | MergeNow | Examine | Wake | Stop
 
 
 class Nothing(BaseModel):
     """The state of a plugin that remembers nothing."""
 
 
+class Evidence(ABC):
+    """The numbers of models, for an examination. All arrays are read only, in the dtype of their tensor.
+
+    The model behind a contribution is its update laid over the model that its site started from: `numbers` reads a
+    tensor from the update if the update carries it, else from that model.
+    """
+
+    spec: ModelSpec  # of the community model
+
+    @abstractmethod
+    def carried(self, contribution: Contribution) -> Sequence[str]:
+        """Return the tensors that an update carries: all, or those that its task asked for."""
+
+    @abstractmethod
+    def numbers(self, contribution: Contribution, tensor: str) -> np.ndarray:
+        """Return a tensor of the model behind a contribution, in its shape."""
+
+    @abstractmethod
+    def community(self, tensor: str) -> np.ndarray:
+        """Return a tensor of the newest community model, in its shape."""
+
+    @abstractmethod
+    def rows(self, contributions: Sequence[Contribution], tensor: str) -> Iterator[np.ndarray]:
+        """Yield a tensor of many models as float64, a row for each, cut into columns that fit into memory."""
+
+    @abstractmethod
+    def kept(self, name: str) -> np.ndarray | None:
+        """Return what an earlier examination by the same part kept under a name."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an examination found.
+
+    `facts` go through the journal: JSON without NaN, and small (a few thousand numbers). What is larger and must be
+    there in later examinations, such as statistics of every site's last update, is kept in the store: one array of
+    numbers by name, in the place of what was kept under the name before; None keeps nothing under it any more.
+    """
+
+    facts: JsonValue = None
+    keep: Mapping[str, np.ndarray | None] = field(default_factory=dict)
+
+
 class Part(Plugin):
-    """A plugin of the controller."""
+    """A plugin of the controller.
+
+    A part may have the models of a merge's contributions read before the merge is weighed:
+
+        question ──► examine (on a worker thread, pure) ──► journal ──► examined ──► Weigher.weigh
+
+    What was found is an event: after a crash it is not worked out again, and what follows from it is the same bit for
+    bit. An examination that was under way in the crash is begun anew.
+    """
+
+    examination_seconds: ClassVar[float] = 600.0  # to wait for what `examine` finds
+    needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
 
     def begin(self) -> BaseModel:
         """Return the state to start from."""
         return Nothing()
+
+    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+        """Return what to find out about contributions that are to be merged, for `examine`; None: nothing."""
+        return None
+
+    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
+        """Look at models. It sees nothing but its arguments and its own parameters, and may take its time."""
+        raise NotImplementedError(f"{self.kind} examines nothing")
+
+    def examined(
+        self, state: BaseModel, contributions: Sequence[Contribution], facts: JsonValue, trouble: str, view: View
+    ) -> None:
+        """Hear what `examine` found, before the contributions are weighed; `trouble` says why it found nothing.
+
+        Without findings the merge goes on, unless this raises.
+        """
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version.
+
+        A text under `warning` is shown in tables, too.
+        """
+        return {}
 
     def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
         """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
@@ -134,6 +232,10 @@ class Part(Plugin):
 
     def cautions(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
         """Return what an operator should know before the job starts, though it is allowed: where, and why."""
+        return []
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Return what in a job does not go together with its model; asked when version 0 is known."""
         return []
 
     def clash(self, other: Plugin, why: str) -> Problem:
@@ -209,6 +311,10 @@ class Pacer(Part):
     def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """The time of a Wake has come."""
 
+    def on_examined(self, state: BaseModel, label: str, facts: JsonValue, trouble: str, view: View) -> list[Action]:
+        """Hear what an `Examine` found; `trouble` says why it found nothing."""
+        return []
+
     @abstractmethod
     def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
         """The merge of these sites' contributions is done: go on or stop."""
@@ -223,6 +329,19 @@ class Policy(Part):
 
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
+
+    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+        """Return what the round under way, or the one that these contributions end, is called, if rounds differ."""
+        return ""
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether version 0 must stay in the store because `restarts` may want it."""
+        return False
+
+    def restarts(self, state: BaseModel) -> bool:
+        """Whether the merge that is being weighed is to give version 0 again, whatever its contributions."""
+        return False
 
     def listens(self, state: BaseModel) -> bool:
         """Whether sites that train are to hear of every merge how many optimizer steps are committed."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, endings
+from hansa.controller.engine import appraisal, endings, inquiries
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
+from hansa.controller.engine.parts import Action, Ask, Examine, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
 from hansa.controller.engine.state import PendingMerge
 
 GATHER = "gather"  # the alarm that ends the wait for sites
@@ -47,6 +47,8 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case MergeNow(contributions, lost):
                 pending = PendingMerge(contributions=contributions, lost=dict(lost))
                 effects += appraisal.merge_when_ready(job, pending, now)
+            case Examine(contributions, label, question):
+                effects.append(inquiries.ask(job, "pace", question, contributions, label))
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):

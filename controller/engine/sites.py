@@ -2,11 +2,13 @@
 
 from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName
+from hansa.common.job import located
 from hansa.common.tasks import Init
 from hansa.controller.engine import appraisal, endings, events, merges, survey
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
 from hansa.controller.engine.state import PendingMerge, VersionRecord
 
@@ -103,7 +105,7 @@ def mind_absence(job: Job, now: float) -> list[Effect]:
     """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
     if job.state.phase not in ("initialising", "training"):
         return []
-    if job.state.plan is not None or job.state.preparing or job.desk.somebody_works:
+    if job.state.merging or job.state.inquiries or job.state.preparing or job.desk.somebody_works:
         job.state.alarms.pop(GATHER, None)
     elif GATHER not in job.state.alarms:
         return [wait_for_sites(job, now)]
@@ -153,6 +155,9 @@ def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
     return ask_for_model(job, now)
 
 
-def first_version(job: Job, key: ModelKey, digest: str, at: float) -> None:
-    """Enter version 0."""
+def first_version(job: Job, key: ModelKey, digest: str, outline: Outline | None, at: float) -> list[Effect]:
+    """Enter version 0; a job whose rule cannot do with such a model ends."""
     job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)
+    job.state.outline = outline
+    wrong = job.rule.misfits(outline) if outline is not None else []
+    return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at) if wrong else []

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
@@ -25,12 +26,14 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}
     steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
+    diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
     bytes_up: int = 0
     bytes_down: int = 0
     reports: dict[SiteName, Evaluation] = {}  # until all are in; then only what they say together is kept
@@ -54,6 +57,9 @@ class PendingMerge(Value):
 
     contributions: tuple[Contribution, ...] = ()
     scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
+    note: str = ""  # why they do not count, if they are of too few sites
+    diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
+    phase: str = ""
     lost: dict[SiteName, str] = {}
     forgotten: SiteName | None = None
 
@@ -67,6 +73,38 @@ class Appraisal(BaseModel):
     reports: dict[SiteName, Evaluation] = {}
     unreported: dict[SiteName, str] = {}
     merge: TaskId | None = None  # the key, in `preparing`, of the merge that waits for it
+
+
+class Inquiry(Value):
+    """An examination of updates by a part of the rule that is under way."""
+
+    point: str
+    label: str = ""  # the pacer's own; empty: the first merge of the queue waits for it
+    question: JsonValue
+    contributions: tuple[Contribution, ...]
+    current: ModelKey
+    kept: dict[str, ModelKey]  # by the part before, by name
+
+    def models(self) -> list[ModelKey]:
+        """Return what it may read."""
+        read = [self.current, *self.kept.values()]
+        for c in self.contributions:
+            read += [c.model, c.base] if c.base else [c.model]
+        return read
+
+
+class Heard(Value):
+    """What came of an examination."""
+
+    facts: JsonValue = None
+    trouble: str = ""
+
+
+class Kept(Value):
+    """An array in the store that a part of the rule keeps."""
+
+    key: ModelKey
+    digest: str
 
 
 class JobState(BaseModel):
@@ -84,6 +122,8 @@ class JobState(BaseModel):
     evaluators: set[SiteName] = set()
     version: int = -1
     current: ModelKey | None = None
+    first: ModelKey | None = None  # version 0, as long as the rule may go back to it
+    outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
     task_count: int = 0
@@ -96,10 +136,15 @@ class JobState(BaseModel):
     preparing: dict[TaskId, PendingMerge] = {}  # merges that wait for appraisals, by their first update's task
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
+    inquiry_count: int = 0
+    inquiries: dict[int, Inquiry] = {}  # under way
+    heard: dict[str, Heard] = {}  # what the first merge of the queue has waited for, by point
+    kept: dict[str, dict[str, Kept]] = {}  # what parts keep from their examinations, by point and name
     members: dict[SiteName, list[Member]] = {}  # what the newest version is made of
     footing: dict[ModelKey, str] = {}  # what else it was made from or goes on from (server updates), with digests
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
+    bases: dict[ModelKey, ModelKey] = {}  # of those that are partial: the models that they are laid over
     init_tried: set[SiteName] = set()
     profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
     surveyed: bool = False
@@ -109,3 +154,8 @@ class JobState(BaseModel):
     reported: int | None = None  # the newest version that some evaluator has measured
     evaluated: int | None = None  # the newest that all who were asked have measured, or have failed to
     history: list[VersionRecord] = []  # by version, from 0 on
+
+    @property
+    def merging(self) -> bool:
+        """Whether the first merge of the queue is under way: it is computed, or what it is made of is examined."""
+        return self.plan is not None or any(not inquiry.label for inquiry in self.inquiries.values())

@@ -5,10 +5,11 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import dvw, evaluation, fedasync, fedavg, fedopt, fedprox, robust
+from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, fedopt, fedprox, robust
 
 __all__ = [
     "asynchronous",
+    "divide",
     "dvw",
     "evaluation",
     "fedasync",

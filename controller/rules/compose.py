@@ -10,7 +10,7 @@ from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy
 from hansa.controller.rules.adaptive import Until
 
-POLICIES = ("local",)  # points whose plugins shape training tasks
+POLICIES = ("local", "layers")  # points whose plugins shape training tasks
 
 
 def compose(spec: JobSpec) -> Composition:

@@ -80,8 +80,9 @@ class Incremental(Remembering):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights that would have to be found anew for every site with every update."""
         if rule.weigh.joint:
-            return [self.clash(rule.weigh, "its weights are for all updates together, not for one; use merge latest")]
-        return []
+            why = "its weights are for all updates together, not for one; use merge latest"
+            return [self.clash(rule.weigh, why), *super().objections(spec, rule)]
+        return super().objections(spec, rule)
 
 
 @register("merge", "latest")

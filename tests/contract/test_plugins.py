@@ -16,12 +16,13 @@ from hansa.common.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFac
 from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, MergeInfo, Selecting, ServerUpdate, TooFew
 from hansa.controller.engine.parts import Contribution, EvalPlan, Pacer, Part, Policy, Sampler, View, Weigher
 from hansa.controller.rules.compose import compose
-from tests.unit import appraised  # noqa: F401 - plugins of tests keep the contract, too
+from tests.unit import appraised, examined  # noqa: F401 - plugins of tests keep the contract, too
 
 CLASSES: dict[str, type[Part]] = {
     "pace": Pacer,
     "sample": Sampler,
     "local": Policy,
+    "layers": Policy,
     "weigh": Weigher,
     "merge": Aggregator,
     "server": ServerUpdate,
@@ -148,7 +149,7 @@ def test_a_weigher_gives_one_finite_weight_for_each_contribution_whatever_their_
         assert request.seconds > 0
 
 
-@pytest.mark.parametrize("policy", every("local"))
+@pytest.mark.parametrize("policy", [*every("local"), *every("layers")])
 def test_a_policy_leaves_a_task_that_can_be_done(policy: Policy) -> None:
     before = work()
     shaped = policy.shape(policy.begin(), SITES[0], before, view())

@@ -16,10 +16,11 @@ from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.effects import Effect, MergePlan
 from hansa.controller.engine.job import Job
-from tests.unit import appraised
+from tests.unit import appraised, examined
 from tests.unit.play import Play, Role, dropped, endings, plans, sent, withdrawn
 
-assert appraised  # importing it registers its plugins
+assert appraised  # importing them registers their plugins
+assert examined
 
 FINAL = ("completed", "failed", "cancelled")
 SITES = ("a", "b", "c", "d")
@@ -34,6 +35,8 @@ STEPS = {  # how often each thing happens
     "tell": 4,
     "merge": 6,
     "merge out of turn": 1,
+    "examine": 6,
+    "examine out of turn": 1,
     "ring": 1,
     "ring out of turn": 1,
     "wait": 2,
@@ -47,11 +50,15 @@ JOBS = st.fixed_dictionaries(
     {
         "pace": st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
-            optional={"deadline": st.just(30.0)},
+            optional={"deadline": st.just(30.0), "kind": st.sampled_from(["sync", "curious"])},
         ),
-        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
+            lambda sites: {"wait": 20.0, **sites}
+        ),
         "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "weigh": st.sampled_from(
+            [{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
+        ),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -70,11 +77,20 @@ ASYNC_JOBS = st.fixed_dictionaries(
             ]
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
-        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+    }
+)
+ASYNC_TOGETHER = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(2, 12)}),
+        "merge": st.sampled_from([{"kind": "incremental"}, {"kind": "latest"}]),
+        "sites": st.just({"min": 2, "together": 2, "wait": 20.0}),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
     }
 )
 ORDERS = st.lists(
@@ -137,6 +153,10 @@ class AnyOrder:
                 assert (task.round, task.work.version) == (state.round, state.version)
             assert task.id in self.answered
             assert part.model not in self.gone
+        rounds = "rule" not in self.job
+        company = {m.site for m in self.play.machine.members(plan) if m.weight > 0 or not rounds}
+        anything = any(part.weight > 0 for part in plan.added)
+        assert len(company) >= self.play.spec.sites.together or not anything, "a model of too few sites"
 
     # What may happen.
 
@@ -169,6 +189,11 @@ class AnyOrder:
                 self.happen(lambda: play.merged(version))
             case "merge out of turn" if pick % 7 != self.merging:
                 self.happen(lambda: play.merged(pick % 7))
+            case "examine" if state.inquiries:
+                numbers = sorted(state.inquiries)
+                self._examine(numbers[pick % len(numbers)], pick)
+            case "examine out of turn":
+                self._examine(pick % 5, pick)
             case "ring" if state.alarms:
                 alarms = sorted(state.alarms)
                 self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
@@ -184,6 +209,15 @@ class AnyOrder:
                 self.restart()
             case "seldom":
                 self._seldom(pick)
+
+    def _examine(self, number: int, pick: int) -> None:
+        """Let a part find something, keep something, or fail."""
+        play = self.play
+        facts = {site: float(pick % 3) for site in SITES}
+        kept = dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
+        found = ev.Examined(at=play.now, inquiry=number, facts=facts, kept=kept)
+        failed = ev.ExaminationFailed(at=play.now, inquiry=number, reason="no memory")
+        self.happen(lambda: play.do(failed if pick % 5 == 0 else found))
 
     def _seldom(self, pick: int) -> None:
         play, version = self.play, self.merging
@@ -242,6 +276,8 @@ class AnyOrder:
             assert not state.tasks
             assert not state.alarms
             assert state.plan is None
+            assert not state.inquiries
+            assert not state.kept
             assert self.play.machine.resume() == []
 
     def _history_is_whole(self) -> None:
@@ -260,6 +296,8 @@ class AnyOrder:
         needed |= {state.current} if state.current else set()
         if not self.play.machine.ended:
             needed |= state.fresh
+        needed |= {key for inquiry in state.inquiries.values() for key in inquiry.models()}
+        needed |= {kept.key for held in state.kept.values() for kept in held.values()}
         assert needed <= state.models
         assert not state.models & self.gone
 
@@ -271,7 +309,7 @@ class AnyOrder:
         if "rule" in self.job:
             return  # there are no rounds
         assert all(task.round == state.round for task in work)
-        if state.plan:
+        if state.merging:
             assert not work
 
     def _indices_follow_from_the_state(self) -> None:
@@ -297,7 +335,7 @@ class AnyOrder:
     def check_something_can_happen(self) -> None:
         """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""
         state = self.play.machine.state
-        if self.play.machine.ended or state.plan:
+        if self.play.machine.ended or state.merging:
             return
         at_work = any(
             task.site in (state.evaluators if isinstance(task.work, Evaluate) else state.learners)
@@ -321,7 +359,7 @@ def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
 def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
@@ -336,7 +374,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
 def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:

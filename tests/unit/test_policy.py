@@ -17,7 +17,7 @@ def task(epochs: int = 4, steps: int = 0, app: str = "app.py:app", **terms: Any)
     work = Train(
         model=ModelKey("j/v0"), version=0, epochs=epochs, steps=steps, batch_size=10, optimizer=OptimizerSpec()
     )
-    said = Terms(**{"operator": "alice", "sites": 3} | terms)
+    said = Terms(**{"operator": "alice", "sites": 4, "together": 3} | terms)
     return Task(
         id=TaskId("j-1"),
         job=JobId("j"),
@@ -40,7 +40,8 @@ def task(epochs: int = 4, steps: int = 0, app: str = "app.py:app", **terms: Any)
         (Policy(operators=("bob",)), task(operator=""), "operator unknown"),
         (Policy(max_epochs=3), task(), "4 epochs"),
         (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
-        (Policy(min_sites=4), task(), "at least 4"),
+        (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
+        (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
         (Policy(), task(redistributes=True), "own model to other sites"),
     ],
 )

@@ -1,0 +1,31 @@
+"""What plugins may know of a job's model without its numbers: tensors, layers, and what its builder said of it."""
+
+from collections.abc import Sequence
+
+from hansa.common.model import ModelSpec, Role
+from hansa.common.tasks import Anatomy, Value
+
+
+class TensorOutline(Value):
+    """One tensor."""
+
+    name: str
+    layer: int
+    role: Role
+    shape: tuple[int, ...]
+
+
+class Outline(Value):
+    """A model without its numbers; the event that brings version 0 carries it, if a part of the rule needs it."""
+
+    layers: tuple[str, ...]
+    tensors: tuple[TensorOutline, ...]
+    anatomy: Anatomy | None = None  # none: the model came with the submission, and nobody built it
+
+
+def outline_of(spec: ModelSpec, anatomy: Anatomy | None = None) -> Outline:
+    """Describe a model."""
+    tensors: Sequence[TensorOutline] = [
+        TensorOutline(name=info.name, layer=info.layer, role=info.role, shape=info.shape) for info in spec.tensors
+    ]
+    return Outline(layers=spec.layers, tensors=tuple(tensors), anatomy=anatomy)

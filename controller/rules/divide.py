@@ -1,0 +1,326 @@
+"""Divide-and-Conquer (Chandran et al., 2021): first layers and last layers are trained in turn, and travel alone.
+
+Rounds 0 … R−1 are the pre-pass: the whole model is trained, and in the end the divergences of the sites' layers say
+where to divide. After it, feature rounds train the layers before the split and fine-tuning rounds those behind it, the
+others frozen. Only what was trained goes up, only what was merged goes down.
+
+Where the paper leaves something open we chose: K > 2 sites are compared by pairs; pre-pass rounds count in the decay of
+the learning rate; the split follows from a rule (`divergence.choose_split`), not from looking at a plot. The paper's
+formula EQ3 divides a cosine distance, which has no unit, by a norm, so that large layers look less divergent than small
+ones. It is the default so that results can be compared with the paper's. All three metrics are in the history, with a
+warning if they would divide differently.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field, JsonValue
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
+from hansa.common.model import Role
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.common.tasks import Train
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.outline import Outline
+from hansa.controller.engine.parts import Contribution, Evidence, Findings, Policy, View
+from hansa.controller.rules.divergence import METRICS, Choice, Metric, choose_split, divergences, draw_pairs
+from hansa.controller.rules.fedavg import FEDAVG
+
+PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
+Phase = Literal["prepass", "feature", "fine-tuning"]
+
+
+@register("layers", "all")
+class All(Policy):
+    """Every round trains the whole model."""
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Leave the task as it is."""
+        return work
+
+
+class Division(BaseModel):
+    """Where a job stands."""
+
+    round: int = 0  # communication rounds so far, those that had to be repeated not counted
+    cycles: dict[SiteName, int] = {}  # merged updates of each site, where there are no common rounds
+    split: int | None = None  # layers before the split
+    report: dict[str, JsonValue] = {}  # of the last examination
+    repeats: int = 0  # of the last pre-pass round, in a row
+
+
+@register("layers", "divide")
+class Divide(Policy):
+    """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
+
+    needs_outline: ClassVar[bool] = True
+    prepass: int = Field(5, ge=0, strict=True, description="rounds on the whole model before the first feature round")
+    split: int | None = Field(
+        None, ge=1, strict=True, description="divide after this layer, counted from 1; none: the pre-pass finds out"
+    )
+    metric: Metric = Field("eq3", description="divergence of a layer that says where to divide; eq3 is the paper's")
+    min_ratio: float = Field(
+        2.0, gt=1, description="how many times as divergent the last layers must be; otherwise only the last is apart"
+    )
+    feature_epochs: int | None = Field(
+        None, ge=1, le=100_000, strict=True, description="epochs of feature and pre-pass rounds; none: train.epochs"
+    )
+    fine_epochs: int | None = Field(
+        None, ge=1, le=100_000, strict=True, description="epochs of fine-tuning rounds; none: a fifth, at least 1"
+    )
+    decay: float = Field(0.9, gt=0, le=1, description="the learning rate is train.optimizer.lr · decay^round")
+    fine_lr: float = Field(0.5, gt=0, description="φ, the share of the learning rate in fine-tuning rounds")
+    restart: bool = Field(False, description="begin again from version 0 after the pre-pass")
+    blocks: bool = Field(False, description="divide only between blocks: modules of the app with several layers")
+    order: tuple[str, ...] = Field((), description="the layers in forward order; none: as the model registers them")
+
+    def begin(self) -> Division:
+        """Nothing is known."""
+        return Division()
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse what has no common rounds to compare sites in, and what says itself how long sites train."""
+        found: list[Problem] = []
+        alone = spec.sites.names is not None and len(set(spec.sites.names)) == 1
+        common = "barrier" in rule.pace.provides
+        if not common and self.prepass:
+            why = "a pre-pass compares updates of one round; give layers.split and set layers.prepass to 0"
+            found.append(self.clash(rule.pace, why))
+        if self.split is None and (not self.prepass or alone) and (common or not self.prepass):
+            why = "one site alone has no divergence" if alone else "without a pre-pass nothing tells where to divide"
+            found.append((("layers", "split"), f"{why}: give the layer after which to divide"))
+        if rule.pace.kind == "semisync":
+            found.append(self.clash(rule.pace, "it says itself how many steps sites make in each phase"))
+        if "until" in rule.policies:
+            why = "layers: divide says how many epochs each phase has; until cannot say it, too"
+            found.append((("train", "until"), why))
+        if self.restart and (not rule.server.plain or rule.merge.remembers):
+            what = rule.merge if rule.merge.remembers else rule.server
+            found.append(self.clash(what, "restart would leave what it carries on from the pre-pass"))
+        return found
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Refuse models that cannot be divided, or not where the job says."""
+        count, at = len(model.layers), ("layers", "split")
+        if not count:
+            why = "nothing is known of the model's layers; let a site build version 0 instead of giving a file"
+            return [(("layers",), why)]
+        if count < 2:
+            return [(("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")]
+        if self.order and sorted(self.order) != sorted(model.layers):
+            odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
+            return [(("layers", "order"), f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}")]
+        if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
+            return [(("layers", "blocks"), "nothing is known of the model's blocks; let a site build version 0")]
+        legal = self._legal(model)
+        if not legal:
+            return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
+        if self.split is None:
+            return []
+        if self.split >= count:
+            return [
+                (at, f"{self.split} is out of range: the model has {count} layers, so 1 to {count - 1} are possible")
+            ]
+        if self.split not in legal:
+            near = ", ".join(map(str, legal))
+            return [
+                (at, f"layer {self.split} ({self._order(model)[self.split - 1]}) is inside a block; between: {near}")
+            ]
+        return [(at, wrong) for wrong in self._faults(model, self.split)]
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Name the tensors of the phase, with its epochs and learning rate."""
+        assert isinstance(state, Division)
+        if view.outline is None:
+            return work
+        number = self._number(state, site, view)
+        phase = self.phase_of(number)
+        whole = self.feature_epochs or work.epochs
+        epochs = (self.fine_epochs or max(1, whole // 5)) if phase == "fine-tuning" else whole
+        lr = work.optimizer.lr * self.decay**number * (self.fine_lr if phase == "fine-tuning" else 1.0)
+        tensors: tuple[str, ...] = ()
+        if phase != "prepass":
+            split = self.split if self.split is not None else state.split
+            assert split is not None, "the pre-pass ends with a split"
+            tensors = self.group(view.outline, split, phase)
+        optimizer = work.optimizer.model_copy(update={"lr": lr})
+        return work.model_copy(update={"tensors": tensors, "epochs": epochs, "optimizer": optimizer})
+
+    def phase_of(self, number: int) -> Phase:
+        """Return the phase of a round, counted from 0, or of a site's cycle."""
+        if number < self.prepass:
+            return "prepass"
+        return "fine-tuning" if (number - self.prepass) % 2 else "feature"
+
+    def group(self, model: Outline, split: int, phase: Phase) -> tuple[str, ...]:
+        """Return the tensors of a group: those of the layers before the split, or behind it."""
+        rank = {model.layers.index(name): i for i, name in enumerate(self._order(model))}
+        first = phase == "feature"
+        return tuple(t.name for t in model.tensors if (rank.get(t.layer, 0) < split) is first)
+
+    # The pre-pass.
+
+    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+        """Compare the layers' matrices of all sites in pre-pass rounds; biases and norms do not count."""
+        assert isinstance(state, Division)
+        if state.round >= self.prepass or len(contributions) < 2 or view.outline is None:
+            return None
+        model = view.outline
+        pairs: list[JsonValue] = [[i, j] for i, j in draw_pairs(len(contributions), view.rng("layers"))]
+        return {"layers": [_matrices(model, model.layers.index(name)) for name in self._order(model)], "pairs": pairs}
+
+    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
+        """Return the divergence of every layer by every metric."""
+        asked: Any = question
+        pairs = [(int(i), int(j)) for i, j in asked["pairs"]]
+        found: dict[str, list[float | None]] = {metric: [] for metric in METRICS}
+        for tensors in asked["layers"]:
+            pieces = (rows for tensor in tensors for rows in models.rows(contributions, tensor))
+            for metric, value in divergences(pieces, pairs, len(contributions)).items():
+                found[metric].append(value)
+        facts: dict[str, Any] = {"divergences": found, "sites": len(contributions), "pairs": len(pairs)}
+        return Findings(facts)
+
+    def examined(
+        self, state: BaseModel, contributions: Sequence[Contribution], facts: JsonValue, trouble: str, view: View
+    ) -> None:
+        """Take the divergences; after the last pre-pass round they say where to divide."""
+        assert isinstance(state, Division)
+        assert view.outline is not None
+        state.report = {"trouble": trouble} if trouble else {}
+        if isinstance(facts, dict):
+            state.report = facts | self._choices(facts, view.outline)
+        if state.round == self.prepass - 1 and not trouble and self.split is None:
+            chosen = self._choice(state.report["divergences"], self.metric, view.outline)
+            for fault in self._faults(view.outline, chosen.split):
+                raise ValueError(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
+            state.split = chosen.split
+
+    def _choices(self, facts: Mapping[str, JsonValue], model: Outline) -> dict[str, JsonValue]:
+        """Return where every metric would divide, with a warning if they differ or nothing is clear."""
+        choices = {metric: self._choice(facts["divergences"], metric, model) for metric in METRICS}
+        mine = choices[self.metric]
+        told: dict[str, JsonValue] = {
+            "splits": {metric: choice.split for metric, choice in choices.items()},
+            "clear": {metric: choice.clear for metric, choice in choices.items()},
+        }
+        if self.split is not None:
+            return told
+        said = []
+        if not mine.clear:
+            said.append(f"no clear split by {self.metric}: only the layers behind layer {mine.split} are apart")
+        if len({choice.split for choice in choices.values()}) > 1:
+            splits = ", ".join(f"{metric} after layer {choice.split}" for metric, choice in choices.items())
+            said.append(f"the metrics would divide differently: {splits}")
+        return told | ({"warning": "; ".join(said)} if said else {})
+
+    def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
+        return choose_split(found[metric], self.min_ratio, self._legal(model))
+
+    def restarts(self, state: BaseModel) -> bool:
+        """Go back to version 0 when the split is known."""
+        assert isinstance(state, Division)
+        known = self.split is not None or state.split is not None
+        return self.restart and known and state.round == self.prepass - 1
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether version 0 is needed again."""
+        return self.restart and self.prepass > 0
+
+    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+        """Go on to the next round, unless the last pre-pass round could not tell where to divide."""
+        assert isinstance(state, Division)
+        if not view.common:
+            for c in contributions:
+                state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
+            return
+        state.report = {}
+        if self._repeats(state):
+            state.repeats += 1
+            if state.repeats >= PATIENCE:
+                raise ValueError(
+                    f"{PATIENCE} pre-pass rounds could not tell where to divide: it takes updates of two sites or more;"
+                    " give layers.split"
+                )
+            return
+        state.round, state.repeats = state.round + 1, 0
+
+    def _repeats(self, state: Division) -> bool:
+        return state.round == self.prepass - 1 and self.split is None and state.split is None
+
+    # What operators see.
+
+    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+        """Return the phase of the round, or of the site whose update is merged."""
+        assert isinstance(state, Division)
+        if not view.common and not contributions:
+            return ""  # sites are in phases of their own
+        return self.phase_of(self._number(state, contributions[0].site if contributions else None, view))
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Return the phase with its settings, the divergences, and what to be warned of."""
+        assert isinstance(state, Division)
+        number = self._number(state, contributions[0].site if contributions else None, view)
+        split = self.split if self.split is not None else state.split
+        told: dict[str, JsonValue] = {"phase": self.phase_of(number), "round": number, "split": split, **state.report}
+        if contributions and isinstance(contributions[0].task.work, Train):
+            work = contributions[0].task.work
+            told |= {"epochs": work.epochs, "lr": work.optimizer.lr}
+        warned = [str(told["warning"])] if "warning" in told else []
+        if not number and not state.repeats and view.outline is not None:
+            told["layers"] = list(self._order(view.outline))
+            remarks = view.outline.anatomy.remarks if view.outline.anatomy and not self.order else ()
+            warned += remarks
+        if view.common and self._repeats(state):
+            trouble = state.report.get("trouble")
+            why = f"the layers could not be compared ({trouble})" if trouble else "fewer than two sites took part"
+            warned.append(f"the pre-pass round is repeated: {why}")
+        return told | ({"warning": "; ".join(warned)} if warned else {})
+
+    # The model.
+
+    def _number(self, state: Division, site: SiteName | None, view: View) -> int:
+        """Return the number of the round, or of the cycle that a site is in."""
+        return state.round if view.common or site is None else state.cycles.get(site, 0)
+
+    def _order(self, model: Outline) -> tuple[str, ...]:
+        return self.order or model.layers
+
+    def _legal(self, model: Outline) -> list[int]:
+        """Return after which layers the model may be divided."""
+        order = self._order(model)
+        if not self.blocks or model.anatomy is None:
+            return list(range(1, len(order)))
+        block = [model.anatomy.blocks[model.layers.index(name)] for name in order]
+        return [split for split in range(1, len(order)) if not set(block[:split]) & set(block[split:])]
+
+    def _faults(self, model: Outline, split: int) -> list[str]:
+        """Say what is wrong with a split."""
+        groups = [set(self.group(model, split, "feature")), set(self.group(model, split, "fine-tuning"))]
+        ties = model.anatomy.ties if model.anatomy else ()
+        found = [
+            f"tied parameter crosses the split: {' and '.join(tie)} are one; divide elsewhere"
+            for tie in ties
+            if all(group.intersection(tie) for group in groups)
+        ]
+        trained = {tensor.name for tensor in model.tensors if tensor.role is Role.PARAM}
+        return found + ["a group has nothing to train" for group in groups if not group & trained]
+
+
+def _matrices(model: Outline, layer: int) -> list[JsonValue]:
+    """Return the weight matrices of a layer: an LSTM has several."""
+    return [t.name for t in model.tensors if t.layer == layer and t.role is Role.PARAM and len(t.shape) >= 2]
+
+
+DIVIDE = add_rule(
+    Rule(
+        name="divide",
+        summary="first and last layers are trained in turn and travel alone: half of FedAvg's traffic",
+        paper="Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021",
+        parts=FEDAVG.parts | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}},
+    )
+)
