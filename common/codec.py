@@ -64,6 +64,7 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
+    wire.local_statistics = task.local_statistics
     if task.standard is not None:
         wire.standard.MergeFrom(_standard_to_wire(task.standard))
     match task.work:
@@ -140,6 +141,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
+        local_statistics=wire.local_statistics,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 

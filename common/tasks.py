@@ -174,6 +174,7 @@ class Task(Value):
     validation: ValidationSpec
     standard: Standard | None = None
     work: Work
+    local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
     terms: Terms = Terms()  # added when the task is sent
 
     @property

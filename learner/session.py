@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, assert_never
@@ -40,9 +41,11 @@ from hansa.common.tasks import (
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
+from hansa.common.torch_statistics import Statistics, put_statistics, statistics_of
 from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
-from hansa.learner.optimizers import OptimizerMemory, make_optimizer
+from hansa.learner.memory import Memory
+from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
@@ -85,7 +88,7 @@ class Learner(SiteDaemon):
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
-        self._memories: dict[JobId, OptimizerMemory] = {}
+        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -178,16 +181,14 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            with Scope(network, work.tensors) as scope:
+            trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
+            with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
                 enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                memory, optimizer = self._optimizer(task, work, network)
                 seed, awaken = task_seed(task), scope.awaken
                 done = train(
                     app, network, training.tensors, work, seed, progress, drag, pull, enough, awaken, optimizer
                 )
             drag.rest()
-            if memory is not None:
-                memory.end(optimizer, network)
             facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
             facts["seconds"] = time.monotonic() - started
             networks.payload_of(network, spec, payload)
@@ -195,16 +196,24 @@ class Learner(SiteDaemon):
             facts["evaluation"] = self._measure(app, task, validation, whole)
         return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
 
-    def _optimizer(self, task: Task, work: Train, network: Any) -> tuple[OptimizerMemory | None, Any]:
-        """Return the task's optimizer and, if the job wants it to go on from task to task, where it is remembered."""
+    @contextmanager
+    def _remembering(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
+        """Lend an optimizer for a task; it and the site's own statistics go on from the task before, if they are to."""
         optimizer = make_optimizer(work.optimizer, network)
-        if not work.keep_optimizer:
-            return None, optimizer
         if task.job not in self._memories:
             make_room(self._memories)
-            self._memories[task.job] = OptimizerMemory()
-        self._memories[task.job].begin(task, optimizer, network)
-        return self._memories[task.job], optimizer
+            self._memories[task.job] = Memory(({}, {}), ({}, {}))
+        memory = self._memories[task.job]
+        states, statistics = memory.recall(task.id)
+        if work.keep_optimizer:
+            take_up(states, task, optimizer, network)
+        if task.local_statistics:
+            put_statistics(network, statistics)
+        yield optimizer
+        memory.after = (
+            states_after(states, optimizer, network) if work.keep_optimizer else {},
+            statistics_of(network) if task.local_statistics else {},
+        )
 
     def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
         """Return who says when an update is due, if that is not for the number of epochs or steps alone."""

@@ -298,6 +298,7 @@ class Task(google.protobuf.message.Message):
     SURVEY_FIELD_NUMBER: builtins.int
     STANDARD_FIELD_NUMBER: builtins.int
     TERMS_FIELD_NUMBER: builtins.int
+    LOCAL_STATISTICS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     site: builtins.str
@@ -305,6 +306,8 @@ class Task(google.protobuf.message.Message):
     app: builtins.str
     seed: builtins.int
     """of the job; everything random at a site derives from it and the task"""
+    local_statistics: builtins.bool
+    """batch-norm statistics are each site's own: none travel"""
     @property
     def validation(self) -> global___ValidationSpec: ...
     @property
@@ -337,9 +340,10 @@ class Task(google.protobuf.message.Message):
         survey: global___SurveyWork | None = ...,
         standard: global___Standard | None = ...,
         terms: global___Terms | None = ...,
+        local_statistics: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "round", b"round", "seed", b"seed", "site", b"site", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "round", b"round", "seed", b"seed", "site", b"site", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey"] | None: ...
 
 global___Task = Task

@@ -136,6 +136,7 @@ class Job:
             validation=self.spec.validation,
             standard=self._standard() if isinstance(work, Train | Evaluate) else None,
             work=work,
+            local_statistics=self.rule.local_statistics,
         )
         if judged is not None:
             self.state.judging[task.id] = judged

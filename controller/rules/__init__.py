@@ -5,7 +5,7 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins import discover
 from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, fedopt, fedprox, robust
+from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, fedopt, fedprox, parameters, robust
 
 __all__ = [
     "asynchronous",
@@ -16,6 +16,7 @@ __all__ = [
     "fedavg",
     "fedopt",
     "fedprox",
+    "parameters",
     "robust",
     "semisync",
     "sync",

@@ -206,3 +206,31 @@ def test_an_optimizer_that_is_kept_goes_on_from_round_to_round(tmp_path: Path) -
         train(app, module, data, work, task_seed(task), lambda *_: None, lambda: False, optimizer=kept)
     for name, value in load_file(out / "model.safetensors").items():
         torch.testing.assert_close(value, module.state_dict()[name])
+
+
+NORMAL = """
+from torch import nn
+from hansa import App
+
+app = App(model=lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10)),
+    classes=10)
+"""
+
+
+def test_batch_norm_statistics_can_stay_at_the_sites(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(NORMAL)
+    changes = (f"app={tmp_path / 'app.py'}:app", "pace.rounds=3", "rule=sync-dvw", "data.examples=400")
+    words = [word for change in (*changes, "data.partition={kind: iid}") for word in ("--set", change)]
+    found = {}
+    for kind in ("all", "parameters"):
+        out = tmp_path / kind
+        more = ("--sites", "2", "--out", str(out), "--json", "--set", f"layers.kind={kind}")
+        done = hansa("run", DIGITS, *words, *more, cwd=ROOT, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found[kind] = json.loads(done.stdout), load_file(out / "model.safetensors")
+    (_, shared), (result, own) = found["all"], found["parameters"]
+    assert shared["1.running_mean"].abs().max() > 0
+    assert own["1.running_mean"].abs().max() == 0, "nobody told, so they are those of version 0"
+    assert int(own["1.num_batches_tracked"]) == 0
+    assert result["metrics"]["accuracy"] > 0.6, "evaluators find statistics of their own"
+    assert result["bytes_up"] < found["all"][0]["bytes_up"]

@@ -11,7 +11,8 @@ from hansa.common.errors import InvalidApp
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
 from hansa.common.torch_data import Tensors
-from hansa.learner.optimizers import OptimizerMemory, make_optimizer
+from hansa.learner.memory import Memory
+from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import train
 from tests.unit.play import Play
@@ -51,13 +52,21 @@ def fit(module: nn.Module, asked: Task, optimizer: torch.optim.Optimizer) -> Non
     train(app, module, data, asked.work, asked.round, lambda *_: None, lambda: False, optimizer=optimizer)
 
 
+class OptimizerMemory(Memory[States]):
+    """Starts from nothing."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+
+
 def remembered(memory: OptimizerMemory, module: nn.Module, asked: Task) -> None:
     """Do a task as a learner does."""
     assert isinstance(asked.work, Train)
     optimizer = make_optimizer(asked.work.optimizer, module)
-    memory.begin(asked, optimizer, module)
+    states = memory.recall(asked.id)
+    take_up(states, asked, optimizer, module)
     fit(module, asked, optimizer)
-    memory.end(optimizer, module)
+    memory.after = states_after(states, optimizer, module)
 
 
 def values(module: nn.Module) -> list[torch.Tensor]:
