@@ -212,8 +212,8 @@ NORMAL = """
 from torch import nn
 from hansa import App
 
-app = App(model=lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10)),
-    classes=10)
+build = lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10))
+app = App(model=build, classes=10)
 """
 
 
