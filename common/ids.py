@@ -58,16 +58,6 @@ def hop_key(job: JobId, version: int, hop: int) -> ModelKey:
     return ModelKey(f"{job}/v{version}.h{hop}")
 
 
-def overlaid_key(base: ModelKey, update: ModelKey) -> ModelKey:
-    """Return the key of a model that is kept as two: all of `base`, but the tensors that a partial update carries."""
-    return ModelKey(f"{base}+{update}")
-
-
-def stored_keys(key: ModelKey) -> list[ModelKey]:
-    """Return the keys under which the store keeps what makes up a model: the model's own, unless it is overlaid."""
-    return [ModelKey(part) for part in key.split("+")]
-
-
 def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
     """Return the key of an array that a part of the rule keeps from an examination of updates."""
     return ModelKey(f"{job}/x{inquiry}.{place}")

@@ -22,7 +22,7 @@ class Value(BaseModel):
 
 
 class OptimizerSpec(Value):
-    """The local optimizer; its state is made anew for each task."""
+    """The local optimizer; its state is made anew for each task, unless `train.keep_optimizer` is set."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
@@ -138,6 +138,7 @@ class Train(Value):
 
     kind: Literal["train"] = "train"
     model: ModelKey
+    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     committed: int = 0  # optimizer steps in the model when the task was given
     tensors: tuple[str, ...] = ()
@@ -149,6 +150,7 @@ class Train(Value):
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
+    keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
 
 
 class Probe(Value):
@@ -165,6 +167,7 @@ class Evaluate(Value):
 
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
+    base: ModelKey | None = None  # the model is partial and is laid over this one
     version: int
     validation: bool = False  # on the validation part, even if the evaluator is there for test data
 
@@ -196,7 +199,17 @@ class Task(Value):
     hop: int = 0  # which hop of the round, from 1 on, where models travel from site to site
     slot: int = 0  # which of the travelling models, from 1 on
     turn: int = 0  # hops of the whole job up to this one: what learning-rate schedules count
+    local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
     terms: Terms = Terms()  # added when the task is sent
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """What the site needs for it: a model, and the one that it is laid over if it is partial."""
+        if isinstance(self.work, Survey | Init):
+            return ()
+        if isinstance(self.work, Probe):
+            return (self.work.model,)
+        return (self.work.model,) if self.work.base is None else (self.work.base, self.work.model)
 
 
 class Profile(Value):
@@ -263,8 +276,8 @@ class UpdateFacts(Value):
     seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
-    anatomy: Anatomy | None = None  # of version 0
     importance: Annotated[float, AllowInfNan()] | None = None  # mean squared norm of the gradients, if it asked for it
+    anatomy: Anatomy | None = None  # of version 0
 
 
 class Failure(Value):

@@ -8,7 +8,6 @@ from itertools import islice
 from hansa.common import codec
 from hansa.common.frames import FRAME, select
 from hansa.common.ids import ModelKey
-from hansa.controller.community.overlay import open_whole
 from hansa.controller.gate import Gate
 from hansa.controller.stores import Store, StoredModel
 from hansa.controller.workers import Workers
@@ -30,7 +29,7 @@ class Downloads:
 
     async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncIterator[bytes]:
         """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn."""
-        model = await self._workers.io(open_whole, self._store.open, key)
+        model = await self._workers.io(self._store.open, key)
         try:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
             header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)

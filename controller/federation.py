@@ -13,7 +13,6 @@ from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_i
 from hansa.common.job import JobSpec, located
 from hansa.common.model import Manifest, check_manifest
 from hansa.controller.audit import Audit, digest_of
-from hansa.controller.community.overlay import open_whole
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
@@ -244,7 +243,7 @@ class Federation:
         if key not in self._manifests:
 
             def read() -> Manifest:
-                with open_whole(self.store.open, key) as model:
+                with self.store.open(key) as model:
                     return model.manifest
 
             while len(self._manifests) >= 32:

@@ -7,7 +7,7 @@ from torch import nn
 
 
 def normalises(module: nn.Module) -> bool:
-    """Whether a network as it is now normalises over the batch, so that a batch of one row is no use."""
+    """Whether a network, as it is, normalises over the batch, so that a batch of one row is no use."""
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
 
 

@@ -5,7 +5,7 @@
     online       the same as batches, over those of the last epoch of training as they came: free
 
 All are of the app's loss alone, without a proximal term, in training mode; nothing is updated. Scores of the three
-forms cannot be compared with one another, and clients with less than a batch of data have higher ones.
+forms cannot be compared with one another, and sites with less than a batch of data have higher ones.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -27,76 +27,74 @@ NUMBERS = 1 << 26  # of gradients of single examples that are held at once
 Parameters = dict[str, nn.Parameter]
 
 
-class Meter:
-    """Averages the squared norms of gradients over an epoch; the last one counts."""
+class Gauge:
+    """Measures the gradients of one task."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters.values()
+    def __init__(self, module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> None:
+        self._module, self._given = module, given
+        self._parameters = measured(module, given, tensors)
         self._epoch = 0
         self._squares: list[torch.Tensor] = []
 
-    def __call__(self, epoch: int) -> None:
-        """Look at the gradients of a batch."""
+    @property
+    def watch(self) -> Callable[[int], None] | None:
+        """Who is to see the gradients of every batch, if they are measured as they come."""
+        return self._look if self._given.online else None
+
+    def _look(self, epoch: int) -> None:
         if epoch != self._epoch:
-            self._epoch, self._squares = epoch, []
-        self._squares.append(_square([p.grad for p in self._parameters if p.grad is not None]))
+            self._epoch, self._squares = epoch, []  # the last epoch counts
+        self._squares.append(_square([each.grad for each in self._parameters.values()]))
 
-    def score(self) -> float | None:
-        """Return the mean of the last epoch."""
-        return _mean(self._squares)
+    def score(self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]) -> float | None:
+        """Return the score of the module as it is, in training mode; none if there is nothing to be measured."""
+        if not self._given.online:
+            self._squares = self._pass(app, data, batch_size, seed, cancelled)
+        return float(torch.stack(self._squares).mean()) if self._squares else None
+
+    def _pass(
+        self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
+    ) -> list[torch.Tensor]:
+        """Return the squared norms of the gradients of all batches, or examples, in a pass over the data."""
+        if not self._parameters:
+            return []
+        module, parameters = self._module, self._parameters
+        singles = _singles(app, module, parameters) if self._given.per_example else None
+        generator = torch.Generator().manual_seed(seed)
+        found: list[torch.Tensor] = []
+        with _unchanged(module):
+            for rows in shuffled(len(data), batch_size, generator, normalises(module)):
+                if cancelled():
+                    raise Cancelled("the task was withdrawn")
+                x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
+                if singles is not None:
+                    found += singles(x, data.y[rows])
+                else:
+                    loss = loss_of(app, module(x), data.y[rows])
+                    found.append(_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)))
+        return found
 
 
-def importance_of(work: Train) -> Importance | None:
-    """Return what a task wants to be measured."""
+def gauge_of(work: Train, module: nn.Module) -> Gauge | None:
+    """Return the gauge that a task asks for."""
     given = next((plugin.args for plugin in work.plugins if plugin.name == IMPORTANCE), None)
-    return Importance.model_validate(given) if given is not None else None
+    return Gauge(module, Importance.model_validate(given), work.tensors) if given is not None else None
 
 
 def measured(module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> Parameters:
     """Return the parameters whose gradients count: those that are trained, in the layers that are named."""
-    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    trained = {name: each for name, each in named.items() if not tensors or name in tensors}
+    named = dict(module.named_parameters())
+    trained = {n: each for n, each in named.items() if each.requires_grad and (not tensors or n in tensors)}
     if not given.layers:
         return trained
     for layer in given.layers:
         if not any(_within(name, layer) for name in named):
-            raise InvalidApp(f"sample.layers: the app's model has no trainable parameters in {layer!r}")
+            raise InvalidApp(f"sample.layers: the app's model has no parameters in {layer!r}")
     return {name: each for name, each in trained.items() if any(_within(name, layer) for layer in given.layers)}
 
 
 def _within(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
-
-
-def score(
-    app: App,
-    module: nn.Module,
-    data: Tensors,
-    parameters: Parameters,
-    batch_size: int,
-    per_example: bool,
-    seed: int,
-    cancelled: Callable[[], bool],
-    awaken: Callable[[], object] | None = None,
-) -> float | None:
-    """Return the score of a model in a pass over the data; none if there are no data or nothing is trained."""
-    if not parameters:
-        return None
-    (awaken or module.train)()
-    singles = _singles(app, module, parameters) if per_example else None
-    generator = torch.Generator().manual_seed(seed)
-    squares: list[torch.Tensor] = []
-    with _unchanged(module):
-        for rows in shuffled(len(data), batch_size, generator, normalises(module)):
-            if cancelled():
-                raise Cancelled("the task was withdrawn")
-            x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
-            if singles is not None:
-                squares += singles(x, data.y[rows])
-            else:
-                loss = loss_of(app, module(x), data.y[rows])
-                squares.append(_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)))
-    return _mean(squares)
 
 
 def _singles(
@@ -117,23 +115,19 @@ def _singles(
     numbers = sum(each.numel() for each in trained.values())
     each = vmap(square, randomness="different", chunk_size=max(1, NUMBERS // max(1, numbers)))
 
-    def squares(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    def norms(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         try:
             return list(each(x, y))
         except RuntimeError as error:  # a network may do what cannot be done for each example apart
             raise InvalidApp(f"sample.per_example: not possible for the app's model: {one_line(error)}") from error
 
-    return squares
+    return norms
 
 
 def _square(gradients: "Collection[torch.Tensor | None]") -> torch.Tensor:
     """Return the squared norm of gradients together, in double precision."""
     found = [each.double().square().sum() for each in gradients if each is not None]
     return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
-
-
-def _mean(squares: list[torch.Tensor]) -> float | None:
-    return float(torch.stack(squares).mean()) if squares else None
 
 
 @contextmanager

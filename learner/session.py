@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, assert_never
@@ -44,9 +45,12 @@ from hansa.common.tasks import (
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
-from hansa.learner import importance
+from hansa.common.torch_statistics import Statistics, put_statistics, statistics_of
 from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
+from hansa.learner.importance import Gauge, gauge_of
+from hansa.learner.memory import Memory
+from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, Hooks, train
@@ -72,6 +76,8 @@ def _require_plugins(app: App, work: Train | Probe) -> None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
         if plugin.name == IMPORTANCE and app.train is not None:
             raise InvalidApp("sample importance: the app trains by a function of its own, whose gradients nobody sees")
+    if isinstance(work, Train) and work.keep_optimizer and app.train is not None:
+        raise InvalidApp("train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own")
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,7 @@ class Learner(SiteDaemon):
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
         self._windows = Windows(options.state)
+        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -116,7 +123,7 @@ class Learner(SiteDaemon):
             case Init():
                 manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model)
+                base, arrays = await self.fetcher.fetch(work.model, work.base)
                 try:
                     manifest, payload, facts = await loop.run_in_executor(
                         self.thread, self._train, app, task, work, base, arrays, cancelled, loop
@@ -152,13 +159,11 @@ class Learner(SiteDaemon):
         assert training.tensors is not None
         network = self._network(app, task)
         load(network, arrays)
-        given, seed = Importance.model_validate(work.plugin.args), task_seed(task)
+        seed = task_seed(task)
         torch.manual_seed(seed)
-        parameters = importance.measured(network, given)
-        drag = Drag(self.options.slow, cancelled)
-        found = importance.score(
-            app, network, training.tensors, parameters, work.batch_size, given.per_example, seed, drag
-        )
+        network.train()
+        gauge = Gauge(network, Importance.model_validate(work.plugin.args).model_copy(update={"online": False}))
+        found = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
         return found if found is not None else float("nan")
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
@@ -211,25 +216,45 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            given, seed = importance.importance_of(work), task_seed(task)
-            counted = importance.measured(network, given, work.tensors) if given else {}
-            meter = importance.Meter(counted) if given and given.online else None
-            with Scope(network, work.tensors) as scope:
-                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                hooks = Hooks(pull, enough, scope.awaken, meter)
-                done = train(app, network, training.tensors, work, seed, progress, drag, hooks, window)
+            trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
+            with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
+                seed, data, gauge = task_seed(task), training.tensors, gauge_of(work, network)
+                hooks = Hooks(
+                    pull=pull_of(work, network),
+                    enough=self._trigger(app, task, work, validation),
+                    awaken=scope.awaken,
+                    watch=gauge.watch if gauge else None,
+                )
+                done = train(app, network, data, work, seed, progress, drag, hooks, window, optimizer)
                 drag.rest()
-                seconds = time.monotonic() - started
-                score = meter.score() if meter else None
-                if given and not meter:
-                    data, size, single = training.tensors, work.batch_size, given.per_example
-                    score = importance.score(app, network, data, counted, size, single, seed, drag, scope.awaken)
-            facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
-            facts |= {"seconds": seconds, "importance": score}
+                facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
+                facts["seconds"] = time.monotonic() - started
+                if gauge:
+                    scope.awaken()
+                    facts["importance"] = gauge.score(app, data, work.batch_size, seed, drag)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
         return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+
+    @contextmanager
+    def _remembering(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
+        """Lend an optimizer for a task; it and the site's own statistics go on from the task before, if they are to."""
+        optimizer = make_optimizer(work.optimizer, network)
+        if task.job not in self._memories:
+            make_room(self._memories)
+            self._memories[task.job] = Memory(({}, {}), ({}, {}))
+        memory = self._memories[task.job]
+        states, statistics = memory.recall(task.id)
+        if work.keep_optimizer:
+            take_up(states, task, optimizer, network)
+        if task.local_statistics:
+            put_statistics(network, statistics)
+        yield optimizer
+        memory.after = (
+            states_after(states, optimizer, network) if work.keep_optimizer else {},
+            statistics_of(network) if task.local_statistics else {},
+        )
 
     def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
         """Return who says when an update is due, if that is not for the number of epochs or steps alone."""

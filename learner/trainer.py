@@ -8,9 +8,10 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.errors import HansaError
-from hansa.common.tasks import OptimizerSpec, Train
+from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
+from hansa.learner.optimizers import make_optimizer
 from hansa.learner.window import Window
 
 
@@ -38,7 +39,7 @@ class Hooks:
     watch: Callable[[int], None] | None = None  # sees the gradients of each batch of an epoch, before `pull`
 
 
-UNHINDERED = Hooks()
+NO_HOOKS = Hooks()
 
 
 def train(
@@ -49,16 +50,18 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
-    hooks: Hooks = UNHINDERED,
+    hooks: Hooks = NO_HOOKS,
     window: Window | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` it is a new
+    one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
-    optimizer = make_optimizer(work.optimizer, module)
+    optimizer = optimizer or make_optimizer(work.optimizer, module)
     awaken = hooks.awaken or module.train
     awaken()
     drop_single = normalises(module)
@@ -100,15 +103,3 @@ def train(
                 break
             awaken()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
-
-
-def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
-    """Return a new optimizer over the trainable parameters; no state survives from task to task."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)

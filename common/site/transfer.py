@@ -29,9 +29,20 @@ class Fetcher:
         self._held: dict[bytes, np.ndarray] = {}
         self._buffers = Buffers()
 
-    async def fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
-        """Return a model's manifest and its tensors; the arrays are read-only, and stay while somebody holds them."""
-        return await self._attendance.insist(lambda: self._fetch(key))
+    async def fetch(self, key: ModelKey, base: ModelKey | None = None) -> tuple[Manifest, dict[str, np.ndarray]]:
+        """Return a model's manifest and its tensors; the arrays are read-only, and stay while somebody holds them.
+
+        A partial model is laid over a `base`, whose other tensors it is returned with.
+        """
+        if base is None:
+            return await self._attendance.insist(lambda: self._fetch(key))
+        under, arrays = await self._attendance.insist(lambda: self._fetch(base))
+        below = self._held
+        over, changed = await self._attendance.insist(lambda: self._fetch(key))
+        self._held = below | self._held  # the next partial model is likely to be laid over the same base
+        digests = dict(zip(over.spec.names, over.digests, strict=True))
+        laid = (digests.get(name, digest) for name, digest in zip(under.spec.names, under.digests, strict=True))
+        return Manifest(under.spec, tuple(laid)), arrays | changed
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
         request = fleet.FetchRequest(site=self._attendance.identity.site, model=key, held=list(self._held))

@@ -21,7 +21,7 @@ def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
         return []
     assert isinstance(c.task.work, Train)
     appraisal = job.state.appraisals[c.task.id] = Appraisal()
-    work = Evaluate(model=c.whole, version=c.task.work.version, validation=True)
+    work = Evaluate(model=c.model, base=c.base, version=c.task.work.version, validation=True)
     effects: list[Effect] = []
     requests = job.rule.weigh.requests(job.memories["weigh"], c, job.view(now))
     for request in requests:

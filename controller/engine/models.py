@@ -8,8 +8,8 @@ it is that model.
 
 from collections import Counter
 
-from hansa.common.ids import ModelKey, stored_keys
-from hansa.common.tasks import Init, Survey, Task
+from hansa.common.ids import ModelKey
+from hansa.common.tasks import Task
 from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
 
@@ -38,11 +38,11 @@ class Models:
                 self.hold(member.model)
         for key in state.footing:
             self.hold(key)
+        for plan in state.studies:
+            self.hold_study(plan)
         for held in (state.current, state.first):
             if held is not None:
                 self.hold(held)
-        for plan in state.studies:
-            self.hold_study(plan)
 
     def add(self, key: ModelKey) -> None:
         """Take note of a model in the store; whoever needs it says so with `hold`."""
@@ -64,16 +64,14 @@ class Models:
                 self._idle.add(key)
 
     def hold_base(self, task: Task) -> None:
-        """Keep the model that a task starts from."""
-        if not isinstance(task.work, Init | Survey):
-            for key in stored_keys(task.work.model):
-                self.hold(key)
+        """Keep the model that a task starts from, and what it is laid over."""
+        for key in task.models:
+            self.hold(key)
 
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
-        if not isinstance(task.work, Init | Survey):
-            for key in stored_keys(task.work.model):
-                self.release(key)
+        for key in task.models:
+            self.release(key)
 
     def hold_study(self, plan: StudyPlan) -> None:
         """Keep the models that a study reads."""

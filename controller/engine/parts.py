@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.ids import ModelKey, SiteName, TaskId, overlaid_key, stored_keys
+from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
@@ -40,23 +40,14 @@ class Contribution(Value):
     factor: float = 1.0  # by which the pacer multiplies the weigher's weight
 
     @property
-    def whole(self) -> ModelKey:
-        """The complete model behind it: of a partial update, what it was trained from with its tensors in place."""
-        return self.model if self.base is None else overlaid_key(self.base, self.model)
-
-    @property
     def site(self) -> SiteName:
         """Whose update it is."""
         return self.task.site
 
     @property
     def base(self) -> ModelKey | None:
-        """What a partial update is to be laid over: the model that its site started from.
-
-        Where that is such a model itself, the update carries the same tensors as the one before, which it replaces.
-        """
-        work = self.task.work
-        return stored_keys(work.model)[0] if isinstance(work, Train) and work.tensors else None
+        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
+        return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ class Ask:
     site: SiteName
     cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
     steps: int = 0  # optimizer steps to make; 0: the job's epochs
-    base: ModelKey | None = None  # what to start from, if it is not the community model
+    start: Contribution | None = None  # whose model to start from, if it is not the community model
     hop: int = 0  # of the round, from 1 on, where models travel from site to site
     slot: int = 0  # which of the travelling models, from 1 on
     turn: int = 0  # hops of the whole job up to this one
@@ -396,6 +387,8 @@ class Pacer(Part):
 class Policy(Part):
     """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
 
+    local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites, and each has its own
+
     @abstractmethod
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""
@@ -465,13 +458,11 @@ class EvalPlan(Part):
     """
 
     timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
-    virtual: bool = Field(False, description="also the mean of the travelling models, between merges (redistribute)")
 
-    def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
-        """Refuse to evaluate what there is not."""
-        if self.virtual and "slots" not in rule.pace.provides:
-            return [(("evaluate", "virtual"), f"pace {rule.pace.kind} has no travelling models to evaluate")]
-        return []
+    @property
+    def midway(self) -> bool:
+        """Whether the mean of models that travel is evaluated between merges, too."""
+        return False
 
     @abstractmethod
     def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:

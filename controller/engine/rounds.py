@@ -92,7 +92,8 @@ def pulse(job: Job) -> list[Effect]:
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     work = Train(
-        model=ask.base or job.state.current,
+        model=ask.start.model if ask.start else job.state.current,
+        base=ask.start.base if ask.start else None,
         version=job.state.version,
         committed=job.state.steps,
         epochs=job.spec.train.epochs,
@@ -101,6 +102,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         optimizer=job.spec.train.optimizer,
         plugins=job.rule.sample.plugins,
         validate_update=job.rule.weigh.appraises,
+        keep_optimizer=job.spec.train.keep_optimizer,
     )
     for point, policy in job.rule.policies.items():
         work = policy.shape(job.memories[point], ask.site, work, job.view(now))

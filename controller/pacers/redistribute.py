@@ -100,10 +100,18 @@ class Redistribute(Rounds):
         return self.hops > 1
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse merges that are over sites' own last updates: a slot is nobody's own."""
+        """Refuse what takes an update for its site's own: a slot is nobody's."""
+        found: list[Problem] = []
         if rule.merge.remembers:
-            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
-        return []
+            found.append(
+                self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")
+            )
+        if rule.weigh.joint and self.hops > 1:
+            why = (
+                "a travelling model was trained at many sites, so it tells nothing of the one that was last; use equal"
+            )
+            found.append(self.clash(rule.weigh, why))
+        return found
 
     # Hops.
 
@@ -188,8 +196,7 @@ class Redistribute(Rounds):
         # The task is not known yet: `on_asked` enters it.
         state.errands[site] = Errand(task=TaskId(""), slot=i, attempt=attempt)
         turn = (view.round - 1) * self.hops + min(state.hop, self.hops)
-        base = slot.held.whole if slot.held else None
-        ask = Ask(site, base=base, hop=state.hop, slot=i + 1, turn=turn)
+        ask = Ask(site, start=slot.held, hop=state.hop, slot=i + 1, turn=turn)
         return [ask, *(self._wake(view, state, i, attempt) if attempt else [])]
 
     def _wake(self, view: View, state: Trip, *which: int) -> list[Action]:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.job import load_job
 from hansa.common.plugins import rules
+from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedmmb import Window
 from tests.e2e.conftest import ROOT
@@ -92,6 +93,8 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         window = compose(spec).policies.get("window")
         if isinstance(window, Window):
             assert rounds * window.batches == 10 * 60_000 / (10 * 50)  # as many batches as ten epochs have
+        elif isinstance(pace := compose(spec).pace, Redistribute):
+            assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
             assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
         usual = jobs["fedavg"]
@@ -100,7 +103,19 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         assert train == usual.train or name == "fedsmb"  # which has no use for momentum
 
 
-@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg"])
+@pytest.mark.parametrize("name", ["radfed", "radfed-i", "composed", "fedavg"])
+def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
+    write_mnist(tmp_path / "mnist", train=80, test=20)
+    job, out = f"examples/redistribution/{name}.yaml", tmp_path / "out"
+    pace = "pace.rounds=2" if name == "fedavg" else "pace={rounds: 1, hops: 2}"
+    few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
+    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--set", pace, *few, "--set", "evaluate.every=1")
+    newest = json.loads((out / "report.json").read_text())["history"][-1]
+    assert newest["metrics"]["accuracy"] >= 0
+    assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
+
+
+@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed"])
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
     job = f"examples/{name}.yaml"
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from hansa.common.tasks import IMPORTANCE, Importance, Init, LocalPluginSpec, Op
 from hansa.common.torch_data import Tensors
 from hansa.controller.engine.parts import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores
-from hansa.learner.importance import Meter, measured, score
+from hansa.learner.importance import Gauge, measured
 from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
@@ -170,6 +171,18 @@ def never() -> bool:
     return False
 
 
+def score(
+    app: App,
+    module: nn.Module,
+    data: Tensors,
+    given: Importance,
+    batch_size: int,
+    cancelled: Callable[[], bool] = never,
+) -> float | None:
+    module.train()
+    return Gauge(module, given).score(app, data, batch_size, 1, cancelled)
+
+
 def line(*weights: float) -> nn.Linear:
     module = nn.Linear(len(weights), 1, bias=False)
     with torch.no_grad():
@@ -184,9 +197,8 @@ def test_a_gradient_of_three_and_four_scores_twenty_five() -> None:
     # Squared loss (x·w − y)² with w = 0, x = (3, 4), y = −1/2: the gradient is 2·(0 + 1/2)·x = x.
     module = line(0.0, 0.0)
     data = Tensors(torch.tensor([[3.0, 4.0]]), torch.tensor([-0.5]))
-    parameters = measured(module, Importance())
     for per_example in (False, True):
-        found = score(REGRESSION, module, data, parameters, 8, per_example, 1, never)
+        found = score(REGRESSION, module, data, Importance(per_example=per_example), 8)
         assert found == pytest.approx(25.0)
     assert module.weight.tolist() == [[0.0, 0.0]]
     assert module.weight.grad is None
@@ -214,13 +226,12 @@ def by_hand(module: nn.Module, data: Tensors, rows: list[list[int]]) -> float:
 def test_the_score_is_the_mean_over_all_batches_or_over_all_examples() -> None:
     torch.manual_seed(0)
     module, data = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data_of(10)
-    parameters = measured(module, Importance())
-    whole = score(CLASSES, module, data, parameters, 10, False, 1, never)
+    whole = score(CLASSES, module, data, Importance(), 10)
     assert whole == pytest.approx(by_hand(module, data, [list(range(10))]))
-    singles = score(CLASSES, module, data, parameters, 4, True, 1, never)
+    singles = score(CLASSES, module, data, Importance(per_example=True), 4)
     assert singles == pytest.approx(by_hand(module, data, [[i] for i in range(10)]))
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1)).tolist()
-    batches = score(CLASSES, module, data, parameters, 4, False, 1, never)  # 4, 4 and the partial one of 2
+    batches = score(CLASSES, module, data, Importance(), 4)  # 4, 4 and the partial one of 2
     assert batches == pytest.approx(by_hand(module, data, [order[:4], order[4:8], order[8:]]))
     assert whole is not None
     assert batches is not None
@@ -233,12 +244,12 @@ def test_only_the_layers_named_and_the_tensors_trained_count() -> None:
     assert set(measured(module, Importance(layers=("2",)))) == {"2.weight", "2.bias"}
     assert set(measured(module, Importance(), ("0.weight",))) == {"0.weight"}
     assert set(measured(module, Importance(layers=("2",)), ("0.weight", "2.bias"))) == {"2.bias"}
-    with pytest.raises(InvalidApp, match=r"sample\.layers: the app's model has no trainable parameters in 'head'"):
+    with pytest.raises(InvalidApp, match=r"sample\.layers: the app's model has no parameters in 'head'"):
         measured(module, Importance(layers=("head",)))
     data = data_of(6)
-    part = score(CLASSES, module, data, measured(module, Importance(layers=("2",))), 6, False, 1, never)
-    rest = score(CLASSES, module, data, measured(module, Importance(layers=("0",))), 6, False, 1, never)
-    whole = score(CLASSES, module, data, measured(module, Importance()), 6, False, 1, never)
+    part = score(CLASSES, module, data, Importance(layers=("2",)), 6)
+    rest = score(CLASSES, module, data, Importance(layers=("0",)), 6)
+    whole = score(CLASSES, module, data, Importance(), 6)
     assert part is not None
     assert rest is not None
     assert part + rest == pytest.approx(whole)
@@ -247,29 +258,29 @@ def test_only_the_layers_named_and_the_tensors_trained_count() -> None:
 def test_measuring_changes_neither_weights_nor_running_statistics_and_can_be_withdrawn() -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    parameters = measured(module, Importance())
     data = data_of(9)
     torch.manual_seed(5)
-    once = score(CLASSES, module, data, parameters, 4, False, 1, never)  # the last batch has one row
+    once = score(CLASSES, module, data, Importance(), 4)  # the last batch has one row
     torch.manual_seed(5)
-    assert score(CLASSES, module, data, parameters, 4, False, 1, never) == once
+    assert score(CLASSES, module, data, Importance(), 4) == once
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     with pytest.raises(Cancelled):
-        score(CLASSES, module, data, parameters, 4, False, 1, lambda: True)
+        score(CLASSES, module, data, Importance(), 4, lambda: True)
     with pytest.raises(InvalidApp, match="batch normalisation mixes the examples"):
-        score(CLASSES, module, data, parameters, 4, True, 1, never)
-    assert score(CLASSES, module, data_of(0), parameters, 4, False, 1, never) is None
+        score(CLASSES, module, data, Importance(per_example=True), 4)
+    assert score(CLASSES, module, data_of(0), Importance(), 4) is None
 
 
 def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_adds() -> None:
     torch.manual_seed(0)
     module, data = nn.Linear(4, 3), data_of(12)
     asked = work(epochs=3, batch_size=5)
-    meter = Meter(measured(module, Importance()))
+    gauge = Gauge(module, Importance(online=True))
     seen: list[float] = []
 
     def watch(epoch: int) -> None:
-        meter(epoch)
+        assert gauge.watch is not None
+        gauge.watch(epoch)
         if epoch == 3:
             seen.append(sum(float(p.grad.double().square().sum()) for p in module.parameters() if p.grad is not None))
 
@@ -280,8 +291,7 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
 
     train(CLASSES, module, data, asked, 1, lambda *_: None, never, Hooks(pull, watch=watch))
     assert len(seen) == 3
-    assert meter.score() == pytest.approx(sum(seen) / 3)
-    assert Meter({}).score() is None
+    assert gauge.score(CLASSES, data, 5, 1, never) == pytest.approx(sum(seen) / 3)
 
 
 def test_watching_does_not_change_training() -> None:
@@ -289,8 +299,9 @@ def test_watching_does_not_change_training() -> None:
     for watched in (False, True):
         torch.manual_seed(0)
         module = nn.Linear(4, 3)
-        meter = Meter(measured(module, Importance())) if watched else None
-        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, Hooks(watch=meter))
+        watch = Gauge(module, Importance(online=watched)).watch
+        assert (watch is not None) is watched
+        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, Hooks(watch=watch))
         made.append(module.weight.detach().clone())
     assert torch.equal(*made)
 

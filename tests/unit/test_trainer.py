@@ -14,8 +14,9 @@ from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors
 from hansa.common.torch_metrics import measure
 from hansa.learner.batches import shuffled
+from hansa.learner.optimizers import make_optimizer
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, Hooks, Trained, make_optimizer, train
+from hansa.learner.trainer import Cancelled, Hooks, Trained, train
 
 SGD = OptimizerSpec(kind="sgd", lr=0.1)
 

@@ -14,7 +14,6 @@ from hansa.common.model import ModelSpec, Role
 from hansa.common.tasks import Evaluate, Init, Task, Train, UpdateFacts
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.merge import Means, make
-from hansa.controller.community.overlay import open_whole
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change, DropModels, Effect, MergePlan, SendTask, StartMerge, StartStudy
@@ -32,11 +31,14 @@ SPEC = spec_of(
 MEMORY = 1 << 20
 
 
-def arrays_of(store: MemoryStore, key: ModelKey) -> dict[str, np.ndarray]:
-    """Return the numbers of a model; a model that was dropped raises NotFound."""
-    with open_whole(store.open, key) as model:
-        payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
-        return views(Layout(model.manifest.spec), payload)
+def arrays_of(store: MemoryStore, *keys: ModelKey) -> dict[str, np.ndarray]:
+    """Return the numbers of models, each laid over those before; a model that was dropped raises NotFound."""
+    found: dict[str, np.ndarray] = {}
+    for key in keys:
+        with store.open(key) as model:
+            payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
+            found |= views(Layout(model.manifest.spec), payload)
+    return found
 
 
 class Travel(Play):
@@ -102,7 +104,7 @@ class Travel(Play):
 
     def _answer(self, task: Task) -> None:
         if isinstance(task.work, Evaluate):
-            arrays_of(self.store, task.work.model)
+            arrays_of(self.store, *task.models)
             self.report(task)
             return
         if isinstance(task.work, Init):
@@ -113,7 +115,7 @@ class Travel(Play):
             if self.fails(task):
                 self.fail(task)
                 return
-            made = self.train(arrays_of(self.store, task.work.model), task)
+            made = self.train(arrays_of(self.store, *task.models), task)
         scope = task.work.tensors if isinstance(task.work, Train) else ()
         spec = self.spec_.subset(scope) if scope else self.spec_
         held = keep(self.store, update_key(task.id), spec, {name: made[name] for name in spec.names})
