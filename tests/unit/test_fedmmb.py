@@ -115,6 +115,8 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
         ({"rule": "fedmmb", "train": {"batches": 10, "optimizer": {"kind": "adam"}}}, []),
         ({"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}}, ["over one batch it does nothing"]),
         ({"rule": "fedmmb", "train": {"batches": 2, "optimizer": {"momentum": 0.9}}}, []),
+        ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"momentum": 0.9}}}, []),
+        ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"kind": "adam"}}}, []),
         ({"rule": "fedmmb", "weigh": {"kind": "examples"}}, ["used counts those of its window"]),
         ({"rule": "fedavg", "train": {"optimizer": {"kind": "adam"}}}, []),
     ],
