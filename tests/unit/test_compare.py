@@ -189,7 +189,9 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
         "pace": "sync",
         "sample": "all",
         "local": "plain",
+        "layers": "all",
         "merge": "mean",
         "server": "plain",
+        "evaluate": "pooled",
         "weigh": "-",
     }
