@@ -155,10 +155,11 @@ class FleetServicer:
 
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
+        site, task = SiteName(request.site), TaskId(request.task)
+        self._federation.intake.require_wanted(site, task)
+        facts = _parsed(codec.facts_from_wire, request.facts)
         manifest = codec.manifest_from_wire(request.manifest)
         require_size(manifest, self._largest)
-        facts = _parsed(codec.facts_from_wire, request.facts)
-        site, task = SiteName(request.site), TaskId(request.task)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
         if not start and not receipt:
             self._trained(facts.seconds)

@@ -84,6 +84,7 @@ class PendingMerge(Value):
     note: str = ""  # why they do not count, if they are of too few sites
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
     phase: str = ""
+    restart: bool = False  # it gives version 0 again
     lost: dict[SiteName, str] = {}
     steps: int = 0  # optimizer steps that are in them beside those of their own tasks
     forgotten: SiteName | None = None
