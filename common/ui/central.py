@@ -24,7 +24,7 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
         update={
             "batch_size": sites * spec.train.batch_size,
             "batches": hops * batches if batches else None,
-            "epochs": hops * spec.train.epochs,
+            "epochs": spec.train.epochs if batches else hops * spec.train.epochs,
         }
     )
     return spec.model_copy(update=plain | {"name": central_name(spec), "train": train})
