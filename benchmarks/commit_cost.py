@@ -32,6 +32,7 @@ from hansa.common.memory import keep_freed_memory
 from hansa.common.model import ModelSpec
 from hansa.controller.backends import opened
 from hansa.controller.community import accumulator as tier
+from hansa.controller.community import kernels
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.grid import Grid
 from hansa.controller.engine.effects import Change, Member
@@ -328,6 +329,7 @@ def main() -> None:
     options = parser.parse_args()
     end_in_order()
     keep_freed_memory()  # as the controller does
+    kernels.load()  # which a controller has done a few seconds after its first large model
     described = machine()
     found = [case for parameters in options.parameters for case in measure(parameters, options)]
     ratios = report(found)

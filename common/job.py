@@ -1,7 +1,7 @@
 """The job file: what an operator asks for. Parsed once, at the border; inside, a JobSpec is always sound.
 
-The parts of a rule (pace, sample, local, layers, weigh, merge, server) stay plain: they are checked against the
-registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, layers, weigh, merge, server, evaluate) stay plain: they are checked against
+the registered plugins, and `hansa.controller.rules.compose` makes plugins of them.
 """
 
 import importlib
@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
@@ -65,22 +72,30 @@ class TrainSpec(Value):
     """What a learner does with a task."""
 
     epochs: int = Field(1, ge=1, le=100_000, strict=True)
+    batches: int | None = Field(None, ge=1, le=1_000_000, strict=True, description="instead of epochs: FedMMB's C")
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
 
+    @model_validator(mode="after")
+    def _epochs_or_batches(self) -> "TrainSpec":
+        if self.batches is not None and "epochs" in self.model_fields_set:
+            raise ValueError("a task has so many epochs or so many batches; give epochs or batches, not both")
+        return self
 
-class EvaluateSpec(Value):
-    """When the community model is evaluated: every n versions, and always the last one."""
-
-    every: int = Field(1, ge=1, strict=True)
-    timeout: float = Field(60, gt=0, description="seconds to wait for evaluators after the last merge")
+    @model_serializer(mode="wrap")
+    def _written_as_given(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if self.batches is not None:
+            del written["epochs"]  # it was not given, and whoever reads this must not take it as given
+        return written
 
 
 class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
     min: int = Field(1, ge=1, strict=True)
+    together: int = Field(1, ge=1, strict=True, description="a community model is of so many sites' updates, or more")
     wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
 
@@ -88,6 +103,12 @@ class SitesSpec(Value):
     def _enough_names(self) -> "SitesSpec":
         if self.names is not None and len(set(self.names)) < self.min:
             raise ValueError(f"{len(set(self.names))} different names cannot make the {self.min} sites of `min`")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_to_merge(self) -> "SitesSpec":
+        if self.together > self.min:
+            raise ValueError(f"models of {self.together} sites (`together`) need `min` to be {self.together} or more")
         return self
 
 
@@ -111,6 +132,7 @@ class DataSpec(Value):
     source: str = Field(description="a data set's name (`hansa data list`), a file, or a folder of images")
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    examples: int | None = Field(None, ge=1, description="train on so many only, of each class in proportion")
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
 
@@ -129,10 +151,10 @@ class JobSpec(Value):
     weigh: Part | None = None
     merge: Part | None = None
     server: Part | None = None
+    evaluate: Part | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
     survey: SurveySpec = SurveySpec()
-    evaluate: EvaluateSpec = EvaluateSpec()
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()
     init: str | None = Field(None, description="a safetensors file with version 0")

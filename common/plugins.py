@@ -10,12 +10,13 @@ from typing import Any, ClassVar, TypeVar
 from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
-POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server")
+POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
-USUAL: Mapping[str, Mapping[str, object]] = {
+USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
     "local": {"kind": "plain"},
     "layers": {"kind": "all"},
-}  # where a rule says nothing
+    "evaluate": {"kind": "pooled"},
+}
 
 
 class Plugin(Value):
@@ -58,6 +59,7 @@ class Rule:
     paper: str
     parts: dict[str, dict[str, object]]
     adaptive: bool = False  # sites train until their validation loss says so, even if the job has no train.until
+    batches: int | None = None  # of a task, if the job has no train.batches; none: tasks have epochs
 
     def part(self, point: str) -> dict[str, object]:
         """Return the kind at a point with the parameters it starts from."""

@@ -1,12 +1,14 @@
 """What operators see of a job: its course, its versions and what its sites are doing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
+from hansa.common.job import located
 from hansa.common.tasks import Task, Train
-from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
+from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
 
 
@@ -34,6 +36,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
+        warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
@@ -41,7 +44,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         phase=machine.phase,
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
-        metrics=newest.metrics() if newest else {},
+        metrics=_metrics(machine, newest) if newest else {},
         examples=newest.examples if newest else 0,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
@@ -49,6 +52,13 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
+
+
+def _metrics(machine: Machine, record: VersionRecord) -> Mapping[str, float]:
+    try:
+        return machine.metrics(record)
+    except Exception:  # a plan that cannot combine its findings ends the job and is named there; the rest can be shown
+        return {}
 
 
 def _survey_view(machine: Machine) -> SurveyView | None:
@@ -70,19 +80,35 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
             phase=record.phase,
-            metrics=record.metrics(),
+            metrics=_metrics(machine, record),
             examples=record.examples,
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
             unevaluated=record.unevaluated,
             contributions=record.contributions,
+            steps=record.steps,
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,
+            hops=tuple(_hop_view(hop, machine.state.submitted) for hop in record.hops),
             note=record.note,
             diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )
+
+
+def _hop_view(record: HopRecord, submitted: float) -> HopView:
+    return HopView(
+        hop=record.hop,
+        seconds=round(record.at - submitted, 3),
+        trained=record.trained,
+        skipped=record.skipped,
+        lost=record.lost,
+        divergence=record.divergence,
+        metrics=record.pooled,
+        examples=record.pooled_examples,
+        trouble=record.trouble,
+    )
 
 
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:

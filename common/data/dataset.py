@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hansa.common.app import Examples
+from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Table
-from hansa.common.errors import InvalidData
+from hansa.common.errors import InvalidData, InvalidInput
 
 TEST_SHARE = 0.2  # where a set has no test part of its own
 
@@ -58,3 +59,16 @@ class DataSet:
         order = np.random.default_rng([seed, 1]).permutation(len(self))
         cut = round((TEST_SHARE if test is None else test) * len(self))
         return np.sort(order[cut:]), np.sort(order[:cut])
+
+    def sampled(self, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
+        """Return `count` of some rows at random: of each class in proportion, where there are classes."""
+        if count > len(rows):
+            raise InvalidInput(f"data.examples: {count} are wanted, and the set has {len(rows)} for training")
+        rng = np.random.default_rng([seed, 2])
+        y = self.examples.y[rows]
+        codes = Key.of(y).codes if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(rows), np.int64)
+        held = np.bincount(codes)
+        order = rng.permutation(len(rows))
+        mixed = codes[order]
+        taken = [order[mixed == code][:some] for code, some in enumerate(sizes(held, count, least=0))]
+        return np.sort(rows[np.concatenate(taken)])

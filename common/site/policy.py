@@ -3,7 +3,7 @@
 apps = ["/srv/hansa/app.py:app"]    # of those given with --app; not given: all of them
 operators = ["alice"]               # whose jobs may run here; not given: anybody's
 max_epochs = 10                     # in one task
-min_sites = 3                       # a job must start with at least so many; a round may still be merged with fewer
+min_sites = 3                       # no community model may be made of fewer sites' updates
 redistribute = false                # whether other sites may be sent this site's own model (not only the mean)
 """
 
@@ -38,8 +38,9 @@ class Policy(Value):
             return f"app {task.app!r} may not be used"
         if self.operators is not None and terms.operator not in self.operators:
             return f"jobs of operator {terms.operator or 'unknown'} may not run here"
-        if self.min_sites is not None and terms.sites < self.min_sites:
-            return f"it can run with {terms.sites} sites (sites.min), and at least {self.min_sites} must take part"
+        if self.min_sites is not None and terms.together < self.min_sites:
+            fewest = "one site" if terms.together == 1 else f"{terms.together} sites"
+            return f"it may make a model of {fewest} (sites.together), and at least {self.min_sites} must take part"
         if terms.redistributes and not self.redistribute:
             return "its rule would show this site's own model to other sites"
         if self.max_epochs is not None and isinstance(task.work, Train):
@@ -50,9 +51,10 @@ class Policy(Value):
 
 
 def _epochs(work: Train, examples: int) -> float:
-    if not work.steps:
+    if not (work.steps or work.batches):
         return work.epochs
-    return work.steps / max(1, -(-examples // work.batch_size))
+    epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
+    return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
 
 
 FREE = Policy(redistribute=True)  # of a site that has no policy file

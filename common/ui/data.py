@@ -63,6 +63,7 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 @click.option(
     "--test", type=click.FloatRange(0, 1, max_open=True), help="Share held out (default: the set's own part)."
 )
+@click.option("--examples", type=click.IntRange(1), help="Part so many only, of each class in proportion.")
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")
 @click.option("--folds", type=click.IntRange(3), help="Record a cross-validation by site with so many folds.")
 @click.option(
@@ -77,6 +78,7 @@ def partition(
     sites: int | None,
     seed: int,
     test: float | None,
+    examples: int | None,
     label: str | None,
     folds: int | None,
     nested: bool,
@@ -96,7 +98,7 @@ def partition(
     chosen: dict[str, Any] = {name: word for name, word in words.items() if word is not None}
     for change in changes:
         apply_change(chosen, change)
-    spec = DataSpec(source=source, partition=chosen, test=test, label=label)
+    spec = DataSpec(source=source, partition=chosen, examples=examples, test=test, label=label)
     paths = write_shards(spec, sites, seed, out, root, folds or (5 if nested else 0), nested)
     picture = read_shards(out)
     if as_json:

@@ -21,6 +21,7 @@ import numpy as np
 from hansa.common.frames import Sealer, Span, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
+from hansa.controller.community import kernels
 from hansa.controller.community.grid import Grid, size
 from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
 from hansa.controller.engine.effects import Change, Member
@@ -72,6 +73,7 @@ class Accumulator:
         self._spec = spec
         self._memory = memory  # bytes of sums that may be held; larger ones are mapped from a scratch file
         self._kept = kept
+        kernels.preload(sum(info.elements for info in spec.tensors))
         self._columns = [_Column() for _ in spec.tensors]
         self._grids: list[Grid | None] = [None] * len(spec.tensors)
         self._sums: list[np.ndarray] | None = self._room() if kept else None
@@ -211,8 +213,12 @@ class _Step:
                     source = self.copied[plan.copied] if plan.copied is not None else self.current
                     room[...] = self._read(source, span, {})
                 else:
-                    with np.errstate(over="ignore"):
-                        np.divide(total, plan.total, out=room, casting="unsafe")
+                    loops = kernels.ready(total, room)
+                    if loops:
+                        loops.divide(total, plan.total, room)
+                    else:
+                        with np.errstate(over="ignore"):
+                            np.divide(total, plan.total, out=room, casting="unsafe")
                     if plan.grid.shift:  # rounding must not carry a mean of gigantic numbers beyond the last one
                         np.nan_to_num(room, copy=False)
         return made

@@ -15,6 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from hansa.controller.community import kernels
+
 HEADROOM = 12  # 2^12 terms fit without a coarser grid
 STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
 FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
@@ -55,6 +57,10 @@ class Grid:
         """
         constant = math.ldexp(1.5, 52 - self.bits)
         factors = [(_wide(numbers), self.scaled(weight)) for numbers, weight in terms]
+        loops = kernels.ready(*(numbers for numbers, _ in factors)) if len(factors) <= 2 else None
+        if loops:
+            self._add_compiled(loops, total, factors, constant, fresh)
+            return
         scratch = np.empty((2, min(len(total), CHUNK)))
         for start in range(0, len(total), CHUNK):
             room = total[start : start + CHUNK]
@@ -71,6 +77,19 @@ class Grid:
                 partial -= constant
             if not fresh:
                 room += partial
+
+    @staticmethod
+    def _add_compiled(
+        loops: kernels.Kernels, total: np.ndarray, factors: Sequence[Term], constant: float, fresh: bool
+    ) -> None:
+        """Do the same at once."""
+        (one, of_one), *more = factors
+        if more and more[0][0].dtype == one.dtype:
+            loops.add_two(total, one, of_one, *more[0], constant, fresh)
+            return
+        for numbers, factor in factors:
+            loops.add_one(total, numbers, factor, constant, fresh)
+            fresh = False
 
     def sum(self, weights: Sequence[float]) -> float:
         """Return the sum of the scaled weights, rounded once: again independent of order."""

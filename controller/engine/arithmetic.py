@@ -8,12 +8,16 @@ depend on nothing but their arguments: the same merge is computed again after a 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from hansa.common.job import JobSpec, Problem
 from hansa.controller.engine.parts import Part
+
+if TYPE_CHECKING:
+    from hansa.controller.engine.composition import Composition
 
 
 class Aggregator(Part):
@@ -27,12 +31,22 @@ class Aggregator(Part):
         """Whether a site that leaves takes its contribution with it."""
         return False
 
+    def taken(self, count: int) -> int:
+        """Return how many of `count` contributions the proposal is made of."""
+        return count
+
 
 class Remembering(Aggregator):
     """An aggregator over every site's last contribution."""
 
     remembers: ClassVar[bool] = True
     drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
+
+    def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Refuse to take contributions out where sites were promised not to be left with few."""
+        if self.drop_on_leave and spec.sites.together > 1:
+            return [(("merge", "drop_on_leave"), "would leave models of fewer sites than sites.together promises")]
+        return []
 
     @property
     def forgets(self) -> bool:

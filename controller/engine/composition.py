@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hansa.common.job import Problem
+from hansa.common.job import JobSpec, Problem
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Pacer, Part, Policy, Sampler, Weigher
+from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,17 @@ class Composition:
     weigh: Weigher
     merge: Aggregator
     server: ServerUpdate
+    evaluate: EvalPlan
     policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
 
     @property
     def redistributes(self) -> bool:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
-        return paced or self.weigh.appraises
+        return self.pace.redistributes or self.weigh.appraises
+
+    def warnings(self, spec: JobSpec) -> list[Problem]:
+        """Return what in a job is likely not meant, though nothing speaks against it."""
+        return [warning for part in self.parts.values() for warning in part.warnings(spec, self)]
 
     @property
     def needs_outline(self) -> bool:
@@ -45,5 +49,6 @@ class Composition:
             "weigh": self.weigh,
             "merge": self.merge,
             "server": self.server,
+            "evaluate": self.evaluate,
         }
         return filled | dict(self.policies)

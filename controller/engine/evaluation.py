@@ -1,17 +1,20 @@
 """Evaluation of community models. It never blocks training; only the last one is waited for."""
 
+from collections.abc import Mapping
+
 from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import VersionRecord
 
 
-def evaluate(job: Job, final: bool = False) -> list[Effect]:
-    """Ask every evaluator for its findings on the newest version; in the end even those that are behind."""
+def evaluate(job: Job, now: float, last: bool = False) -> list[Effect]:
+    """Ask those evaluators that the plan names for the newest version; only the last is asked of one that is behind."""
     assert job.state.current is not None
     work = Evaluate(model=job.state.current, version=job.state.version)
-    asked = job.evaluators if final else job.free
-    return [job.issue(site, job.state.round, work) for site in list(asked)]
+    wanted = job.rule.evaluate.due(job.memories["evaluate"], job.view(now), last)
+    able = job.evaluators if last else job.free
+    return [job.issue(site, job.state.round, work) for site in list(wanted) if site in able]
 
 
 def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") -> VersionRecord:
@@ -26,7 +29,12 @@ def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     else:
         record.unevaluated[task.site] = trouble
     if not job.desk.evaluates(record.version):
-        record.close()
+        record.close(metrics(job, record))
         if record.examples:
             job.state.evaluated = max(record.version, job.state.evaluated or 0)
     return record
+
+
+def metrics(job: Job, record: VersionRecord) -> Mapping[str, float]:
+    """Return what the findings on a version say together, those that are here."""
+    return record.pooled or job.rule.evaluate.combine(record.reports)

@@ -44,5 +44,6 @@ def give_back(job: Job, snapshot: Snapshot) -> None:
     for number in sorted(snapshot.chapters):
         state.history += HISTORY.validate_json(snapshot.chapters[number])
     for point, memory in job.memories.items():
-        job.memories[point] = type(memory).model_validate_json(held["memories"][point])
+        if point in held["memories"]:  # an older controller may not have known the point
+            job.memories[point] = type(memory).model_validate_json(held["memories"][point])
     job.remember(state)

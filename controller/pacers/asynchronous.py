@@ -6,11 +6,17 @@ from pydantic import BaseModel, Field
 
 from hansa.common.errors import Stale
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Task
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Action, Ask, Contribution, Draw, MergeNow, Pacer, Stop, View
 
 PATIENCE = 3  # failures in a row after which a site is left alone until it joins again
+
+
+def _sites(contributions: Sequence[Contribution]) -> set[SiteName]:
+    return {contribution.site for contribution in contributions}
 
 
 class AsyncState(BaseModel):
@@ -18,6 +24,8 @@ class AsyncState(BaseModel):
 
     taken: int = 0  # updates accepted
     merged: int = 0  # updates committed
+    held: list[Contribution] = []  # accepted; too few sites have answered to make a model of them (sites.together)
+    counted: set[SiteName] = set()  # sites with an update in the model
     cycles: dict[SiteName, int] = {}  # tasks given to each site
     failures: dict[SiteName, int] = {}  # in a row
     reasons: dict[SiteName, str] = {}
@@ -38,6 +46,17 @@ class Async(Pacer):
         """Return the number of updates."""
         return self.updates
 
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse a promise on the number of sites in a model that merging one update at a time cannot keep."""
+        at, least = ("sites", "together"), spec.sites.together
+        if least == 1:
+            return []
+        if not rule.merge.remembers:
+            return [(at, f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest")]
+        if self.updates < least:
+            return [(("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)")]
+        return []
+
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Ask every site that is free."""
         assert isinstance(state, AsyncState)
@@ -50,16 +69,22 @@ class Async(Pacer):
         """Ask a site that is new or back, unless it still has its task."""
         assert isinstance(state, AsyncState)
         state.failures.pop(site, None)
-        return [self._ask(state, site)] if site in view.sites and site not in view.busy else []
+        asked = site in view.busy or site in _sites(state.held)
+        return [self._ask(state, site)] if site in view.sites and not asked else []
 
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
-        """Commit an update."""
+        """Commit an update; the first ones together, when they are of enough sites."""
         assert isinstance(state, AsyncState)
         self._require_open(state)
         state.taken += 1
         state.failures.pop(contribution.site, None)
+        state.held.append(contribution)
+        company = state.counted | _sites(state.held)
+        if len(company) < view.together:
+            return self._stop_if_stuck(state, view)
+        merged, state.held, state.counted = tuple(state.held), [], company
         refused, state.refused = state.refused, {}
-        return [MergeNow((contribution,), refused)]
+        return [MergeNow(merged, refused)]
 
     def on_refused(self, state: BaseModel, contribution: Contribution, reason: str, view: View) -> list[Action]:
         """Answer an update that is not taken with the newest model: the site did nothing wrong."""
@@ -80,10 +105,20 @@ class Async(Pacer):
         state.reasons[task.site] = reason
         if state.failures[task.site] < PATIENCE and task.site in view.sites:
             return [self._ask(state, task.site)]
-        working = set(view.sites) - {site for site, count in state.failures.items() if count >= PATIENCE}
-        if view.sites and not working and state.taken == state.merged:
-            return [Stop(f"every site failed {PATIENCE} times in a row; {task.site}: {reason}", failed=True)]
-        return []
+        return self._stop_if_stuck(state, view)
+
+    def _stop_if_stuck(self, state: AsyncState, view: View) -> list[Action]:
+        """Fail if every site that is here has failed too often, or waits for such a one."""
+        failed = {site for site, count in state.failures.items() if count >= PATIENCE}
+        working = set(view.sites) - failed - _sites(state.held)
+        if not failed or not view.sites or working or state.taken > state.merged + len(state.held):
+            return []
+        site = min(failed)
+        if state.held:
+            why = f"models of {view.together} sites cannot be made: {site} failed {PATIENCE} times in a row"
+        else:
+            why = f"every site failed {PATIENCE} times in a row; {site}"
+        return [Stop(f"{why}: {state.reasons[site]}", failed=True)]
 
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
         """Its task stays open: it may come back with the update."""

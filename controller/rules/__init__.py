@@ -4,9 +4,37 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 """
 
 from hansa.common.plugins import discover
-from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import divide, dvw, fedasync, fedavg, fedopt, fedprox, robust
+from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
+from hansa.controller.rules import (
+    divide,
+    dvw,
+    evaluation,
+    fedasync,
+    fedavg,
+    feddaf,
+    fedmmb,
+    fedopt,
+    fedprox,
+    radfed,
+    robust,
+)
 
-__all__ = ["asynchronous", "divide", "dvw", "fedasync", "fedavg", "fedopt", "fedprox", "robust", "semisync", "sync"]
+__all__ = [
+    "asynchronous",
+    "divide",
+    "dvw",
+    "evaluation",
+    "fedasync",
+    "fedavg",
+    "feddaf",
+    "fedmmb",
+    "fedopt",
+    "fedprox",
+    "radfed",
+    "redistribute",
+    "robust",
+    "semisync",
+    "sync",
+]
 
 discover()

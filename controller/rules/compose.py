@@ -9,6 +9,8 @@ from hansa.common.plugins import POINTS, Rule, fill, rules
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy
 from hansa.controller.rules.adaptive import Until
+from hansa.controller.rules.fedavg import ByExamples
+from hansa.controller.rules.fedmmb import ByUsed, Window
 
 POLICIES = ("local", "layers")  # points whose plugins shape training tasks
 
@@ -30,7 +32,10 @@ def objections(spec: JobSpec) -> list[Problem]:
 def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
-    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule)
+    window = _window(spec, rule)
+    if window and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
+        parts["weigh"] = ByUsed()  # a rule that weighs by examples means those that an update was trained on
+    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule) | window
     return Composition(name=spec.rule, policies=policies, **parts)
 
 
@@ -38,3 +43,9 @@ def _until(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
     """Return what decides when learners have trained enough, if the job's epochs do not."""
     until = spec.train.until or (UntilSpec() if rule.adaptive else None)
     return {Until.point: Until(until=until)} if until else {}
+
+
+def _window(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
+    """Return what makes each task a window of batches, if tasks do not have epochs."""
+    batches = spec.train.batches or rule.batches
+    return {Window.point: Window(batches=batches)} if batches else {}

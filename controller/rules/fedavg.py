@@ -33,9 +33,13 @@ class Uniform(Sampler):
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
-        count = min(len(eligible), max(int(self.fraction * len(view.sites) + 1e-9), 1))
-        drawn = view.rng("uniform").permutation(len(eligible))[:count]
+        drawn = view.rng("uniform").permutation(len(eligible))[: how_many(self.fraction, view, eligible)]
         return [eligible[i] for i in drawn]
+
+
+def how_many(fraction: float, view: View, eligible: Sequence[SiteName]) -> int:
+    """Return max(floor(fraction · sites), 1), or as many as there are."""
+    return min(len(eligible), max(int(fraction * len(view.sites) + 1e-9), 1))
 
 
 @register("weigh", "examples")
@@ -70,8 +74,9 @@ class Incremental(Remembering):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights that would have to be found anew for every site with every update."""
         if rule.weigh.joint:
-            return [self.clash(rule.weigh, "its weights are for all updates together, not for one; use merge latest")]
-        return []
+            why = "its weights are for all updates together, not for one; use merge latest"
+            return [self.clash(rule.weigh, why), *super().objections(spec, rule)]
+        return super().objections(spec, rule)
 
 
 @register("merge", "latest")

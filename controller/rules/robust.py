@@ -76,8 +76,16 @@ class Krum(Selecting):
     chosen: int = Field(1, ge=0, strict=True, description="how many updates to average; 0: all but f")
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse weights, and merges of single updates."""
-        return _objections(self, rule)
+        """Refuse weights, merges of single updates, and models of fewer sites than promised."""
+        found = _objections(self, rule)
+        if 0 < self.chosen < spec.sites.together:
+            why = f"merge krum makes a model of {self.chosen}; set merge.chosen to 0 or to {spec.sites.together}"
+            found.append((("sites", "together"), why))
+        return found
+
+    def taken(self, count: int) -> int:
+        """Return how many updates are averaged."""
+        return max(0, min(self.chosen or count - self.attackers, count))
 
     def select(self, distances: np.ndarray) -> Sequence[int]:
         """Return the updates with the least scores; of equal ones, those of the first sites."""
@@ -86,8 +94,7 @@ class Krum(Selecting):
             raise TooFew(f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}")
         others = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)
         scores = others[:, : count - self.attackers - 2].sum(axis=1)
-        taken = min(self.chosen or count - self.attackers, count)
-        return [int(i) for i in np.argsort(scores, kind="stable")[:taken]]
+        return [int(i) for i in np.argsort(scores, kind="stable")[: self.taken(count)]]
 
 
 def _robust(name: str, part: dict[str, object], summary: str, paper: str) -> Rule:

@@ -4,33 +4,30 @@ python examples/fashion/compare.py [RULE …] [--rounds 10] [--sites 10] [--seed
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import yaml
+
+from hansa.common.errors import HansaError
+from hansa.common.ui.trial import Outcome, outcome, run_trial
 
 HERE = Path(__file__).resolve().parent
 RULES = sorted(path.stem for path in HERE.glob("*.yaml"))
 
 
-def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> dict[str, Any]:
+def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> Outcome:
     """Run one federation; every rule gets the same number of updates."""
     job = HERE / f"{rule}.yaml"
-    has_rounds = "rounds" in yaml.safe_load(job.read_text())["pace"]
-    pace = f"pace.rounds={rounds}" if has_rounds else f"pace.updates={rounds * sites}"
-    words = ["run", str(job), "--out", str(folder / f"{rule}-{seed}"), "--json", "--set", pace]
-    words += ["--set", f"seed={seed}", "--set", f"data.sites={sites}"]
+    said = yaml.safe_load(job.read_text())
+    has_rounds, hops = "rounds" in said["pace"], said["pace"].get("hops", 1)
+    trained = said["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
+    pace = {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
+    changes: dict[str, object] = {**pace, "seed": seed, "data.sites": sites}
     if sites != 10:
-        words += ["--set", "data.partition={kind: iid}"]  # the example's classes are for ten sites
-    done = subprocess.run([sys.executable, "-m", "hansa", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{rule}: {done.stderr or 'the federation did not complete'}")
-    report: dict[str, Any] = json.loads((folder / f"{rule}-{seed}" / "report.json").read_text())
-    return report
+        changes["data.partition"] = {"kind": "iid"}  # the example's classes are for ten sites
+    return outcome(run_trial(job, folder / f"{rule}-{seed}", changes))
 
 
 def main() -> None:
@@ -48,12 +45,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for rule in chosen.rules or RULES:
             for seed in map(int, chosen.seeds.split(",")):
-                view = federate(rule, chosen.sites, chosen.rounds, seed, Path(folder))
-                updates = sum(len(entry["contributions"]) for entry in view["history"])
-                accuracy, loss = view["metrics"]["accuracy"], view["metrics"]["loss"]
-                line = f"{rule:18} {seed:5}  {accuracy:7.1%}  {loss or float('nan'):7.3f}  {updates:7}"
-                print(f"{line}  {view['seconds']:7.1f}", flush=True)
+                found = federate(rule, chosen.sites, chosen.rounds, seed, Path(folder))
+                line = f"{rule:18} {seed:5}  {found.accuracy:7.1%}  {found.loss or float('nan'):7.3f}"
+                print(f"{line}  {found.updates:7}  {found.seconds:7.1f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HansaError as error:
+        sys.exit(str(error))

@@ -4,8 +4,6 @@ python examples/hospitals/compare.py [--seeds 3] [--rounds 30] [--federations fe
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,27 +16,19 @@ from safetensors.torch import load_file
 
 from hansa.common.app import Examples, load_npz
 from hansa.common.data.standard import pooled, profile, standardised
+from hansa.common.errors import HansaError
 from hansa.common.tasks import Standard
+from hansa.common.ui.trial import run_trial
 
 HERE = Path(__file__).resolve().parent
 MEASURED = 5  # columns that are standardised
 BATCH, RATE = 16, 0.05
-FEDERATIONS = {
-    "fedavg": ("rule=fedavg",),
-    "equal": ("rule=fedavg", "weigh={kind: equal}"),
-    "sync-dvw": ("rule=sync-dvw", "validation.fraction=0.1"),  # a tenth is not trained on
+FEDERATIONS: dict[str, dict[str, object]] = {
+    "fedavg": {"rule": "fedavg"},
+    "equal": {"rule": "fedavg", "weigh": {"kind": "equal"}},
+    "sync-dvw": {"rule": "sync-dvw", "validation.fraction": 0.1},  # a tenth is not trained on
 }
 Hospital = tuple[Examples, Examples]  # for training and for testing
-
-
-def federate(seed: int, rounds: int, changes: tuple[str, ...], out: Path) -> None:
-    """Run a federation: four learners and four evaluators as real processes; their data never meet."""
-    words = ["run", str(HERE / "job.yaml"), "--out", str(out), "--json"]
-    for change in (f"seed={seed}", f"pace.rounds={rounds}", *changes):
-        words += ["--set", change]
-    done = subprocess.run([sys.executable, "-m", "hansa", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr or "the federation did not complete")
 
 
 def fit(examples: Examples, epochs: int, seed: int) -> torch.nn.Module:
@@ -72,10 +62,11 @@ def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dic
     with tempfile.TemporaryDirectory() as folder:
         for rule in federations:
             out = Path(folder) / rule
-            federate(seed, rounds, FEDERATIONS[rule], out)
+            # Four learners and four evaluators as real processes; their data never meet.
+            report = run_trial(HERE / "job.yaml", out, {"seed": seed, "pace.rounds": rounds, **FEDERATIONS[rule]})
             paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
             hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
-            told = json.loads((out / "report.json").read_text())["survey"]
+            told = report["survey"]
             survey = Standard(kind="global", mean=told["mean"], deviation=told["deviation"])
             federated = build()
             federated.load_state_dict(load_file(out / "model.safetensors"))
@@ -113,4 +104,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HansaError as error:
+        sys.exit(str(error))

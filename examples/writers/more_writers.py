@@ -5,10 +5,12 @@ python examples/writers/more_writers.py [WRITERS …] [--rounds 15]
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from hansa.common.errors import HansaError
+from hansa.common.ui.trial import run_trial
 
 HERE = Path(__file__).resolve().parent
 
@@ -16,13 +18,9 @@ HERE = Path(__file__).resolve().parent
 def federate(writers: int, rounds: int, folder: Path) -> tuple[int, float]:
     """Run one federation; return how many images its writers hold and the accuracy on the images of others."""
     out = folder / f"{writers}-writers"
-    words = ["run", str(HERE / "job.yaml"), "--sites", str(writers), "--out", str(out), "--json"]
-    words += ["--set", f"pace.rounds={rounds}"]
-    done = subprocess.run([sys.executable, "-m", "hansa", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr or "the federation did not complete")
+    report = run_trial(HERE / "job.yaml", out, {"data.sites": writers, "pace.rounds": rounds})
     record = json.loads((out / "data" / "partition.json").read_text())
-    return record["measures"]["examples"], json.loads(done.stdout)["metrics"]["accuracy"]
+    return record["measures"]["examples"], report["metrics"]["accuracy"]
 
 
 def main() -> None:
@@ -39,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HansaError as error:
+        sys.exit(str(error))

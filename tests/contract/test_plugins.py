@@ -14,7 +14,7 @@ from hansa.common.job import JobSpec
 from hansa.common.plugins import POINTS, Plugin
 from hansa.common.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
 from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, MergeInfo, Selecting, ServerUpdate, TooFew
-from hansa.controller.engine.parts import Contribution, Pacer, Part, Policy, Sampler, View, Weigher
+from hansa.controller.engine.parts import Contribution, EvalPlan, Pacer, Part, Policy, Sampler, View, Weigher
 from hansa.controller.rules.compose import compose
 from tests.unit import appraised, examined  # noqa: F401 - plugins of tests keep the contract, too
 
@@ -26,6 +26,7 @@ CLASSES: dict[str, type[Part]] = {
     "weigh": Weigher,
     "merge": Aggregator,
     "server": ServerUpdate,
+    "evaluate": EvalPlan,
 }
 SITES = tuple(SiteName(name) for name in "abcdefg")
 OFTEN = 20
@@ -227,3 +228,24 @@ def test_only_a_plain_server_update_may_be_skipped(server: ServerUpdate) -> None
         assert made.tobytes() == proposal.tobytes()
         assert not server.moments
     assert not server.refuses(0), "an update of the newest model is always taken"
+
+
+@pytest.mark.parametrize("plan", every("evaluate"))
+def test_an_evaluation_plan_asks_for_the_last_version_and_does_not_care_who_answers_first(plan: EvalPlan) -> None:
+    for version in range(1, OFTEN):
+        wanted = list(plan.due(plan.begin(), view(version=version), last=False))
+        assert set(wanted) <= set(SITES)
+        assert len(set(wanted)) == len(wanted)
+    assert list(plan.due(plan.begin(), view(), last=True)), "a job's result is always measured"
+    assert not list(plan.due(plan.begin(), view(sites=()), last=True))
+    assert plan.timeout > 0
+    assert plan.combine({}) == {}
+    found = {
+        site: Evaluation(n=4, loss_sum=0.1 * (i + 1), confusion=((2, 1), (0, 1)), metrics={"auc": 0.1 * i})
+        for i, site in enumerate(SITES)
+    }
+    metrics = plan.combine(found)
+    assert plan.combine(dict(reversed(found.items()))) == metrics
+    assert all(isinstance(value, float) for value in metrics.values())
+    plan.combine({SITES[0]: Evaluation(n=1, loss_sum=float("inf")), SITES[1]: Evaluation(n=1, loss_sum=float("-inf"))})
+    plan.combine({SITES[0]: Evaluation(n=0, loss_sum=0.0)})

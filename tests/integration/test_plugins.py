@@ -1,6 +1,6 @@
 """Plugins that remember, ask for evaluations or fail, in whole jobs over real gRPC."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,8 +10,10 @@ from pydantic import BaseModel
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
+from hansa.common.tasks import Evaluation
 from hansa.controller.backends import opened
 from hansa.controller.engine.parts import Sampler, View
+from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, Served, ended, job, serving
@@ -39,6 +41,17 @@ class MoodySampler(Sampler):
         if state.asked > 2:
             raise ValueError("out of patience")
         return list(view.sites)
+
+
+@register("evaluate", "squeamish")
+class Squeamish(Pooled):
+    """Findings of two sites are too much for it."""
+
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Raise as soon as there are findings of two sites."""
+        if len(reports) > 1:
+            raise ValueError("too much to bear")
+        return super().combine(reports)
 
 
 async def nothing() -> AsyncIterator[bytes]:
@@ -102,3 +115,17 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         assert again.view(since=0).history == before.history
         assert again.machine.state.model_dump() == runner.machine.state.model_dump()
         assert served.federation.store.has(key)
+
+
+async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_shown(tmp_path: Path) -> None:
+    spec = job(pace={"rounds": 3}, evaluate={"kind": "squeamish"}, sites={"min": 2})
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a", "b")
+        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        view = runner.view()
+        assert (view.status, view.reason) == (
+            "failed",
+            "the rule failed: evaluate 'squeamish': ValueError: too much to bear",
+        )
+        assert view.history[1].contributions.keys() == {"a", "b"}
+    _assert_sound(tmp_path, "", runner.id)

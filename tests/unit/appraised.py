@@ -1,6 +1,6 @@
 """Plugins for tests: a weigher that has every update evaluated by the other sites and remembers, and its company."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
-from hansa.common.tasks import Train
-from hansa.controller.engine.parts import Contribution, EvalRequest, Policy, Sampler, View, Weigher
-from hansa.controller.engine.state import pool
+from hansa.common.tasks import Evaluation, Train
+from hansa.controller.engine.parts import Contribution, EvalPlan, EvalRequest, Policy, Sampler, View, Weigher
+from hansa.controller.rules.evaluation import pool
 
 
 class Scores(BaseModel):
@@ -79,8 +79,11 @@ class Phases(BaseModel):
     merges: int = 0
 
 
+@register("local", "alternate")
 class Alternate(Policy):
-    """Every other merge only one tensor is trained."""
+    """Every other merge only some tensors are trained."""
+
+    tensors: tuple[str, ...] = Field(("head",), description="which")
 
     def begin(self) -> Phases:
         """Nothing is merged yet."""
@@ -89,9 +92,33 @@ class Alternate(Policy):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensor in odd phases."""
         assert isinstance(state, Phases)
-        return work.model_copy(update={"tensors": ("head",)}) if state.merges % 2 else work
+        return work.model_copy(update={"tensors": self.tensors}) if state.merges % 2 else work
 
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Go on to the next phase."""
         assert isinstance(state, Phases)
         state.merges += 1
+
+
+@register("evaluate", "one-by-one")
+class OneByOne(EvalPlan):
+    """One evaluator after another is asked; some findings it cannot take."""
+
+    def begin(self) -> Turns:
+        """Nobody has had a turn."""
+        return Turns()
+
+    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+        """Ask the one whose turn it is."""
+        assert isinstance(state, Turns)
+        chosen = sorted(view.evaluators, key=lambda site: (state.seen.get(site, 0), site))[:1]
+        for site in chosen:
+            state.seen[site] = state.seen.get(site, 0) + 1
+        return chosen
+
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Return the best loss."""
+        if any(report.n == 13 for report in reports.values()):
+            raise ValueError("thirteen brings bad luck")
+        losses = [report.loss_sum / report.n for report in reports.values() if report.n]
+        return {"best": min(losses)} if losses else {}

@@ -1,5 +1,7 @@
 """What evaluators measure, against numpy; and how reports of sites are pooled."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,8 @@ from hansa.common.ids import SiteName
 from hansa.common.tasks import Evaluation
 from hansa.common.torch_data import Tensors, loss_of, to_tensors
 from hansa.common.torch_metrics import BATCH, measure
-from hansa.controller.engine.state import VersionRecord
+from hansa.controller.engine.parts import EvalPlan
+from hansa.controller.rules.evaluation import BySite, Pooled
 
 CLASSIFY = App(model=nn.Module, classes=4)
 REGRESS = App(model=nn.Module, task="regression")
@@ -106,29 +109,28 @@ def test_a_column_of_outputs_is_compared_row_by_row() -> None:
 # Pooling.
 
 
-def _record(**reports: Evaluation) -> VersionRecord:
-    named = {SiteName(site): report for site, report in reports.items()}
-    return VersionRecord(version=1, round=1, at=0, digest="", reports=named)
+def _pooled(plan: EvalPlan | None = None, **reports: Evaluation) -> Mapping[str, float]:
+    return (plan or Pooled()).combine({SiteName(site): report for site, report in reports.items()})
 
 
 def test_sites_are_pooled_by_sums_not_by_means() -> None:
     a = Evaluation(n=10, loss_sum=5.0, confusion=((9, 1), (0, 0)))
     b = Evaluation(n=2, loss_sum=7.0, confusion=((0, 0), (1, 1)))
-    metrics = _record(a=a, b=b).metrics()
+    metrics = _pooled(a=a, b=b)
     assert metrics["accuracy"] == 10 / 12
     assert metrics["loss"] == 1.0
 
 
 def test_empty_reports_count_for_nothing() -> None:
     empty = Evaluation(n=0, loss_sum=0.0)
-    assert _record(a=empty).metrics() == {}
-    assert _record().metrics() == {}
+    assert _pooled(a=empty) == {}
+    assert _pooled() == {}
     full = Evaluation(n=4, loss_sum=2.0, confusion=((4, 0), (0, 0)))
-    assert _record(a=full, b=empty).metrics() == _record(a=full).metrics()
+    assert _pooled(a=full, b=empty) == _pooled(a=full)
 
 
 def test_without_confusion_there_is_no_accuracy() -> None:
-    metrics = _record(a=Evaluation(n=4, loss_sum=2.0)).metrics()
+    metrics = _pooled(a=Evaluation(n=4, loss_sum=2.0))
     assert metrics["loss"] == 0.5
     assert "accuracy" not in metrics
 
@@ -136,7 +138,7 @@ def test_without_confusion_there_is_no_accuracy() -> None:
 def test_an_apps_own_metrics_are_means_over_the_sites_that_report_them() -> None:
     a = Evaluation(n=1, loss_sum=0.0, metrics={"auc": 1.0})
     b = Evaluation(n=3, loss_sum=0.0, metrics={"auc": 0.5, "mae": 2.0})
-    metrics = _record(a=a, b=b).metrics()
+    metrics = _pooled(a=a, b=b)
     assert metrics["auc"] == pytest.approx(0.625)
     assert metrics["mae"] == 2.0
 
@@ -144,4 +146,18 @@ def test_an_apps_own_metrics_are_means_over_the_sites_that_report_them() -> None
 def test_sites_whose_confusion_matrices_differ_in_size_do_not_break_the_job() -> None:
     a = Evaluation(n=2, loss_sum=1.0, confusion=((1, 1), (0, 0)))
     b = Evaluation(n=3, loss_sum=1.0, confusion=((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-    assert _record(a=a, b=b).metrics()["loss"] == 0.4
+    assert _pooled(a=a, b=b)["loss"] == 0.4
+
+
+def test_means_over_sites_let_a_small_site_count_as_much_as_a_large_one() -> None:
+    a = Evaluation(n=10, loss_sum=5.0, confusion=((9, 1), (0, 0)))
+    b = Evaluation(n=2, loss_sum=7.0, confusion=((0, 0), (1, 1)), metrics={"auc": 0.25})
+    empty = Evaluation(n=0, loss_sum=0.0)
+    metrics = _pooled(BySite(), a=a, b=b, c=empty)
+    assert metrics == {
+        **_pooled(a=a, b=b),
+        "accuracy_by_site": pytest.approx(0.7),
+        "loss_by_site": 2.0,
+        "auc_by_site": 0.25,
+    }
+    assert _pooled(BySite(), c=empty) == {}

@@ -215,3 +215,32 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(Taken):
         write_shards(spec(), 3, 1, tmp_path)
+
+
+def test_a_part_of_the_training_examples_has_the_classes_in_proportion_and_leaves_the_test_set_alone(
+    tmp_path: Path,
+) -> None:
+    whole, part = (divide(spec(examples=count, sites=4), None, 1) for count in (None, 300))
+    assert np.array_equal(part.test, whole.test)
+    rows = np.sort(np.concatenate([shard.rows for shard in part.shards]))
+    everything = np.concatenate([shard.rows for shard in whole.shards])
+    assert len(rows) == len(set(rows)) == 300
+    assert set(rows) <= set(everything)
+    y = part.data.examples.y
+    exact = np.bincount(y[everything]) * 300 / len(everything)
+    assert (abs(np.bincount(y[rows]) - exact) < 1).all()
+    again, other = (divide(spec(examples=300, sites=4), None, seed) for seed in (1, 2))
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(part.shards, again.shards, strict=True))
+    assert set(np.concatenate([shard.rows for shard in other.shards])) != set(rows)
+    write_shards(spec(examples=300, sites=4), None, 1, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "partition.json").read_text())["examples"] == 300
+
+
+def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"data.examples: 5000 are wanted, and the set has 1438 for training"):
+        divide(spec(examples=5000), None, 1)
+    write_wards(tmp_path / "all.npz")
+    with pytest.raises(InvalidInput, match="natural parts rows by their key"):
+        divide(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}, examples=10), None, 1)
+    done = cli("partition", "digits", "--examples", "50", "--out", str(tmp_path / "out"))
+    assert "50 examples" in done.output

@@ -1,0 +1,78 @@
+"""Federations from a script: `hansa run` as a process of its own, and what its report says.
+
+The comparisons below examples/ and benchmarks/accuracy.py run theirs with it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hansa.common.errors import HansaError
+
+Report = dict[str, Any]  # as report.json has it
+
+
+def run_trial(
+    job: Path, out: Path, changes: Mapping[str, object] | None = None, slow: Mapping[str, float] | None = None
+) -> Report:
+    """Run a job's federation to its end, with changes by dotted path; its report, model and logs are left in `out`."""
+    words = [sys.executable, "-m", "hansa", "run", str(job), "--out", str(out), "--json"]
+    for key, value in (changes or {}).items():
+        words += ["--set", f"{key}={json.dumps(value)}"]  # JSON is YAML
+    for site, factor in (slow or {}).items():
+        words += ["--slow", f"{site}={factor:g}"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, complaint = process.communicate()
+    except BaseException:
+        process.terminate()  # politely: it ends every process of the federation
+        process.wait()
+        raise
+    if process.returncode:
+        reason = json.loads(said).get("reason") if said.startswith("{") else ""
+        raise HansaError(complaint.strip() or f"{job}: the federation did not complete: {reason}")
+    report: Report = json.loads((out / "report.json").read_text())
+    return report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How good a federation's model became, and what it took."""
+
+    accuracy: float | None  # of the last version that was evaluated
+    best: float | None  # of all versions that were
+    loss: float | None
+    rounds: int  # merges
+    updates: int  # that were merged
+    updates_by_site: Mapping[str, int]
+    steps: int  # of optimizers, that were merged
+    bytes_up: int
+    bytes_down: int
+    seconds: float  # from the first model to the last: without the start of the processes
+    curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
+
+
+def outcome(report: Report, within: float | None = None) -> Outcome:
+    """Sum a report up; perhaps only what happened `within` so many seconds after the first model was there."""
+    start = report["history"][0]["seconds"] if report["history"] else 0.0
+    history = [entry for entry in report["history"] if within is None or entry["seconds"] - start <= within]
+    measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
+    curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
+    merged = [site for entry in history for site in entry["contributions"]]
+    return Outcome(
+        accuracy=curve[-1][-1] if curve else None,
+        best=max((accuracy for *_, accuracy in curve), default=None),
+        loss=measured[-1]["metrics"]["loss"] if measured else None,
+        rounds=max(len(history) - 1, 0),
+        updates=len(merged),
+        updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
+        steps=history[-1]["steps"] if history else 0,
+        bytes_up=sum(entry["bytes_up"] for entry in history),
+        bytes_down=sum(entry["bytes_down"] for entry in history),
+        seconds=round(history[-1]["seconds"] - start, 1) if history else 0.0,
+        curve=curve,
+    )

@@ -1,0 +1,76 @@
+"""Evaluation plans: what the findings of many sites on a community model say together."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import register
+from hansa.common.tasks import Evaluation
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import EvalPlan, View
+
+
+class _Every(EvalPlan):
+    """Every evaluator is asked for every so many versions, and for the last one."""
+
+    every: int = Field(1, ge=1, strict=True, description="evaluate every so many versions, and always the last one")
+    virtual: bool = Field(False, description="also the mean of travelling models, between merges (pace redistribute)")
+
+    @property
+    def midway(self) -> bool:
+        """Whether the mean of travelling models is evaluated, too."""
+        return self.virtual
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse to look for a mean between merges where there is none."""
+        if self.virtual and "slots" not in rule.pace.provides:
+            why = f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
+            return [(("evaluate", "virtual"), why)]
+        return []
+
+    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+        """Ask all who attend."""
+        return view.evaluators if last or view.version % self.every == 0 else ()
+
+
+@register("evaluate", "pooled")
+class Pooled(_Every):
+    """Metrics are over the examples of all sites together: a site counts by its examples."""
+
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Pool the sums."""
+        return pool([report for _, report in sorted(reports.items())])
+
+
+@register("evaluate", "by-site")
+class BySite(_Every):
+    """Pooled metrics and, as `…_by_site`, their plain means over sites: a small site counts as much as a large one."""
+
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Pool the sums, and take each site's metrics alone."""
+        ordered = [report for _, report in sorted(reports.items())]
+        alone = [pool([report]) for report in ordered if report.n]
+        means: dict[str, float] = {}
+        for name in sorted({name for found in alone for name in found}):
+            values = [found[name] for found in alone if name in found]
+            means[f"{name}_by_site"] = sum(values) / len(values)
+        return pool(ordered) | means
+
+
+def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
+    """Pool evaluations: sums over sites first, ratios last."""
+    reports = [report for report in reports if report.n]
+    total = sum(report.n for report in reports)
+    if not total:
+        return {}
+    found = {"loss": sum(report.loss_sum for report in reports) / total}
+    if len({len(report.confusion) for report in reports}) == 1 and reports[0].confusion:
+        pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
+        found["accuracy"] = int(np.trace(pooled)) / total
+    for name in sorted({name for report in reports for name in report.metrics}):
+        holders = [report for report in reports if name in report.metrics]
+        found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
+    return found

@@ -1,0 +1,73 @@
+"""The driver of accuracy tables, with a table that is small enough for a test."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import ROOT
+
+DRIVE = """
+import sys, pathlib
+import harness
+folder = pathlib.Path(sys.argv.pop(1))
+harness.RESULTS = folder / "results"
+import accuracy
+accuracy.TABLES = folder
+accuracy.main()
+"""
+TABLE = """
+title: Digits at two sites
+budget: one round of one epoch for all
+seeds: [5]
+job: examples/digits/job.yaml
+set: {data.sites: 2, data.partition: {kind: iid}, data.examples: 200, pace: {kind: sync, rounds: 1}, train.epochs: 1}
+rows:
+  fedavg:
+  slowly: {slow: {site-1: 1.5}}
+  impossible: {set: {weigh: {kind: nonsense}}}
+"""
+
+
+def _drive(folder: Path, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVE, str(folder), "small", *words],
+        cwd=ROOT,
+        env={"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(TABLE)
+    code, shown, _ = _drive(tmp_path, "--rows", "fedavg")
+    assert code == 0
+    assert "| fedavg | 1 | " in shown
+    path = tmp_path / "results" / "accuracy_small.json"
+    first = json.loads(path.read_text())
+    (run,) = first["runs"]
+    assert (run["row"], run["seed"], run["rounds"], run["updates"]) == ("fedavg", 5, 1, 2)
+    assert run["updates_by_site"] == {"site-1": 1, "site-2": 1}
+    assert run["curve"] == [[1, run["curve"][0][1], run["accuracy"]]]
+    assert run["bytes_up"] > 0 < run["bytes_down"]
+    assert run["steps"] == 12  # about 95 examples of each site are trained on, 16 in a batch; the partial one counts
+
+    code, shown, complaint = _drive(tmp_path)
+    assert code == 1, "a row that fails is told of, and the others are measured"
+    assert "impossible, seed 5: hansa: " in complaint
+    assert "there is no 'nonsense'" in complaint
+    assert "fedavg, seed" not in shown
+    assert "| impossible | 0 |" in shown
+    held = {run["row"]: run for run in json.loads(path.read_text())["runs"]}
+    assert held.keys() == {"fedavg", "slowly"}
+    assert held["fedavg"] == run, "it was not measured again"
+    assert held["slowly"]["accuracy"] == run["accuracy"], "slow sites train no worse"
+
+    (tmp_path / "small.yaml").write_text(TABLE.replace("rounds: 1", "rounds: 2"))
+    code, shown, _ = _drive(tmp_path, "--print")
+    assert "| fedavg | 0 |" in shown, "another definition is another run"
+    assert code == 0
