@@ -47,6 +47,7 @@ class TrainingRun:
     optimizer: OptimizerSpec
     seed: int
     round: int
+    turn: int  # which of the job's trainings in turn this is: hops where models travel, else rounds; for schedules
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]

@@ -3,11 +3,11 @@
 import json
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import safetensors
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors.numpy import save_file
 
 from hansa.common.errors import InvalidInput
@@ -23,7 +23,9 @@ DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "floa
 def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray) -> None:
     """Write a model; the file appears whole or not at all."""
     notes = {info.name: [info.role.name, info.layer] for info in manifest.spec.tensors}
-    about = {"format": "pt", "hansa": json.dumps({"layers": manifest.spec.layers, "tensors": notes})}
+    norms = {info.name: info.norm for info in manifest.spec.tensors if info.norm is not None}
+    told = {"layers": manifest.spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
+    about = {"format": "pt", "hansa": json.dumps(told)}
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(views(Layout(manifest.spec), payload), draft, about)
@@ -50,7 +52,7 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
         if dtype is None:
             raise InvalidInput(f"{path}: {name} has the type {tensor['dtype']}, which cannot be sent")
         role, layer = notes.tensors.get(name, ("PARAM" if dtype in FLOATS else "COUNT", 0))
-        infos.append(TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer))
+        infos.append(TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer, notes.norms.get(name)))
     spec = ModelSpec(tuple(infos), notes.layers)
     layout = Layout(spec)
     payload = allocate(layout)
@@ -65,6 +67,7 @@ class _Notes(Value):
 
     layers: tuple[str, ...] = ()
     tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT"], int]] = {}  # role and layer by name
+    norms: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}  # ε of normalisation layers
 
 
 def _notes(raw: bytes, path: Path) -> _Notes:

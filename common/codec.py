@@ -13,6 +13,7 @@ from hansa.common.tasks import (
     Init,
     LocalPluginSpec,
     OptimizerSpec,
+    Probe,
     Profile,
     Progress,
     Receipt,
@@ -40,6 +41,7 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
             role=model.Role.ValueType(info.role.value),
             layer=info.layer,
             digest=digest,
+            norm=info.norm,
         )
     return wire
 
@@ -54,13 +56,15 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
     for t in wire.tensors:
         if t.role not in (1, 2, 3):
             raise Rejected(f"{t.name}: no role")
-        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer))
+        norm = t.norm if t.HasField("norm") else None
+        infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer, norm))
     return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
 
 
 def task_to_wire(task: Task) -> fleet.Task:
     """Encode a task."""
     wire = fleet.Task(id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed)
+    wire.hop, wire.slot, wire.turn = task.hop, task.slot, task.turn
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
@@ -75,6 +79,10 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.survey.classes = work.classes
         case Init():
             wire.init.SetInParent()
+        case Probe() as work:
+            wire.probe.model = work.model
+            wire.probe.batch_size = work.batch_size
+            wire.probe.plugin.MergeFrom(_plugin_to_wire(work.plugin))
         case Train() as work:
             wire.train.model = work.model
             wire.train.base = work.base or ""
@@ -83,12 +91,13 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.committed = work.committed
             wire.train.epochs = work.epochs
             wire.train.steps = work.steps
+            wire.train.batches = work.batches
+            wire.train.after = work.after
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
             wire.train.keep_optimizer = work.keep_optimizer
-            for plugin in work.plugins:
-                wire.train.plugins.add(name=plugin.name, args=json.dumps(plugin.args))
+            wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
@@ -99,13 +108,17 @@ def task_to_wire(task: Task) -> fleet.Task:
 
 def task_from_wire(wire: fleet.Task) -> Task:
     """Decode a task."""
-    work: Survey | Init | Train | Evaluate
+    work: Survey | Init | Probe | Train | Evaluate
     match wire.WhichOneof("work"):
         case "survey":
             asked = wire.survey
             work = Survey(moments=asked.moments, columns=asked.columns or None, classes=asked.classes)
         case "init":
             work = Init()
+        case "probe":
+            wanted = wire.probe
+            plugin = _plugin_from_wire(wanted.plugin)
+            work = Probe(model=ModelKey(wanted.model), batch_size=wanted.batch_size, plugin=plugin)
         case "train":
             work = Train(
                 model=ModelKey(wire.train.model),
@@ -115,9 +128,11 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
                 steps=wire.train.steps,
+                batches=wire.train.batches,
+                after=wire.train.after,
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
-                plugins=tuple(LocalPluginSpec(name=p.name, args=json.loads(p.args)) for p in wire.train.plugins),
+                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
             )
@@ -142,8 +157,19 @@ def task_from_wire(wire: fleet.Task) -> Task:
         standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
         local_statistics=wire.local_statistics,
+        hop=wire.hop,
+        slot=wire.slot,
+        turn=wire.turn,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
+
+
+def _plugin_to_wire(plugin: LocalPluginSpec) -> fleet.LocalPlugin:
+    return fleet.LocalPlugin(name=plugin.name, args=json.dumps(plugin.args))
+
+
+def _plugin_from_wire(wire: fleet.LocalPlugin) -> LocalPluginSpec:
+    return LocalPluginSpec(name=wire.name, args=json.loads(wire.args))
 
 
 def _standard_to_wire(standard: Standard) -> fleet.Standard:
@@ -190,6 +216,7 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
         seconds=wire.seconds,
         loss=wire.loss,
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
+        importance=wire.importance if wire.HasField("importance") else None,
         anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
     )
 
@@ -229,13 +256,15 @@ def profile_to_wire(profile: Profile) -> fleet.Profile:
     return fleet.Profile(n=profile.n, mean=profile.mean, m2=profile.m2, classes=profile.classes)
 
 
-def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure:
+def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure | float:
     """Decode a report; nonsense raises ValueError."""
     if wire.WhichOneof("outcome") == "profile":
         told = wire.profile
         return Profile(n=told.n, mean=tuple(told.mean), m2=tuple(told.m2), classes=tuple(told.classes))
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
+    if wire.WhichOneof("outcome") == "importance":
+        return wire.importance
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
     return evaluation_from_wire(wire.evaluation)

@@ -10,6 +10,7 @@ POINTS = (
     *("update-received", "update-published", "update-journaled"),
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),
+    *("window-opened", "window-used"),
     *("evaluation-done", "evaluation-reported"),
 )
 

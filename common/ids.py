@@ -53,6 +53,11 @@ def moment_key(job: JobId, version: int, name: str) -> ModelKey:
     return ModelKey(f"{job}/v{version}.{name}")
 
 
+def hop_key(job: JobId, version: int, hop: int) -> ModelKey:
+    """Return the key of the mean of travelling models after a hop of the round that leads to a version."""
+    return ModelKey(f"{job}/v{version}.h{hop}")
+
+
 def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
     """Return the key of an array that a part of the rule keeps from an examination of updates."""
     return ModelKey(f"{job}/x{inquiry}.{place}")

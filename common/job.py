@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
@@ -65,12 +72,26 @@ class TrainSpec(Value):
     """What a learner does with a task."""
 
     epochs: int = Field(1, ge=1, le=100_000, strict=True)
+    batches: int | None = Field(None, ge=1, le=1_000_000, strict=True, description="instead of epochs: FedMMB's C")
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
     keep_optimizer: bool = Field(
         False, description="a learner goes on from its optimizer's state after its last task, until it is restarted"
     )
+
+    @model_validator(mode="after")
+    def _epochs_or_batches(self) -> "TrainSpec":
+        if self.batches is not None and "epochs" in self.model_fields_set:
+            raise ValueError("a task has so many epochs or so many batches; give epochs or batches, not both")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _written_as_given(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if self.batches is not None:
+            del written["epochs"]  # it was not given, and whoever reads this must not take it as given
+        return written
 
 
 class SitesSpec(Value):
@@ -274,8 +295,8 @@ def _known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
     return list(at.model_fields) if at else []
 
 
-def load_job(path: Path, changes: Iterable[str] = (), warn: Callable[[str], None] | None = None) -> JobSpec:
-    """Read a job file, apply `--set` changes and check the result; `warn` hears of what is allowed but hardly meant."""
+def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
+    """Read a job file, apply `--set` changes and check the result."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -291,9 +312,6 @@ def load_job(path: Path, changes: Iterable[str] = (), warn: Callable[[str], None
         clashes = composer.objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
-        if warn is not None:
-            for caution in composer.cautions(spec):
-                warn(located(caution, lines, str(path)))
     if spec.init:
         spec = spec.model_copy(update={"init": str((path.parent / spec.init).resolve())})
     return spec

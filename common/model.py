@@ -47,6 +47,7 @@ class TensorInfo:
     shape: tuple[int, ...]
     role: Role
     layer: int = 0
+    norm: float | None = None  # ε of the normalisation layer that it belongs to; None: it belongs to none, or who knows
 
     @property
     def elements(self) -> int:
@@ -133,6 +134,8 @@ def check_manifest(manifest: Manifest) -> None:
             raise Rejected(f"{info.name}: impossible shape {list(info.shape)[:32]}")
         if len(digest) != 32:
             raise Rejected(f"{info.name}: its digest has {len(digest)} bytes, not 32")
+        if info.norm is not None and not 0 <= info.norm < 1:
+            raise Rejected(f"{info.name}: no normalisation layer has ε = {info.norm}")
         if (info.role is Role.COUNT) == info.is_float:
             raise Rejected(f"{info.name}: a {info.dtype} tensor cannot have role {info.role.name}")
         total += info.nbytes

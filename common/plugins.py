@@ -59,6 +59,7 @@ class Rule:
     paper: str
     parts: dict[str, dict[str, object]]
     adaptive: bool = False  # sites train until their validation loss says so, even if the job has no train.until
+    batches: int | None = None  # of a task, if the job has no train.batches; none: tasks have epochs
 
     def part(self, point: str) -> dict[str, object]:
         """Return the kind at a point with the parameters it starts from."""

@@ -107,6 +107,17 @@ class Adaptive(Value):
     epochs: int = Field(ge=1)  # that a site without validation data makes
 
 
+IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are
+
+
+class Importance(Value):
+    """Its arguments: which gradients, and when (radfed §2)."""
+
+    per_example: bool = False  # of each example, not of each batch
+    online: bool = False  # those of the last epoch of training, as they come, instead of a pass after it
+    layers: tuple[str, ...] = ()  # only of parameters below these modules; none: all
+
+
 class Survey(Value):
     """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
 
@@ -133,11 +144,22 @@ class Train(Value):
     tensors: tuple[str, ...] = ()
     epochs: int
     steps: int = 0  # if not 0: so many optimizer steps instead of epochs
+    batches: int = 0  # if not 0: the next so many batches of a pass over the data instead of epochs
+    after: str = ""  # with batches: the task of the site's last update that is committed
     batch_size: int
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
     keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
+
+
+class Probe(Value):
+    """Tell how large the gradients of the model are over the training data; nothing is trained."""
+
+    kind: Literal["probe"] = "probe"
+    model: ModelKey
+    batch_size: int
+    plugin: LocalPluginSpec
 
 
 class Evaluate(Value):
@@ -159,7 +181,7 @@ class Terms(Value):
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
-Work = Annotated[Survey | Init | Train | Evaluate, Field(discriminator="kind")]
+Work = Annotated[Survey | Init | Probe | Train | Evaluate, Field(discriminator="kind")]
 
 
 class Task(Value):
@@ -174,6 +196,9 @@ class Task(Value):
     validation: ValidationSpec
     standard: Standard | None = None
     work: Work
+    hop: int = 0  # which hop of the round, from 1 on, where models travel from site to site
+    slot: int = 0  # which of the travelling models, from 1 on
+    turn: int = 0  # hops of the whole job up to this one: what learning-rate schedules count
     local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
     terms: Terms = Terms()  # added when the task is sent
 
@@ -182,6 +207,8 @@ class Task(Value):
         """What the site needs for it: a model, and the one that it is laid over if it is partial."""
         if isinstance(self.work, Survey | Init):
             return ()
+        if isinstance(self.work, Probe):
+            return (self.work.model,)
         return (self.work.model,) if self.work.base is None else (self.work.base, self.work.model)
 
 
@@ -249,6 +276,7 @@ class UpdateFacts(Value):
     seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
+    importance: Annotated[float, AllowInfNan()] | None = None  # mean squared norm of the gradients, if it asked for it
     anatomy: Anatomy | None = None  # of version 0
 
 

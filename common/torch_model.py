@@ -1,5 +1,6 @@
 """Between torch modules and tensors by name: the spec of a module, its values out, other values in."""
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,21 +12,42 @@ from hansa.common.frames import Layout, allocate, views
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.torch_layers import layers_of
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through
+
 
 def spec_of(module: nn.Module) -> ModelSpec:
     """Describe a module's state: parameters, float buffers as statistics, other buffers as counters."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     layers, layer_of = layers_of(module)
+    norms = _norms(module)
     infos = []
     for name, tensor in module.state_dict().items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise InvalidApp(f"{name}: tensors of type {dtype} cannot be sent")
         role = Role.COUNT if dtype not in FLOATS else Role.PARAM if name in parameters else Role.STAT
-        infos.append(TensorInfo(name, dtype, tuple(tensor.shape), role, layer_of.get(name.rpartition(".")[0], 0)))
+        part = name.rpartition(".")[0]
+        infos.append(TensorInfo(name, dtype, tuple(tensor.shape), role, layer_of.get(part, 0), norms.get(part)))
     if not infos:
         raise InvalidApp("the model has no parameters")
     return ModelSpec(tuple(infos), tuple(layers))
+
+
+def _norms(module: nn.Module) -> dict[str, float]:
+    """Return ε of every normalisation layer: rules that compare the statistics of models need to know."""
+    return {name: _epsilon(part) for name, part in module.named_modules() if _normalises(part)}
+
+
+def _normalises(part: nn.Module) -> bool:
+    """Whether a module is a normalisation layer: torch's, or one of the many of libraries, which are called so."""
+    name = type(part).__name__.lower()
+    return isinstance(part, NORMS) or (bool(re.search(r"norm(\dd)?$", name)) and name not in REPARAMETRISED)
+
+
+def _epsilon(part: nn.Module) -> float:
+    said = (getattr(part, name, None) for name in ("eps", "epsilon", "variance_epsilon"))
+    return next((float(eps) for eps in said if isinstance(eps, int | float) and 0 <= eps < 1), 1e-5)
 
 
 def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:

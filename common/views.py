@@ -33,6 +33,20 @@ class Score(Value):
     missing: Mapping[str, str] = {}  # sites that did not answer, or not with sense, and why
 
 
+class HopView(Value):
+    """One hop of a round whose models travel from site to site."""
+
+    hop: int
+    seconds: float  # since the job was submitted
+    trained: int  # models
+    skipped: int  # models that nobody trained
+    lost: Mapping[str, str] = {}  # sites whose update did not come, and why
+    divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
+    metrics: Mapping[str, Number] = {}  # of the mean of the travelling models, if that is evaluated
+    examples: int = 0  # that the metrics are over
+    trouble: str = ""  # why the models could not be looked at
+
+
 class HistoryView(Value):
     """One community model: where it came from and how good it is."""
 
@@ -45,10 +59,12 @@ class HistoryView(Value):
     evaluated: bool = False  # every evaluator that was asked has answered
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
-    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it
+    steps: int = 0  # of optimizers, at all sites, that have led to this version
+    site_steps: Mapping[str, int] = {}  # of each site's contribution
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
+    hops: tuple[HopView, ...] = ()  # of its round, if models travelled from site to site
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
     diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
     bytes_up: int = 0
@@ -89,6 +105,7 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    warnings: tuple[str, ...] = ()  # what in the job is likely not meant, though it works
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0

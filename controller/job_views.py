@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
+from hansa.common.job import located
 from hansa.common.tasks import Task, Train
-from hansa.common.views import HistoryView, JobView, SiteProgress, SurveyView
+from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.state import VersionRecord
+from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
 
 
@@ -35,6 +36,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
+        warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
@@ -84,14 +86,30 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             unevaluated=record.unevaluated,
             contributions=record.contributions,
             steps=record.steps,
+            site_steps=record.site_steps,
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,
+            hops=tuple(_hop_view(hop, machine.state.submitted) for hop in record.hops),
             note=record.note,
             diagnostics=record.diagnostics,
             bytes_up=record.bytes_up,
             bytes_down=record.bytes_down,
         )
+
+
+def _hop_view(record: HopRecord, submitted: float) -> HopView:
+    return HopView(
+        hop=record.hop,
+        seconds=round(record.at - submitted, 3),
+        trained=record.trained,
+        skipped=record.skipped,
+        lost=record.lost,
+        divergence=record.divergence,
+        metrics=record.pooled,
+        examples=record.pooled_examples,
+        trouble=record.trouble,
+    )
 
 
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:

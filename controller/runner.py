@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.errors import HansaError, Stale, one_line
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, moment_key
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, hop_key, moment_key
 from hansa.common.model import ModelSpec
 from hansa.common.plugins import blame
 from hansa.common.tasks import Receipt, Task
@@ -26,6 +26,7 @@ from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
 from hansa.controller.stores import Draft
+from hansa.controller.studies import study
 
 if TYPE_CHECKING:
     from hansa.controller.federation import Federation
@@ -184,6 +185,8 @@ class JobRunner:
                         session.pulse(self.id, steps)
                 case ef.StartMerge(plan):
                     self._start(self._merge(plan), self._duties)
+                case ef.StartStudy(study_plan):
+                    self._start(self._study(study_plan), self._duties)
                 case ef.StartExamination(inquiry):
                     self._start(self._examine(inquiry), self._duties)
                 case ef.SetAlarm(alarm, at):
@@ -272,6 +275,22 @@ class JobRunner:
         if plan.kept:
             self._sums = (plan.version, accumulator)
         return made
+
+    async def _study(self, plan: ef.StudyPlan) -> None:
+        """Look at the models of a hop while training goes on."""
+        federation, event = self._federation, ev.HopStudied(at=self._now(), version=plan.version, hop=plan.hop)
+        try:
+            apart, digest = await federation.workers.io(
+                study, self.id, plan, federation.store, federation.workers.arithmetic, federation.memory // 4
+            )
+            found: dict[str, object] = {"divergence": apart, "digest": digest}
+        except Exception as error:
+            log.exception("job %s: the models of hop %d cannot be looked at", self.id, plan.hop)
+            found = {"trouble": str(error) if isinstance(error, HansaError) else one_line(error)}
+        try:
+            await self.post(event.model_copy(update={"at": self._now(), **found}))
+        except Stale:
+            await self._drop((hop_key(self.id, plan.version, plan.hop),))
 
     async def _examine(self, number: int) -> None:
         inquiry = self.machine.state.inquiries.get(number)

@@ -191,6 +191,8 @@ class FleetServicer:
             event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
         elif isinstance(outcome, Profile):
             event = ev.Surveyed(at=now, task=task, site=site, profile=outcome)
+        elif isinstance(outcome, float):
+            event = ev.Probed(at=now, task=task, site=site, importance=outcome)
         else:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
         await runner.post(event)

@@ -29,6 +29,7 @@ from hansa.controller.community.merge import Means, make
 from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.merges import in_order
 from hansa.controller.federation import replay
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.rules.compose import compose
@@ -125,10 +126,8 @@ def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Fi
     """
     state, rule = machine.state, machine.rule
     record = state.history[-1]
-    members = tuple(member for site in sorted(state.members) for member in state.members[site])
-    info = MergeInfo(
-        record.version, max((s for s, _ in record.staleness.values()), default=0), len(record.contributions)
-    )
+    members = in_order(state.members)
+    info = MergeInfo(record.version, max((s for s, _ in record.staleness.values()), default=0), record.updates)
     with ExitStack() as stack:
         held = stack.enter_context(store.open(current))
         start = held

@@ -3,6 +3,12 @@
 from collections.abc import Iterator
 
 import torch
+from torch import nn
+
+
+def normalises(module: nn.Module) -> bool:
+    """Whether a network, as it is, normalises over the batch, so that a batch of one row is no use."""
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
 
 
 def shuffled(rows: int, size: int, generator: torch.Generator, drop_single: bool) -> Iterator[torch.Tensor]:

@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any, assert_never
 
 import numpy as np
+import torch
 
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples, TrainingRun
@@ -26,11 +27,14 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
 from hansa.common.tasks import (
     ADAPTIVE,
+    IMPORTANCE,
     PROXIMAL,
     Adaptive,
     Evaluate,
     Evaluation,
+    Importance,
     Init,
+    Probe,
     Profile,
     Progress,
     Survey,
@@ -44,31 +48,35 @@ from hansa.common.torch_model import load
 from hansa.common.torch_statistics import Statistics, put_statistics, statistics_of
 from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
+from hansa.learner.importance import Gauge, gauge_of
 from hansa.learner.memory import Memory
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
+from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-PLUGINS = frozenset({ADAPTIVE, PROXIMAL})
+PLUGINS = frozenset({ADAPTIVE, IMPORTANCE, PROXIMAL})
 
 
 def task_seed(task: Task) -> int:
-    """Return the seed of a task: a function of the job's seed, the site and the round."""
-    words = [task.seed, zlib.crc32(task.site.encode()), task.round]
+    """Return the seed of a task: a function of the job's seed, the site, the round and, from the second on, the hop."""
+    words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _require_plugins(app: App, work: Train) -> None:
+def _require_plugins(app: App, work: Train | Probe) -> None:
     """Refuse a task that asks for more than this learner can do; to leave it out would be another method."""
-    for plugin in work.plugins:
+    for plugin in (work.plugin,) if isinstance(work, Probe) else work.plugins:
         if plugin.name not in PLUGINS:
             raise Refused(f"the rule asks for the learner's plugin {plugin.name!r}, which this learner does not have")
         if plugin.name == PROXIMAL and app.train is not None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
-    if work.keep_optimizer and app.train is not None:
+        if plugin.name == IMPORTANCE and app.train is not None:
+            raise InvalidApp("sample importance: the app trains by a function of its own, whose gradients nobody sees")
+    if isinstance(work, Train) and work.keep_optimizer and app.train is not None:
         raise InvalidApp("train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own")
 
 
@@ -89,6 +97,7 @@ class Learner(SiteDaemon):
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
+        self._windows = Windows(options.state)
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -100,6 +109,15 @@ class Learner(SiteDaemon):
                 told = await loop.run_in_executor(self.thread, self._survey, app, task, work)
                 request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
                 request.profile.MergeFrom(codec.profile_to_wire(told))
+                await self.attendance.insist(lambda: self.attendance.stub.Report(request))
+                return
+            case Probe() as work:
+                _, arrays = await self.fetcher.fetch(work.model)
+                try:
+                    found = await loop.run_in_executor(self.thread, self._probe, app, task, work, arrays, cancelled)
+                except Cancelled as error:
+                    raise Stale(str(error)) from None
+                request = fleet.TaskReport(site=self.options.identity.site, task=task.id, importance=found)
                 await self.attendance.insist(lambda: self.attendance.stub.Report(request))
                 return
             case Init():
@@ -120,6 +138,8 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, manifest, payload, facts)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
+        if isinstance(task.work, Train) and task.work.batches:
+            await loop.run_in_executor(self.thread, self._windows.commit, task)
 
     def _survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -131,6 +151,20 @@ class Learner(SiteDaemon):
             raise InvalidData("survey.classes: the app has no classes to count")
         counts = np.bincount(examples.y, minlength=app.classes)
         return told.model_copy(update={"classes": tuple(counts.tolist())})
+
+    def _probe(self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event) -> float:
+        """Measure the gradients of a model without training it."""
+        _require_plugins(app, work)
+        training, _ = self._data(app, task)
+        assert training.tensors is not None
+        network = self._network(app, task)
+        load(network, arrays)
+        seed = task_seed(task)
+        torch.manual_seed(seed)
+        network.train()
+        gauge = Gauge(network, Importance.model_validate(work.plugin.args).model_copy(update={"online": False}))
+        found = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
+        return found if found is not None else float("nan")
 
     def _initialise(self, app: App, task: Task) -> tuple[Manifest, np.ndarray, UpdateFacts]:
         network = networks.build(app, task.seed, self.options.device)
@@ -159,6 +193,7 @@ class Learner(SiteDaemon):
         _require_plugins(app, work)
         training, validation = self._data(app, task)
         drag = Drag(self.options.slow, cancelled)
+        window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
 
         def progress(epoch: int, steps: int, loss: float) -> None:
             note = Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss)
@@ -172,7 +207,7 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag)
+            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag, window)
             pack(spec, made, payload)
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
@@ -181,16 +216,33 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
+            seed = task_seed(task)
             trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
             with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
                 enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                seed, awaken = task_seed(task), scope.awaken
+                gauge = gauge_of(work, network)
+                watch = gauge.watch if gauge else None
                 done = train(
-                    app, network, training.tensors, work, seed, progress, drag, pull, enough, awaken, optimizer
+                    app,
+                    network,
+                    training.tensors,
+                    work,
+                    seed,
+                    progress,
+                    drag,
+                    pull,
+                    enough,
+                    scope.awaken,
+                    window,
+                    watch,
+                    optimizer,
                 )
-            drag.rest()
-            facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
-            facts["seconds"] = time.monotonic() - started
+                drag.rest()
+                facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
+                facts["seconds"] = time.monotonic() - started
+                if gauge:
+                    scope.awaken()
+                    facts["importance"] = gauge.score(app, training.tensors, work.batch_size, seed, drag)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
@@ -249,11 +301,17 @@ class Learner(SiteDaemon):
         examples: Examples,
         progress: Any,
         drag: Drag,
+        window: Window | None,
     ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-        """Let the user's own function train; the arrays are its own."""
+        """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
         assert app.train is not None
         if any(plugin.name == ADAPTIVE for plugin in work.plugins):
             raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
+        share = 1.0
+        if window is not None:
+            share = len(window.examples) / max(len(examples), 1)
+            examples = examples.take(window.examples.numpy())
+            work = work.model_copy(update={"epochs": 1, "steps": 0})
         per_epoch = -(-len(examples) // work.batch_size)
         run = TrainingRun(
             examples=examples,
@@ -262,6 +320,7 @@ class Learner(SiteDaemon):
             optimizer=work.optimizer,
             seed=task_seed(task),
             round=task.round,
+            turn=task.turn or task.round,
             steps=work.steps,
             tensors=work.tensors,
             progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
@@ -274,7 +333,8 @@ class Learner(SiteDaemon):
         seconds = time.monotonic() - started
         steps = work.steps or work.epochs * per_epoch
         epochs = steps / per_epoch if per_epoch else 0.0
-        return made, {"n_used": round(epochs * len(examples)), "steps": steps, "epochs": epochs, "seconds": seconds}
+        used = round(epochs * len(examples))
+        return made, {"n_used": used, "steps": steps, "epochs": epochs * share, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:

@@ -10,8 +10,9 @@ from hansa.common.app import App
 from hansa.common.errors import HansaError
 from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
-from hansa.learner.batches import shuffled
+from hansa.learner.batches import normalises, shuffled
 from hansa.learner.optimizers import make_optimizer
+from hansa.learner.window import Window
 
 
 class Cancelled(HansaError):
@@ -39,19 +40,21 @@ def train(
     pull: Callable[[], None] | None = None,
     enough: Callable[[int, int], bool] | None = None,
     awaken: Callable[[], object] | None = None,
+    window: Window | None = None,
+    watch: Callable[[int], None] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked, or until it is `enough` after (epoch, steps).
+    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `pull` may add to the gradients;
-    `awaken` puts the module into training mode where only a part of it is trained. Without an `optimizer` it is a new
-    one: no state survives from task to task.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `watch` sees the gradients of each
+    batch of an epoch, then `pull` may add to them; `awaken` puts the module into training mode where only a part of it
+    is trained. Without an `optimizer` it is a new one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
     (awaken or module.train)()
-    normalises = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+    drop_single = normalises(module)
     steps = used = 0
     mean = float("nan")
     epoch = 0
@@ -59,7 +62,8 @@ def train(
         epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        for rows in shuffled(len(data), work.batch_size, generator, normalises):
+        whole = shuffled(len(data), work.batch_size, generator, drop_single)
+        for rows in window.batches(drop_single) if window else whole:
             if cancelled():
                 raise Cancelled("the task was withdrawn")
             x = data.x[rows]
@@ -68,6 +72,8 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
+            if watch is not None:
+                watch(epoch)
             if pull is not None:
                 pull()
             optimizer.step()
@@ -80,8 +86,8 @@ def train(
         used += seen
         mean = float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) / seen if seen else float("nan")
         progress(epoch, steps, mean)
-        if not seen:
-            break  # nothing to train on
+        if not seen or window:
+            break  # nothing to train on, or nothing more
         if enough is not None:
             if enough(epoch, steps):
                 break

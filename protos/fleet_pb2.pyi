@@ -296,8 +296,12 @@ class Task(google.protobuf.message.Message):
     TRAIN_FIELD_NUMBER: builtins.int
     EVALUATE_FIELD_NUMBER: builtins.int
     SURVEY_FIELD_NUMBER: builtins.int
+    PROBE_FIELD_NUMBER: builtins.int
     STANDARD_FIELD_NUMBER: builtins.int
     TERMS_FIELD_NUMBER: builtins.int
+    HOP_FIELD_NUMBER: builtins.int
+    SLOT_FIELD_NUMBER: builtins.int
+    TURN_FIELD_NUMBER: builtins.int
     LOCAL_STATISTICS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
@@ -306,6 +310,12 @@ class Task(google.protobuf.message.Message):
     app: builtins.str
     seed: builtins.int
     """of the job; everything random at a site derives from it and the task"""
+    hop: builtins.int
+    """which hop of the round, from 1 on, where models travel from site to site; else 0"""
+    slot: builtins.int
+    """which of the travelling models, from 1 on; else 0"""
+    turn: builtins.int
+    """hops of the whole job up to this one: what learning-rate schedules count; else 0"""
     local_statistics: builtins.bool
     """batch-norm statistics are each site's own: none travel"""
     @property
@@ -318,6 +328,8 @@ class Task(google.protobuf.message.Message):
     def evaluate(self) -> global___EvaluateWork: ...
     @property
     def survey(self) -> global___SurveyWork: ...
+    @property
+    def probe(self) -> global___ProbeWork: ...
     @property
     def standard(self) -> global___Standard:
         """how features are standardised; absent: not at all"""
@@ -338,13 +350,17 @@ class Task(google.protobuf.message.Message):
         train: global___TrainWork | None = ...,
         evaluate: global___EvaluateWork | None = ...,
         survey: global___SurveyWork | None = ...,
+        probe: global___ProbeWork | None = ...,
         standard: global___Standard | None = ...,
         terms: global___Terms | None = ...,
+        hop: builtins.int = ...,
+        slot: builtins.int = ...,
+        turn: builtins.int = ...,
         local_statistics: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "round", b"round", "seed", b"seed", "site", b"site", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey"] | None: ...
+    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "probe", b"probe", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "hop", b"hop", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "probe", b"probe", "round", b"round", "seed", b"seed", "site", b"site", "slot", b"slot", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "turn", b"turn", "validation", b"validation", "work", b"work"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey", "probe"] | None: ...
 
 global___Task = Task
 
@@ -453,6 +469,31 @@ class Standard(google.protobuf.message.Message):
 global___Standard = Standard
 
 @typing.final
+class ProbeWork(google.protobuf.message.Message):
+    """Tell how large the gradients of the model are over the training data; nothing is trained."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    PLUGIN_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    batch_size: builtins.int
+    @property
+    def plugin(self) -> global___LocalPlugin: ...
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        batch_size: builtins.int = ...,
+        plugin: global___LocalPlugin | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["plugin", b"plugin"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "model", b"model", "plugin", b"plugin"]) -> None: ...
+
+global___ProbeWork = ProbeWork
+
+@typing.final
 class InitWork(google.protobuf.message.Message):
     """Build the model from the app with the job's seed and return it as version 0."""
 
@@ -479,6 +520,8 @@ class TrainWork(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     VALIDATE_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
+    BATCHES_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
@@ -492,6 +535,10 @@ class TrainWork(google.protobuf.message.Message):
     """measure the update on the site's validation part and say so in its facts"""
     base: builtins.str
     """if not empty: the model is partial and is laid over this one"""
+    batches: builtins.int
+    """if not 0: the next so many batches of a pass over the site's data instead of epochs"""
+    after: builtins.str
+    """the task of the site's last update that is committed: its batches are used up"""
     keep_optimizer: builtins.bool
     """go on from the optimizer's state after the job's last task here, not from none"""
     @property
@@ -516,10 +563,12 @@ class TrainWork(google.protobuf.message.Message):
         steps: builtins.int = ...,
         validate: builtins.bool = ...,
         base: builtins.str = ...,
+        batches: builtins.int = ...,
+        after: builtins.str = ...,
         keep_optimizer: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "batch_size", b"batch_size", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -654,6 +703,7 @@ class UpdateFacts(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     LOSS_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
+    IMPORTANCE_FIELD_NUMBER: builtins.int
     ANATOMY_FIELD_NUMBER: builtins.int
     n_train: builtins.int
     n_used: builtins.int
@@ -663,6 +713,8 @@ class UpdateFacts(google.protobuf.message.Message):
     """of local training"""
     loss: builtins.float
     """mean training loss of the last epoch"""
+    importance: builtins.float
+    """mean squared norm of the gradients, if the task asked for it"""
     @property
     def evaluation(self) -> global___Evaluation:
         """on the site's own validation part, if the task asked for it"""
@@ -681,10 +733,12 @@ class UpdateFacts(google.protobuf.message.Message):
         seconds: builtins.float = ...,
         loss: builtins.float = ...,
         evaluation: global___Evaluation | None = ...,
+        importance: builtins.float | None = ...,
         anatomy: global___Anatomy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["anatomy", b"anatomy", "evaluation", b"evaluation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_importance", b"_importance", "anatomy", b"anatomy", "evaluation", b"evaluation", "importance", b"importance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_importance", b"_importance", "anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "importance", b"importance", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_importance", b"_importance"]) -> typing.Literal["importance"] | None: ...
 
 global___UpdateFacts = UpdateFacts
 
@@ -851,8 +905,11 @@ class TaskReport(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     PROFILE_FIELD_NUMBER: builtins.int
+    IMPORTANCE_FIELD_NUMBER: builtins.int
     site: builtins.str
     task: builtins.str
+    importance: builtins.float
+    """what a probe found"""
     @property
     def evaluation(self) -> global___Evaluation: ...
     @property
@@ -867,10 +924,11 @@ class TaskReport(google.protobuf.message.Message):
         evaluation: global___Evaluation | None = ...,
         failure: global___Failure | None = ...,
         profile: global___Profile | None = ...,
+        importance: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "profile", b"profile"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "profile", b"profile", "site", b"site", "task", b"task"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure", "profile"] | None: ...
+    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "importance", b"importance", "outcome", b"outcome", "profile", b"profile"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "importance", b"importance", "outcome", b"outcome", "profile", b"profile", "site", b"site", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure", "profile", "importance"] | None: ...
 
 global___TaskReport = TaskReport
 

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hansa/protos/model.proto\x12\x08hansa.v1\"q\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x1c\n\x04role\x18\x04 \x01(\x0e\x32\x0e.hansa.v1.Role\x12\r\n\x05layer\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\"=\n\x08Manifest\x12!\n\x07tensors\x18\x01 \x03(\x0b\x32\x10.hansa.v1.Tensor\x12\x0e\n\x06layers\x18\x02 \x03(\t\"\x05\n\x03Raw*<\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\t\n\x05PARAM\x10\x01\x12\x08\n\x04STAT\x10\x02\x12\t\n\x05\x43OUNT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hansa/protos/model.proto\x12\x08hansa.v1\"\x8d\x01\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x1c\n\x04role\x18\x04 \x01(\x0e\x32\x0e.hansa.v1.Role\x12\r\n\x05layer\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x11\n\x04norm\x18\x14 \x01(\x01H\x00\x88\x01\x01\x42\x07\n\x05_norm\"=\n\x08Manifest\x12!\n\x07tensors\x18\x01 \x03(\x0b\x32\x10.hansa.v1.Tensor\x12\x0e\n\x06layers\x18\x02 \x03(\t\"\x05\n\x03Raw*<\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\t\n\x05PARAM\x10\x01\x12\x08\n\x04STAT\x10\x02\x12\t\n\x05\x43OUNT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hansa.protos.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=223
-  _globals['_ROLE']._serialized_end=283
-  _globals['_TENSOR']._serialized_start=38
-  _globals['_TENSOR']._serialized_end=151
-  _globals['_MANIFEST']._serialized_start=153
-  _globals['_MANIFEST']._serialized_end=214
-  _globals['_RAW']._serialized_start=216
-  _globals['_RAW']._serialized_end=221
+  _globals['_ROLE']._serialized_start=252
+  _globals['_ROLE']._serialized_end=312
+  _globals['_TENSOR']._serialized_start=39
+  _globals['_TENSOR']._serialized_end=180
+  _globals['_MANIFEST']._serialized_start=182
+  _globals['_MANIFEST']._serialized_end=243
+  _globals['_RAW']._serialized_start=245
+  _globals['_RAW']._serialized_end=250
 # @@protoc_insertion_point(module_scope)

@@ -49,6 +49,7 @@ class Tensor(google.protobuf.message.Message):
     ROLE_FIELD_NUMBER: builtins.int
     LAYER_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
+    NORM_FIELD_NUMBER: builtins.int
     name: builtins.str
     dtype: builtins.str
     """numpy's name: float32, bfloat16, int64, bool, …"""
@@ -57,6 +58,8 @@ class Tensor(google.protobuf.message.Message):
     """index into Manifest.layers"""
     digest: builtins.bytes
     """blake3 of the tensor's little-endian bytes, 32 bytes"""
+    norm: builtins.float
+    """ε of the normalisation layer that the tensor belongs to; absent: none, or not known"""
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
@@ -68,8 +71,11 @@ class Tensor(google.protobuf.message.Message):
         role: global___Role.ValueType = ...,
         layer: builtins.int = ...,
         digest: builtins.bytes = ...,
+        norm: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "dtype", b"dtype", "layer", b"layer", "name", b"name", "role", b"role", "shape", b"shape"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_norm", b"_norm", "norm", b"norm"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_norm", b"_norm", "digest", b"digest", "dtype", b"dtype", "layer", b"layer", "name", b"name", "norm", b"norm", "role", b"role", "shape", b"shape"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_norm", b"_norm"]) -> typing.Literal["norm"] | None: ...
 
 global___Tensor = Tensor
 

@@ -25,6 +25,7 @@ from hansa.common.tasks import ValidationSpec
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
+POOLED = "central"  # the one site that holds everything
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,38 @@ def write_shards(
     nested: bool = False,
 ) -> list[Path]:
     """Write one file per site with x, y and a share of the test set as x_test, y_test; also test.npz and a record."""
-    if folder.is_dir() and any(folder.iterdir()):  # said before a large set is read
-        raise Taken(f"{folder}: not empty; choose a new folder, for files of two partitions must not mix")
+    _require_empty(folder)
     division = divide(spec, sites, seed, root)
     made = folds([shard.name for shard in division.shards], seed, fold_count, nested) if fold_count else []
+    return _write(division, spec, seed, folder, made)
+
+
+def write_pooled(
+    spec: DataSpec, sites: int | None, seed: int, folder: Path, root: Path | None = None
+) -> tuple[Path, int]:
+    """Write the data of all sites into one file, for central training; return it, and how many sites they are of.
+
+    They are the very rows that the sites would have, for training and for testing.
+    """
+    _require_empty(folder)
+    division = divide(spec, sites, seed, root)
+    shards = division.shards
+    whole = Shard(
+        POOLED,
+        np.sort(np.concatenate([shard.rows for shard in shards])),
+        np.sort(np.concatenate([shard.test for shard in shards])),
+    )
+    (path,) = _write(replace(division, shards=[whole]), spec, seed, folder, [])
+    return path, len(shards)
+
+
+def _require_empty(folder: Path) -> None:
+    """Refuse a folder with files in it; said before a large set is read."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise Taken(f"{folder}: not empty; choose a new folder, for files of two partitions must not mix")
+
+
+def _write(division: Division, spec: DataSpec, seed: int, folder: Path, made: list[Fold[str]]) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return _written(division, spec, seed, folder, made)

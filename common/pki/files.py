@@ -1,6 +1,5 @@
 """Certificates and keys as files: a folder with ca.pem, cert.pem, key.pem and, at the controller, crl.pem."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from hansa.common.errors import InvalidInput
+from hansa.common.files import write_whole
 
 T = TypeVar("T")
 CA, CERTIFICATE, KEY, REVOKED, REQUEST = "ca.pem", "cert.pem", "key.pem", "crl.pem", "request.csr"
@@ -21,16 +21,9 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 def write(path: Path, content: bytes, mode: int) -> None:
     """Write a file with its final permissions from the first moment; readers see the old file or the new."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_whole(path, content, mode)
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -51,9 +51,10 @@ class Policy(Value):
 
 
 def _epochs(work: Train, examples: int) -> float:
-    if not work.steps:
+    if not (work.steps or work.batches):
         return work.epochs
-    return work.steps / max(1, -(-examples // work.batch_size))
+    epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
+    return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
 
 
 FREE = Policy(redistribute=True)  # of a site that has no policy file

@@ -1,4 +1,4 @@
-"""`hansa job submit|list|show|watch|cancel|model`."""
+"""`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have modules of their own."""
 
 import importlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,30 +10,31 @@ import click
 from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async, warn
+from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import HistoryView, JobView, warnings
 
 T = TypeVar("T")
+ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
 
 class JobGroup(click.Group):
-    """The job commands; `verify` reads a controller's state itself and is loaded when it is used."""
+    """The job commands; those with a module of their own are loaded when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, `verify` among them."""
-        return [*super().list_commands(ctx), "verify"]
+        """Return all names."""
+        return [*super().list_commands(ctx), *ELSEWHERE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command."""
-        if cmd_name == "verify":
-            found: click.Command = importlib.import_module("hansa.controller.verify").command
+        if cmd_name in ELSEWHERE:
+            found: click.Command = importlib.import_module(ELSEWHERE[cmd_name]).command
             return found
         return super().get_command(ctx, cmd_name)
 
 
 @click.group(cls=JobGroup)
 def job() -> None:
-    """Submit, watch, fetch and verify jobs."""
+    """Submit, watch, fetch, compare and verify jobs."""
 
 
 def ask(controller: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
@@ -54,8 +55,15 @@ def summary(view: JobView) -> dict[str, object]:
 
 def details(view: JobView) -> dict[str, object]:
     """Return a job with its history and, if sites told of their data, with what they told."""
-    told = {"survey": view.survey.model_dump()} if view.survey else {}
+    told: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
+    told |= {"warnings": list(view.warnings)} if view.warnings else {}
     return summary(view) | told | {"history": [entry.model_dump() for entry in view.history]}
+
+
+def warn(view: JobView) -> None:
+    """Tell whoever submits a job what in it is likely not meant; programs that read JSON are not disturbed."""
+    for warning in view.warnings:
+        click.echo(f"hansa: warning: {warning}", err=True)
 
 
 def exit_code(view: JobView) -> int:
@@ -73,8 +81,9 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
     """Submit a job file."""
     from hansa.common.job import load_job
 
-    spec = load_job(file, changes, warn)
+    spec = load_job(file, changes)
     view = ask(controller, lambda client: client.submit(spec))
+    warn(view)
     if not wait:
         if as_json:
             print_json(summary(view))
@@ -126,12 +135,14 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         f"rule {view.rule}, app {view.app}, submitted {view.submitted}, {view.seconds:.1f} s,"
         f" {amount(view.bytes_up)} up, {amount(view.bytes_down)} down"
     )
+    for warning in view.warnings:
+        click.echo(f"warning: {warning}")
     rows = [
         (
             str(entry.version),
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
-            _numbers(entry.metrics),
+            numbers(entry.metrics),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
             "; ".join(_remarks(entry)),
         )
@@ -209,17 +220,21 @@ def follow(controller: Endpoint, job_id: str, quiet: bool) -> JobView:
 
 def metrics_text(view: JobView) -> str:
     """Write a job's newest metrics in a few characters."""
-    return _numbers(view.metrics)
+    return numbers(view.metrics)
 
 
 def _remarks(entry: HistoryView) -> Iterator[str]:
-    """Yield who is missing and why, and what the aggregator has to say."""
+    """Yield who is missing and why, how far models went apart on their way, and what the aggregator has to say."""
     yield from (f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items()))
+    apart = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
+    if apart:
+        yield f"{len(entry.hops)} hops, divergence {apart[0]}" + (f" to {apart[-1]}" if len(apart) > 1 else "")
     if entry.note:
         yield entry.note
     yield from warnings(entry)
 
 
-def _numbers(metrics: object) -> str:
+def numbers(metrics: object) -> str:
+    """Write metrics in a few characters."""
     shown = [f"{n} {v:.4f}" for n, v in dict(metrics).items() if v is not None]  # type: ignore[call-overload]
     return ", ".join(shown) or "-"

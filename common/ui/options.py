@@ -110,11 +110,6 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
         raise SystemExit(130) from None
 
 
-def warn(text: str) -> None:
-    """Tell of something that is allowed, but hardly meant."""
-    click.echo(f"hansa: warning: {text}", err=True)
-
-
 def print_json(document: object) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(document, indent=2))

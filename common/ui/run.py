@@ -18,11 +18,12 @@ import click
 from hansa.common.checkpoints import save_checkpoint
 from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
+from hansa.common.ui.central import central_name, centralised
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import details, exit_code, summary
+from hansa.common.ui.jobs import details, exit_code, summary, warn
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
-from hansa.common.ui.options import amount, print_json, warn
+from hansa.common.ui.options import amount, print_json
 from hansa.common.views import JobView
 from hansa.common.words import suggestion
 
@@ -42,6 +43,11 @@ ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRIC
     help="Let a site's training take so many times as long. May be repeated.",
 )
 @click.option(
+    "--central",
+    is_flag=True,
+    help="Train centrally instead, to compare with: one site holds all data, its batches are as large as all sites'.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where results and logs go (default: a new folder below .hansa/runs).",
@@ -52,6 +58,7 @@ def run(
     sites: int | None,
     changes: tuple[str, ...],
     slowed: tuple[str, ...],
+    central: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -59,15 +66,16 @@ def run(
 
     The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
     """
-    spec = load_job(file, changes, warn)
+    spec = load_job(file, changes)
     if spec.data is None:
         raise InvalidJob(
             f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}"
         )
-    folder = (out or Path(".hansa/runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
+    name = central_name(spec) if central else spec.name
+    folder = (out or Path(".hansa/runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").absolute()
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: another run has left its results there; choose a new folder")
-    federation = LocalFederation(_beside(spec, file), sites, folder, _factors(slowed))
+    federation = LocalFederation(_beside(spec, file), sites, folder, _factors(slowed), central)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except Interrupted:
@@ -116,8 +124,11 @@ class Interrupted(Exception):
 class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
-    def __init__(self, spec: JobSpec, sites: int | None, folder: Path, slow: Mapping[str, float]) -> None:
+    def __init__(
+        self, spec: JobSpec, sites: int | None, folder: Path, slow: Mapping[str, float], central: bool = False
+    ) -> None:
         self._count = sites
+        self._central = central  # all data at one site
         self._slow = slow  # by which factor some sites' training is slowed down
         self._sites: list[str] = []  # known when the data are parted
         self._split = "test"
@@ -134,7 +145,10 @@ class LocalFederation:
         self._part_data()
         (self._folder / "logs").mkdir(exist_ok=True)
         if not quiet:
-            click.echo(f"starting a controller and {len(self._sites)} sites …")
+            if self._central:
+                size = self._spec.train.batch_size
+                click.echo(f"central training: one site holds all data, in batches of {size} examples")
+            click.echo(f"starting a controller and {_sites(len(self._sites))} …")
         try:
             work = asyncio.create_task(self._work(quiet))
             stop = asyncio.create_task(stopped.wait())
@@ -150,15 +164,21 @@ class LocalFederation:
 
     def _part_data(self) -> None:
         """Write the sites' files and let the job wait for every one of the sites."""
-        from hansa.common.data.shards import TEST, write_shards
+        from hansa.common.data.shards import TEST, write_pooled, write_shards
 
-        assert self._spec.data is not None
-        paths = write_shards(self._spec.data, self._count, self._spec.seed, self._folder / "data")
+        data, where = self._spec.data, self._folder / "data"
+        assert data is not None
+        if self._central:
+            path, count = write_pooled(data, self._count, self._spec.seed, where)
+            paths = [path]
+            self._spec = centralised(self._spec, count)
+        else:
+            paths = write_shards(data, self._count, self._spec.seed, where)
         self._sites = [path.stem for path in paths]
         for name in self._slow:
             if name not in self._sites:
                 raise InvalidInput(f"--slow {name}: there is no such site" + suggestion(name, self._sites))
-        if not (self._folder / "data" / TEST).exists():
+        if not (where / TEST).exists():
             self._split = "validation"  # everything was parted, so there is nothing else to measure on
         least = SitesSpec(min=len(paths), wait=max(self._spec.sites.wait, 60))
         self._spec = self._spec.model_copy(update={"sites": least})
@@ -171,6 +191,7 @@ class LocalFederation:
             self._start_site("evaluator", name, address, "--split", self._split)
         async with Client(address) as client:
             submitted = await client.submit(self._spec)
+            warn(submitted)
             watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
             minding = asyncio.create_task(self._mind())
             try:
@@ -261,6 +282,10 @@ def _quality(view: JobView) -> str:
     return f"{what} on {view.examples} test examples that no site trained on"
 
 
+def _sites(count: int) -> str:
+    return f"{count} sites" if count != 1 else "1 site"
+
+
 def _conclude(view: JobView, folder: Path, file: Path) -> None:
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
@@ -270,7 +295,7 @@ def _conclude(view: JobView, folder: Path, file: Path) -> None:
         return
     sites = len({site for entry in view.history for site in entry.contributions})
     work = f"{view.rounds} {view.unit}s, {view.seconds:.1f} s"
-    click.echo(f"Done: {sites} sites trained one model together in {work}.")
+    click.echo(f"Done: {_sites(sites)} trained one model {'together ' if sites > 1 else ''}in {work}.")
     click.echo(f"  result   {_quality(view)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
@@ -283,5 +308,5 @@ def _conclude(view: JobView, folder: Path, file: Path) -> None:
         click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/model.safetensors")
     else:
         click.echo(f"  load {where}/model.safetensors with safetensors.torch.load_file")
-    click.echo(f"  {here}hansa run {shlex.quote(str(file))} --sites 10 --set train.epochs=1     change the federation")
+    click.echo(f"  {here}hansa run {shlex.quote(str(file))} --sites 10 --set seed=1     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')

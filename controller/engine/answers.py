@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
-from hansa.common.tasks import Evaluate, Init, Survey, Task, Train
-from hansa.controller.engine import appraisal, endings, events, inquiries, merges, sites
+from hansa.common.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, probes, sites
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
@@ -45,13 +45,21 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
     if refusal:
         actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
+        _committed(job, contribution)
         job.models.add(contribution.model)
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
+    _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
     return act(job, actions, now)
+
+
+def _committed(job: Job, contribution: Contribution) -> None:
+    """Tell those who shape tasks that an update is here for good."""
+    for point, policy in job.rule.policies.items():
+        policy.committed(job.memories[point], contribution)
 
 
 def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
@@ -66,6 +74,8 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     """A task will not be answered."""
     if task.id in job.state.judging:
         return appraisal.settle(job, task, None, now, reason)
+    if task.id in job.state.scoring:
+        return hops.scored(job, task, None)
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
@@ -74,6 +84,8 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
             return endings.end(job, "failed", f"site {task.site} could not tell of its data: {reason}", now)
         case Init():
             return sites.could_not_build(job, task.site, reason, now)
+        case Probe():
+            return next_round(job, now) if probes.complete(job) else []
         case Train():
             return act(job, job.rule.pace.on_lost(job.pacing, task, reason, job.view(now)), now)
 
@@ -85,6 +97,8 @@ def reported(job: Job, event: events.Reported) -> list[Effect]:
         raise Stale(f"task {task.id} is no evaluation")
     if task.id in job.state.judging:
         return appraisal.settle(job, task, event.evaluation, event.at)
+    if task.id in job.state.scoring:
+        return hops.scored(job, task, event.evaluation)
     return endings.judge(job, settle(job, task, event.evaluation), event.at)
 
 
@@ -98,6 +112,21 @@ def surveyed(job: Job, event: events.Surveyed) -> list[Effect]:
     return sites.after_survey(job, event.at)
 
 
+def probed(job: Job, event: events.Probed) -> list[Effect]:
+    """Take what a site measured on the first model."""
+    task = job.open_task(event.task, event.site)
+    if not isinstance(task.work, Probe):
+        raise Stale(f"task {task.id} is no probe")
+    job.finish(task.id)
+    job.rule.sample.probed(job.memories["sample"], event.site, event.importance)
+    return next_round(job, event.at) if probes.complete(job) else []
+
+
+def studied(job: Job, event: events.HopStudied) -> list[Effect]:
+    """Take what was found of a hop's models; it may be the last thing that the job waits for."""
+    return hops.studied(job, event) + endings.complete(job, event.at)
+
+
 def merged(job: Job, event: events.Merged) -> list[Effect]:
     """Take the next community model; evaluate it and let the pacer go on."""
     plan = job.state.plan
@@ -105,7 +134,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         raise Stale(f"version {event.version} is not being merged")
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
-    weights = {member.task: member.weight for member in plan.added}
+    weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
     job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
     merges.forget_absent(job, plan)
     actions: list[Action] = []

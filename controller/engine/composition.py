@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hansa.common.job import Problem
+from hansa.common.job import JobSpec, Problem
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
@@ -25,8 +25,11 @@ class Composition:
     @property
     def redistributes(self) -> bool:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        paced = self.pace.kind == "redistribute" or "redistribute" in self.pace.provides
-        return paced or self.weigh.appraises
+        return self.pace.redistributes or self.weigh.appraises
+
+    def warnings(self, spec: JobSpec) -> list[Problem]:
+        """Return what in a job is likely not meant, though nothing speaks against it."""
+        return [warning for part in self.parts.values() for warning in part.warnings(spec, self)]
 
     @property
     def local_statistics(self) -> bool:

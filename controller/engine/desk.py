@@ -12,13 +12,17 @@ class Desk:
     """An index over the tasks of a job's state; it can be made anew from them at any time."""
 
     def __init__(
-        self, tasks: dict[TaskId, Task], judging: Mapping[TaskId, object], here: Mapping[SiteName, object]
+        self,
+        tasks: dict[TaskId, Task],
+        judging: Mapping[TaskId, object],
+        scoring: Mapping[TaskId, object],
+        here: Mapping[SiteName, object],
     ) -> None:
         self._tasks = tasks
-        self._judging = judging  # which of them are evaluations of updates
+        self._judging, self._scoring = judging, scoring  # which of them are evaluations of updates, or of their means
         self._here = here  # learners that attend
         self._work: dict[SiteName, dict[TaskId, Task]] = {}  # tasks that lead to a model
-        self._judgements: dict[SiteName, dict[TaskId, Task]] = {}  # evaluations of updates
+        self._judgements: dict[SiteName, dict[TaskId, Task]] = {}  # evaluations of updates and of their means
         self._evaluations: dict[SiteName, dict[TaskId, Task]] = {}  # of community models
         self._versions: Counter[int] = Counter()  # open evaluations of each
         self._at_work = 0  # sites that attend and have such a task
@@ -55,7 +59,7 @@ class Desk:
             self._versions[task.work.version] += 1
 
     def _index(self, task: Task) -> dict[SiteName, dict[TaskId, Task]]:
-        if task.id in self._judging:
+        if task.id in self._judging or task.id in self._scoring:
             return self._judgements
         return self._evaluations if isinstance(task.work, Evaluate) else self._work
 
@@ -88,7 +92,7 @@ class Desk:
         return list(self._evaluations.get(site, {}).values())
 
     def judgements(self, site: SiteName) -> list[Task]:
-        """Return the evaluations of updates that a site has yet to report."""
+        """Return the evaluations of updates, or of their means, that a site has yet to report."""
         return list(self._judgements.get(site, {}).values())
 
     def evaluates(self, version: int | None = None) -> bool:

@@ -39,6 +39,7 @@ class Member:
     model: ModelKey
     weight: float
     tensors: frozenset[str] | None = None  # None: all that the model carries
+    slot: int = 0  # of a model that travelled from site to site; they count in this order
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class MergePlan:
     removed: tuple[Member, ...]
     kept: bool  # the sums go on from the version before
     staleness: int = 0  # of the stalest contribution, in versions
+    reweighed: tuple[Member, ...] = ()  # that counted before, with weights that have changed
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,30 @@ class StartMerge:
     """Carry out a merge plan on the worker threads and answer with Merged or MergeFailed."""
 
     plan: MergePlan
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """Look at the models of a hop: how far they are apart, and what their mean is."""
+
+    version: int  # that the round leads to
+    hop: int
+    current: ModelKey
+    members: tuple[Member, ...] = ()  # the slots; their mean is wanted
+    compared: tuple[tuple[ModelKey, ModelKey | None], ...] = ()  # updates, and what to subtract from each
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """All models that it reads."""
+        pairs = [key for pair in self.compared for key in pair if key is not None]
+        return tuple(dict.fromkeys([self.current, *(member.model for member in self.members), *pairs]))
+
+
+@dataclass(frozen=True)
+class StartStudy:
+    """Carry out a study on the worker threads and answer with HopStudied; training does not wait for it."""
+
+    plan: StudyPlan
 
 
 @dataclass(frozen=True)
@@ -99,4 +125,4 @@ class JobEnded:
     reason: str
 
 
-Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartExamination | SetAlarm | DropModels | JobEnded
+Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartStudy | StartExamination | SetAlarm | DropModels | JobEnded

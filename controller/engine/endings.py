@@ -1,7 +1,7 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job import TargetSpec
-from hansa.controller.engine import inquiries
+from hansa.controller.engine import hops, inquiries
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.evaluation import evaluate, metrics
 from hansa.controller.engine.job import Job
@@ -11,7 +11,7 @@ LAST_EVALUATION = "evaluation"  # the alarm that ends the wait for it
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: wait for the last evaluation, then the job is complete."""
+    """No more training: wait for the last evaluation and for studies of hops, then the job is complete."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
@@ -24,10 +24,11 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
         job.finish(task.id)
+    effects += hops.withdraw(job, reason)
     newest = state.history[-1] if state.history else None
     if newest and newest.version > 0 and not newest.examples and not job.desk.evaluates(newest.version):
         effects += evaluate(job, now, last=True)
-    if not job.desk.evaluates():
+    if _done(job):
         return [*effects, *end(job, "completed", reason, now)]
     state.alarms = {}
     return [*effects, job.set_alarm(LAST_EVALUATION, now + job.rule.evaluate.timeout)]
@@ -41,6 +42,8 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
         job.finish(task)
     for key in list(state.fresh):
         job.let_go(key)
+    for plan in list(state.studies):
+        job.end_study(plan.version, plan.hop)
     state.alarms = {}
     _give_up_merges(job)
     inquiries.forget(job)
@@ -61,8 +64,8 @@ def _give_up_merges(job: Job) -> None:
 
 def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
     """An evaluation has ended, one way or another: perhaps it was the last of the job, or the target is reached."""
-    if job.state.phase == "closing" and not job.desk.evaluates():
-        return end(job, "completed", job.state.reason, now)
+    if job.state.phase == "closing":
+        return complete(job, now)
     effects: list[Effect] = []
     target = job.spec.stop.target
     if target and job.state.phase in ("training", "gathering") and not job.desk.evaluates(record.version):
@@ -71,6 +74,17 @@ def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
             reason = f"target reached: {target.metric} {value:.4f} at version {record.version}"
             effects = close(job, reason, now)
     return effects + job.models.drop_idle()
+
+
+def complete(job: Job, now: float) -> list[Effect]:
+    """End a job that has stopped training, if nothing is awaited any more."""
+    if job.state.phase == "closing" and _done(job):
+        return end(job, "completed", job.state.reason, now)
+    return job.models.drop_idle()
+
+
+def _done(job: Job) -> bool:
+    return not job.desk.evaluates() and not job.state.studies
 
 
 def _reached(target: TargetSpec, value: float) -> bool:

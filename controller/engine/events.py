@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, TypeAdapter
+from pydantic import AllowInfNan, Field, JsonValue, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
@@ -97,6 +97,26 @@ class Surveyed(_Event):
     profile: Profile
 
 
+class Probed(_Event):
+    """A learner told how large its gradients are on the first model."""
+
+    kind: Literal["probed"] = "probed"
+    task: TaskId
+    site: SiteName
+    importance: Annotated[float, AllowInfNan()]
+
+
+class HopStudied(_Event):
+    """The models of a hop were looked at."""
+
+    kind: Literal["hop-studied"] = "hop-studied"
+    version: int  # that the hop's round leads to
+    hop: int
+    divergence: float | None = None  # mean of 1 − cos over all pairs; none: fewer than two, or it was not asked for
+    digest: str = ""  # of the mean of the slots, if it was asked for
+    trouble: str = ""  # why nothing was found
+
+
 class Merged(_Event):
     """The next community model is durable in the store."""
 
@@ -165,6 +185,8 @@ Event = Annotated[
     | TaskFailed
     | Reported
     | Surveyed
+    | Probed
+    | HopStudied
     | Merged
     | MergeFailed
     | Examined

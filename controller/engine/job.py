@@ -9,10 +9,10 @@ from pydantic import BaseModel
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, moment_key, task_id
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Init, Receipt, Standard, Survey, Task, Train
+from hansa.common.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.desk import Desk
-from hansa.controller.engine.effects import SendTask, SetAlarm
+from hansa.controller.engine.effects import SendTask, SetAlarm, StudyPlan
 from hansa.controller.engine.models import Models
 from hansa.controller.engine.parts import Draw, View
 from hansa.controller.engine.roster import Roster
@@ -35,6 +35,7 @@ class Job:
     free: Roster  # those of them that are not behind
     desk: Desk
     models: Models
+    studies: dict[tuple[int, int], StudyPlan]  # of the state, by version and hop
     touched: set[int]  # chapters of the history that are newer than the last snapshot
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
@@ -50,9 +51,10 @@ class Job:
         self.state = state
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
         self.evaluators = Roster(state.evaluators)
-        self.desk = Desk(state.tasks, state.judging, state.learners)
+        self.desk = Desk(state.tasks, state.judging, state.scoring, state.learners)
         self.free = Roster(site for site in state.evaluators if len(self.desk.evaluations(site)) < UNDER_WAY)
         self.models = Models(state)
+        self.studies = {(plan.version, plan.hop): plan for plan in state.studies}
         self.touched = set()
 
     @property
@@ -122,9 +124,19 @@ class Job:
     # Tasks.
 
     def issue(
-        self, site: SiteName, round_: int, work: Survey | Init | Train | Evaluate, judged: TaskId | None = None
+        self,
+        site: SiteName,
+        round_: int,
+        work: Survey | Init | Probe | Train | Evaluate,
+        judged: TaskId | None = None,
+        scored: tuple[int, int] | None = None,
+        travel: Mapping[str, int] = MappingProxyType({}),
     ) -> SendTask:
-        """Make a task of some work; `judged` is the task whose update is to be evaluated, if it is one."""
+        """Make a task of some work.
+
+        `judged` is the task whose update is to be evaluated, or `scored` the version and the hop the mean of whose
+        slots is; `travel` says hop, slot and turn of a model that travels.
+        """
         self.state.task_count += 1
         task = Task(
             id=task_id(self.id, self.state.task_count),
@@ -134,12 +146,15 @@ class Job:
             app=self.spec.app,
             seed=self.spec.seed,
             validation=self.spec.validation,
-            standard=self._standard() if isinstance(work, Train | Evaluate) else None,
+            standard=self._standard() if isinstance(work, Probe | Train | Evaluate) else None,
             work=work,
             local_statistics=self.rule.local_statistics,
+            **travel,
         )
         if judged is not None:
             self.state.judging[task.id] = judged
+        if scored is not None:
+            self.state.scoring[task.id] = scored
         self.desk.add(task)
         self.models.hold_base(task)
         self._mind_load(site)
@@ -163,6 +178,7 @@ class Job:
         if held:
             self.models.release_base(held)
             self.state.judging.pop(task, None)
+            self.state.scoring.pop(task, None)
             self._mind_load(held.site)
         return held
 
@@ -183,6 +199,18 @@ class Job:
         self.models.release(key)
         if key in self.state.bases:
             self.models.release(self.state.bases.pop(key))
+
+    def begin_study(self, plan: StudyPlan) -> None:
+        """Take note that a hop is being looked at."""
+        self.state.studies.append(plan)
+        self.studies[plan.version, plan.hop] = plan
+        self.models.hold_study(plan)
+
+    def end_study(self, version: int, hop: int) -> None:
+        """A hop has been looked at, or never will be."""
+        plan = self.studies.pop((version, hop))
+        self.state.studies.remove(plan)
+        self.models.release_study(plan)
 
     def enter_version(self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None) -> None:
         """Make a model the newest community model; `moments` are the digests of what its server update carries on."""

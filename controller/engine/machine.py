@@ -1,17 +1,18 @@
 """The state machine of one job.
 
-gathering ──► surveying ──► initialising ──► training ⟲ rounds ──► closing ──► ended
-    ▲                                           │
-    └────────── too few sites left ◄────────────┘        (cancel and failure lead from anywhere to ended)
+gathering ──► surveying ──► initialising ──► probing ──► training ⟲ rounds ──► closing ──► ended
+    ▲                                                       │
+    └────────────────── too few sites left ◄────────────────┘        (cancel and failure lead from anywhere to ended)
 
 Its parts, each on top of those above it:
 
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     job         what a job is and remembers      evaluation  of community models
-    survey      what sites tell of their data
+    survey      what sites tell of their data    probes      what they measure on the first model
     inquiries   what parts of the rule find out about updates
+    merges      from updates to the next model   hops        what happens within a round
     endings     how a job ends
-    merges      from updates to the next model   appraisal   updates are evaluated before they are weighed
+    appraisal   updates are evaluated before they are weighed
     rounds      what the pacer wants
     sites       who comes and goes; version 0    answers     what sites and workers bring back
     snapshots   the memory as text
@@ -30,7 +31,16 @@ from hansa.common.tasks import Receipt, Task
 from hansa.controller.engine import answers, appraisal, endings, evaluation, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.effects import Effect, Member, MergePlan, SendTask, SetAlarm, StartExamination, StartMerge
+from hansa.controller.engine.effects import (
+    Effect,
+    Member,
+    MergePlan,
+    SendTask,
+    SetAlarm,
+    StartExamination,
+    StartMerge,
+    StartStudy,
+)
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
@@ -98,7 +108,7 @@ class Machine:
         if self.state.plan:
             effects.append(StartMerge(self.state.plan))
         effects += [StartExamination(number) for number in sorted(self.state.inquiries)]
-        return effects
+        return effects + [StartStudy(plan) for plan in self.state.studies]
 
     def snapshot(self) -> Snapshot:
         """Return the job's memory; of its history only what is new since the last snapshot."""
@@ -174,6 +184,10 @@ class Machine:
                 return answers.reported(job, event)
             case ev.Surveyed():
                 return answers.surveyed(job, event)
+            case ev.Probed():
+                return answers.probed(job, event)
+            case ev.HopStudied():
+                return answers.studied(job, event)
             case ev.Merged():
                 return answers.merged(job, event)
             case ev.MergeFailed():

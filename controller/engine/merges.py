@@ -1,6 +1,6 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import overload
@@ -54,9 +54,12 @@ def weigh(job: Job, now: float) -> list[Effect]:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
+    reweighed = () if settled else tuple(_reweighed(job, added))
     current = job.state.current
     if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
-        current, added = job.state.first, tuple(replace(member, weight=0.0) for member in added)
+        current, reweighed = job.state.first, ()
+        added = tuple(replace(member, weight=0.0) for member in added)
     scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
     told = {
         point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
@@ -73,9 +76,10 @@ def weigh(job: Job, now: float) -> list[Effect]:
         version=job.state.version + 1,
         current=current,
         added=added,
-        removed=(*_counted(job, pending.forgotten), *_overlaid(job, added)[1]),
+        removed=(*_counted(job, pending.forgotten), *_overlaid(job, (*added, *reweighed))[1]),
         kept=job.rule.merge.kept,
         staleness=max((c.staleness[0] for c in pending.contributions), default=0),
+        reweighed=reweighed,
     )
     return [StartMerge(job.state.plan)]
 
@@ -91,9 +95,8 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     """Let the weigher say what contributions are worth."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    if weights.shape != (len(contributions),) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"the weigher {weigher.kind!r} returned impossible weights {weights.tolist()}")
-    return tuple(_member(c, float(weight)) for c, weight in zip(contributions, weights, strict=True))
+    _require_possible(job, weights, len(contributions))
+    return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
 
 
 def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
@@ -116,6 +119,25 @@ def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...]
     return tuple(replace(member, weight=0.0) for member in added), why
 
 
+def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
+    """Yield what goes on counting with another weight, where weights depend on what is new."""
+    new, members = {member.site: member.tensors for member in added}, job.state.members
+    staying = sorted(site for site in members if site not in new or new[site] is not None)
+    weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
+    _require_possible(job, np.array(list(weights.values()), dtype=np.float64), len(weights))
+    for site in weights:
+        covered = new.get(site) or frozenset()
+        for member in members[site]:
+            tensors = None if member.tensors is None else member.tensors - covered
+            if (tensors is None or tensors) and member.weight != weights[site]:
+                yield replace(member, weight=weights[site], tensors=tensors)
+
+
+def _require_possible(job: Job, weights: np.ndarray, count: int) -> None:
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+
+
 def _counted(job: Job, site: SiteName | None) -> list[Member]:
     """Return what counts of a site before the merge and may go on counting after it."""
     return job.state.members.get(site, []) if site is not None and job.rule.merge.remembers else []
@@ -135,7 +157,7 @@ def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Me
 
 def _changed(job: Job, plan: MergePlan) -> dict[SiteName, list[Member]]:
     """Return what counts of each site that a plan is about, once it is carried out."""
-    return {member.site: [] for member in plan.removed} | _overlaid(job, plan.added)[0]
+    return {member.site: [] for member in plan.removed} | _overlaid(job, (*plan.added, *plan.reweighed))[0]
 
 
 class Membership(Sequence[Member]):
@@ -150,8 +172,7 @@ class Membership(Sequence[Member]):
     @cached_property
     def _members(self) -> tuple[Member, ...]:
         before = self._job.state.members if self._job.rule.merge.remembers else {}
-        members = before | _changed(self._job, self._plan)
-        return tuple(member for site in sorted(members) for member in members[site])
+        return in_order(before | _changed(self._job, self._plan))
 
     @overload
     def __getitem__(self, at: int) -> Member: ...
@@ -167,14 +188,18 @@ class Membership(Sequence[Member]):
 def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
+    state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
     record = VersionRecord(
         version=event.version,
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
-        contributions={member.site: member.weight for member in plan.added},
-        steps={c.site: c.facts.steps for c in pending.contributions},
-        staleness={c.site: c.staleness for c in pending.contributions},
+        contributions=_by_site(plan.added),
+        updates=len(plan.added),
+        steps=state.steps,
+        site_steps=_site_steps(pending.contributions),
+        hops=state.hops,
+        staleness=_stalest(pending.contributions),
         scores=pending.scores,
         diagnostics=pending.diagnostics,
         phase=pending.phase,
@@ -183,14 +208,37 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )
-    state.plan = None
-    state.steps += sum(record.steps.values())
+    state.plan, state.hops = None, []
     state.bytes_up += event.bytes_up
     state.bytes_down += event.bytes_down
     job.enter_version(record, community_key(job.id, event.version), event.moments)
     _count(job, plan)
     for c in pending.contributions:
         job.let_go(c.model)
+
+
+def _by_site(added: Sequence[Member]) -> dict[SiteName, float]:
+    """Return what each site adds; one may have been the last to train several slots."""
+    found: dict[SiteName, float] = {}
+    for member in added:
+        found[member.site] = found.get(member.site, 0.0) + member.weight
+    return found
+
+
+def _stalest(contributions: Sequence[Contribution]) -> dict[SiteName, tuple[int, int]]:
+    """Return how stale each site's contribution is, the stalest if it has several."""
+    found: dict[SiteName, tuple[int, int]] = {}
+    for c in contributions:
+        found[c.site] = max(c.staleness, found.get(c.site, c.staleness))
+    return found
+
+
+def _site_steps(contributions: Sequence[Contribution]) -> dict[SiteName, int]:
+    """Return how many steps each site has made for its contributions."""
+    found: dict[SiteName, int] = {}
+    for c in contributions:
+        found[c.site] = found.get(c.site, 0) + c.facts.steps
+    return found
 
 
 def _count(job: Job, plan: MergePlan) -> None:
@@ -214,9 +262,16 @@ def _staleness(job: Job, c: Contribution) -> tuple[int, int]:
     return job.state.version - c.task.work.version, job.state.steps - c.task.work.committed + c.facts.steps
 
 
-def _member(c: Contribution, weight: float) -> Member:
+def member(c: Contribution, weight: float) -> Member:
+    """Return a contribution as merges see it."""
     tensors = frozenset(c.task.work.tensors) if isinstance(c.task.work, Train) and c.task.work.tensors else None
-    return Member(site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors)
+    return Member(site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot)
+
+
+def in_order(members: Mapping[SiteName, Sequence[Member]]) -> tuple[Member, ...]:
+    """Return everything that counts in the order in which it is merged: by slot, if there are slots, and by site."""
+    found = [member for site in sorted(members) for member in members[site]]
+    return tuple(sorted(found, key=lambda member: member.slot))
 
 
 def _overlay(held: list[Member], new: Member) -> tuple[list[Member], list[Member]]:

@@ -1,15 +1,16 @@
 """Which models the store must keep, and which may go.
 
 A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
-merge has taken yet is laid over it, a part of the rule looks at it or keeps it, the newest community model is made of
-it or stands on it (the model before and the moments of a server update), or it is that model.
+merge has taken yet is laid over it, a part of the rule looks at it or keeps it, a hop is being studied that it belongs
+to, the newest community model is made of it or stands on it (the model before and the moments of a server update), or
+it is that model.
 """
 
 from collections import Counter
 
 from hansa.common.ids import ModelKey
 from hansa.common.tasks import Task
-from hansa.controller.engine.effects import DropModels, Effect
+from hansa.controller.engine.effects import DropModels, Effect, StudyPlan
 from hansa.controller.engine.state import JobState
 
 
@@ -37,6 +38,8 @@ class Models:
                 self.hold(member.model)
         for key in state.footing:
             self.hold(key)
+        for plan in state.studies:
+            self.hold_study(plan)
         for held in (state.current, state.first):
             if held is not None:
                 self.hold(held)
@@ -68,6 +71,16 @@ class Models:
     def release_base(self, task: Task) -> None:
         """A task no longer needs its model."""
         for key in task.models:
+            self.release(key)
+
+    def hold_study(self, plan: StudyPlan) -> None:
+        """Keep the models that a study reads."""
+        for key in plan.models:
+            self.hold(key)
+
+    def release_study(self, plan: StudyPlan) -> None:
+        """A study has read its models."""
+        for key in plan.models:
             self.release(key)
 
     def drop_idle(self) -> list[Effect]:

@@ -18,7 +18,7 @@ from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
-from hansa.common.tasks import Evaluation, Task, Train, UpdateFacts, Value
+from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train, UpdateFacts, Value
 from hansa.common.views import Score
 from hansa.controller.engine.outline import Outline
 
@@ -37,6 +37,7 @@ class Contribution(Value):
     reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
     unreported: Mapping[SiteName, str] = {}  # who did not answer, and why
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
+    factor: float = 1.0  # by which the pacer multiplies the weigher's weight
 
     @property
     def site(self) -> SiteName:
@@ -65,24 +66,58 @@ class View:
     together: int = 1  # sites whose updates make a community model, at least
     common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
     outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
+    draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
-        """Return the random stream of a plugin for this round: a function of seed, name and round alone."""
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), self.round, *more])
+        """Return the random stream of a plugin for this draw: a function of seed, name, round and draw alone."""
+        words = [self.seed, zlib.crc32(name.encode()), self.round, *more]
+        return np.random.default_rng(np.random.SeedSequence(words, spawn_key=self.draw))
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Give a site a training task on the current community model."""
+    """Give a site a training task on the current community model, or on the model of a slot."""
 
     site: SiteName
     cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
     steps: int = 0  # optimizer steps to make; 0: the job's epochs
+    start: Contribution | None = None  # whose model to start from, if it is not the community model
+    hop: int = 0  # of the round, from 1 on, where models travel from site to site
+    slot: int = 0  # which of the travelling models, from 1 on
+    turn: int = 0  # hops of the whole job up to this one
 
 
 @dataclass(frozen=True)
 class NextRound:
     """Begin the next round, if enough sites are here."""
+
+
+@dataclass(frozen=True)
+class NextHop:
+    """Call `on_hop`, where a pacer can draw sites within a round; what just came is known to the sampler by then."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """An update will not be merged: another one was made from it."""
+
+    model: ModelKey
+
+
+@dataclass(frozen=True)
+class HopEnded:
+    """All slots of a hop were served, or skip it: enter it into the history, and have it looked at if that is wanted.
+
+    `trained` are the updates of this hop with what each was trained from, `slots` what would be merged now.
+    """
+
+    hop: int
+    trained: tuple[tuple[Contribution, ModelKey | None], ...]
+    slots: tuple[Contribution, ...]
+    skipped: int  # slots that nobody trained
+    lost: Mapping[SiteName, str]
+    divergence: str = "none"  # of what to measure how far the updates are apart: weights, delta
+    last: bool = False  # a merge follows
 
 
 @dataclass(frozen=True)
@@ -106,6 +141,7 @@ class MergeNow:
 
     contributions: tuple[Contribution, ...]
     lost: Mapping[SiteName, str]
+    steps: int = 0  # optimizer steps that are in these contributions beside those of their own tasks
 
 
 @dataclass(frozen=True)
@@ -133,7 +169,7 @@ class Stop:
     failed: bool = False
 
 
-Action = Ask | NextRound | Withdraw | Prepare | MergeNow | Examine | Wake | Stop
+Action = Ask | NextRound | NextHop | Release | HopEnded | Withdraw | Prepare | MergeNow | Examine | Wake | Stop
 
 
 class Nothing(BaseModel):
@@ -194,8 +230,12 @@ class Part(Plugin):
     bit. An examination that was under way in the crash is begun anew.
     """
 
-    examination_seconds: ClassVar[float] = 600.0  # to wait for what `examine` finds
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+
+    @property
+    def examination_seconds(self) -> float:
+        """How long to wait for what `examine` finds."""
+        return 600.0
 
     def begin(self) -> BaseModel:
         """Return the state to start from."""
@@ -230,12 +270,12 @@ class Part(Plugin):
         """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
         return []
 
-    def cautions(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
-        """Return what an operator should know before the job starts, though it is allowed: where, and why."""
-        return []
-
     def misfits(self, model: Outline) -> list[Problem]:
         """Return what in a job does not go together with its model; asked when version 0 is known."""
+        return []
+
+    def warnings(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
+        """Return what in a job is likely not meant, though it works; operators see it when they submit the job."""
         return []
 
     def clash(self, other: Plugin, why: str) -> Problem:
@@ -246,12 +286,27 @@ class Part(Plugin):
 class Sampler(Part):
     """Chooses who takes part in a round."""
 
+    ranks: ClassVar[bool] = False  # whom it names first it would take first, if fewer are wanted
+
+    @property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """Plugins that learners need in every task, so that there is something to choose by."""
+        return ()
+
+    @property
+    def probe(self) -> LocalPluginSpec | None:
+        """What every site is to measure on the first model before the first round, if anything."""
+        return None
+
     @abstractmethod
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
 
     def observe(self, state: BaseModel, contribution: Contribution) -> None:
         """Hear of every update that was accepted, merged or not."""
+
+    def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
+        """Hear what a site measured on the first model, if there is a `probe`."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +324,12 @@ class Draw:
 class Pacer(Part):
     """Decides when to ask, when to merge and when to stop."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds
+    provides: ClassVar[frozenset[str]] = frozenset()  # "barrier": there are common rounds; "slots": models travel
+
+    @property
+    def redistributes(self) -> bool:
+        """Whether sites go on from other sites' own models."""
+        return "slots" in self.provides
 
     @abstractmethod
     def begin(self) -> BaseModel:
@@ -282,6 +342,10 @@ class Pacer(Part):
     @abstractmethod
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Begin the next round."""
+
+    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+        """Go on within a round; called for a NextHop."""
+        return []
 
     @abstractmethod
     def on_asked(self, state: BaseModel, task: Task) -> None:
@@ -329,6 +393,9 @@ class Policy(Part):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""
 
+    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
+
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Hear of every merge, with what was merged."""
 
@@ -372,6 +439,13 @@ class Weigher(Part):
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
 
+    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+        """Return what the last updates of sites that are not in this merge are worth now.
+
+        Asked after `weigh` if the weigher is `joint` and the aggregator remembers; others keep their weights.
+        """
+        return {}
+
     def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}
@@ -384,6 +458,11 @@ class EvalPlan(Part):
     """
 
     timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+
+    @property
+    def midway(self) -> bool:
+        """Whether the mean of models that travel is evaluated between merges, too."""
+        return False
 
     @abstractmethod
     def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:

@@ -4,10 +4,23 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, endings, inquiries
+from hansa.controller.engine import appraisal, endings, hops, inquiries, probes
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Action, Ask, Examine, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
+from hansa.controller.engine.parts import (
+    Action,
+    Ask,
+    Examine,
+    HopEnded,
+    MergeNow,
+    NextHop,
+    NextRound,
+    Prepare,
+    Release,
+    Stop,
+    Wake,
+    Withdraw,
+)
 from hansa.controller.engine.state import PendingMerge
 
 GATHER = "gather"  # the alarm that ends the wait for sites
@@ -19,6 +32,8 @@ def next_round(job: Job, now: float) -> list[Effect]:
         job.state.phase = "gathering"
         job.state.reason = f"waiting for {job.spec.sites.min} sites"
         return [wait_for_sites(job, now)]
+    if probes.wanted(job):
+        return probes.ask(job)
     job.state.phase = "training"
     job.state.round += 1
     return act(job, job.rule.pace.on_start(job.pacing, job.draw, job.view(now)), now)
@@ -38,14 +53,21 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
                 effects.append(_ask(job, action, now))
             case NextRound():
                 effects += next_round(job, now)
+            case NextHop():
+                effects += act(job, job.rule.pace.on_hop(job.pacing, job.draw, job.view(now)), now)
+            case Release(model):
+                job.let_go(model)
+                effects += job.models.drop_idle()
+            case HopEnded():
+                effects += hops.ended(job, action, now)
             case Withdraw(task, reason):
                 withdrawn = job.finish(task)
                 if withdrawn:
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
                 effects += appraisal.prepare(job, contribution, now)
-            case MergeNow(contributions, lost):
-                pending = PendingMerge(contributions=contributions, lost=dict(lost))
+            case MergeNow(contributions, lost, steps):
+                pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
                 effects += appraisal.merge_when_ready(job, pending, now)
             case Examine(contributions, label, question):
                 effects.append(inquiries.ask(job, "pace", question, contributions, label))
@@ -70,18 +92,21 @@ def pulse(job: Job) -> list[Effect]:
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     work = Train(
-        model=job.state.current,
+        model=ask.start.model if ask.start else job.state.current,
+        base=ask.start.base if ask.start else None,
         version=job.state.version,
         committed=job.state.steps,
         epochs=job.spec.train.epochs,
         steps=ask.steps,
         batch_size=job.spec.train.batch_size,
         optimizer=job.spec.train.optimizer,
+        plugins=job.rule.sample.plugins,
         validate_update=job.rule.weigh.appraises,
         keep_optimizer=job.spec.train.keep_optimizer,
     )
     for point, policy in job.rule.policies.items():
         work = policy.shape(job.memories[point], ask.site, work, job.view(now))
-    sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work)
+    travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
+    sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     job.rule.pace.on_asked(job.pacing, sent.task)
     return sent

@@ -4,7 +4,7 @@ from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.job import located
 from hansa.common.tasks import Init
-from hansa.controller.engine import appraisal, endings, events, merges, survey
+from hansa.controller.engine import appraisal, endings, events, hops, merges, probes, survey
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
@@ -50,7 +50,10 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     job.evaluator_went(event.site)
     effects: list[Effect] = []
     for task in job.desk.judgements(event.site):
-        effects += appraisal.settle(job, task, None, event.at, "the site left")
+        if task.id in job.state.scoring:
+            effects += hops.scored(job, task, None)
+        else:
+            effects += appraisal.settle(job, task, None, event.at, "the site left")
     for task in job.desk.evaluations(event.site):
         effects += endings.judge(job, settle(job, task, None, "the site left"), event.at)
     return effects
@@ -67,6 +70,10 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
         effects = after_survey(job, event.at)
     elif job.state.phase == "initialising":
         effects = _ask_another(job, event.site, event.at)
+    elif job.state.phase == "probing":
+        for task in job.desk.work(event.site):
+            job.finish(task.id)
+        effects = next_round(job, event.at) if probes.complete(job) else []
     elif job.state.phase == "training":
         effects = act(job, job.rule.pace.on_left(job.pacing, event.site, job.view(event.at)), event.at)
         if job.rule.merge.forgets and event.site in job.state.members:

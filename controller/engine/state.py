@@ -8,13 +8,35 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
-from hansa.controller.engine.effects import Member, MergePlan
+from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
-Phase = Literal["gathering", "surveying", "initialising", "training", "closing", "ended"]
+Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
+
+
+class HopRecord(BaseModel):
+    """One hop of a round whose models travel from site to site."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    hop: int
+    at: float
+    trained: int  # slots
+    skipped: int  # slots that nobody trained
+    lost: dict[SiteName, str] = {}
+    divergence: float | None = None  # of the hop's updates, if it is measured
+    trouble: str = ""  # why it could not be
+    reports: dict[SiteName, Evaluation] = {}  # of the mean of the slots, if that is evaluated; until all are in
+    pooled: dict[str, float] = {}
+    pooled_examples: int = 0
+
+    def close(self, metrics: Mapping[str, float]) -> None:
+        """Keep only what the reports say together."""
+        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
+        self.reports = {}
 
 
 class VersionRecord(BaseModel):
@@ -27,8 +49,11 @@ class VersionRecord(BaseModel):
     at: float
     digest: str
     phase: str = ""  # what the rule calls this round
-    contributions: dict[SiteName, float] = {}
-    steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
+    contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
+    updates: int = 0  # that are new in it
+    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
+    site_steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
+    hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}
@@ -61,6 +86,7 @@ class PendingMerge(Value):
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
     phase: str = ""
     lost: dict[SiteName, str] = {}
+    steps: int = 0  # optimizer steps that are in them beside those of their own tasks
     forgotten: SiteName | None = None
 
 
@@ -134,6 +160,9 @@ class JobState(BaseModel):
     appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
     judging: dict[TaskId, TaskId] = {}  # open evaluations of updates, with the task that the update answers
     preparing: dict[TaskId, PendingMerge] = {}  # merges that wait for appraisals, by their first update's task
+    studies: list[StudyPlan] = []  # hops that are being looked at
+    scoring: dict[TaskId, tuple[int, int]] = {}  # open evaluations of means of slots, with their version and hop
+    hops: list[HopRecord] = []  # of the round under way
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
     inquiry_count: int = 0
@@ -148,6 +177,7 @@ class JobState(BaseModel):
     init_tried: set[SiteName] = set()
     profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
     surveyed: bool = False
+    probed: bool = False  # sites have measured the first model
     standard: Standard | None = None  # of all sites together
     bytes_up: int = 0  # of all versions
     bytes_down: int = 0

@@ -26,7 +26,31 @@ from hansa.controller.engine.parts import (
 )
 
 
-class SyncState(BaseModel):
+class RoundsState(BaseModel):
+    """What pacers with rounds remember."""
+
+    done: int = 0  # finished rounds
+
+
+class Rounds(Pacer):
+    """A pacer with common rounds, each of which ends with a merge."""
+
+    provides: ClassVar[frozenset[str]] = frozenset({"barrier"})
+    rounds: int = Field(10, ge=1, strict=True, description="how many rounds")
+
+    def rounds_asked(self) -> int:
+        """Return the number of rounds."""
+        return self.rounds
+
+    def after_round(self, state: RoundsState) -> list[Action]:
+        """Begin the next round, or stop after the last."""
+        state.done += 1
+        if state.done >= self.rounds:
+            return [Stop(f"all {self.rounds} rounds are done")]
+        return [NextRound()]
+
+
+class SyncState(RoundsState):
     """One round under way."""
 
     asked: dict[SiteName, TaskId] = {}
@@ -35,20 +59,17 @@ class SyncState(BaseModel):
     lost: dict[SiteName, str] = {}
     failed: set[SiteName] = set()  # those of `lost` that said so themselves or sent a bad update
     reissued: bool = False
-    done: int = 0  # finished rounds
     phase: Literal["idle", "open", "merging"] = "idle"
 
 
 @register("pace", "sync")
-class Sync(Pacer):
+class Sync(Rounds):
     """All sites of a round train from the same model; the round is merged when all have answered.
 
     At the deadline it is merged with those that have, if they are enough for the quorum; otherwise the sites that are
     late get one more deadline, and then what is there is merged.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"barrier"})
-    rounds: int = Field(10, ge=1, strict=True, description="how many rounds")
     deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
     quorum: float = Field(0.5, gt=0, description="updates needed at the deadline: a share (≤ 1) or a number (> 1)")
 
@@ -62,10 +83,6 @@ class Sync(Pacer):
     def begin(self) -> SyncState:
         """Return the state to start from."""
         return SyncState()
-
-    def rounds_asked(self) -> int:
-        """Return the number of rounds."""
-        return self.rounds
 
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Ask the sampled sites."""
@@ -128,11 +145,8 @@ class Sync(Pacer):
     def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
         assert isinstance(state, SyncState)
-        state.done += 1
         state.phase = "idle"
-        if state.done >= self.rounds:
-            return [Stop(f"all {self.rounds} rounds are done")]
-        return [NextRound()]
+        return self.after_round(state)
 
     def _wake(self, view: View, attempt: int = 1) -> list[Action]:
         return [Wake(self.deadline, f"round-{view.round}-{attempt}")] if self.deadline else []

@@ -4,8 +4,21 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 """
 
 from hansa.common.plugins import discover
-from hansa.controller.pacers import asynchronous, semisync, sync
-from hansa.controller.rules import divide, dvw, evaluation, fedasync, fedavg, fedopt, fedprox, parameters, robust
+from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
+from hansa.controller.rules import (
+    divide,
+    dvw,
+    evaluation,
+    fedasync,
+    fedavg,
+    feddaf,
+    fedmmb,
+    fedopt,
+    fedprox,
+    parameters,
+    radfed,
+    robust,
+)
 
 __all__ = [
     "asynchronous",
@@ -14,9 +27,13 @@ __all__ = [
     "evaluation",
     "fedasync",
     "fedavg",
+    "feddaf",
+    "fedmmb",
     "fedopt",
     "fedprox",
     "parameters",
+    "radfed",
+    "redistribute",
     "robust",
     "semisync",
     "sync",

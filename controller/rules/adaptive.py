@@ -43,7 +43,7 @@ class Until(Policy):
             ]
         return []
 
-    def cautions(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of a limit that pulls itself down (metis-dvw §8.5)."""
         if not self.until.rolling:
             return []

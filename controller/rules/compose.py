@@ -9,6 +9,8 @@ from hansa.common.plugins import POINTS, Rule, fill, rules
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy
 from hansa.controller.rules.adaptive import Until
+from hansa.controller.rules.fedavg import ByExamples
+from hansa.controller.rules.fedmmb import ByUsed, Window
 
 POLICIES = ("local", "layers")  # points whose plugins shape training tasks
 
@@ -27,16 +29,13 @@ def objections(spec: JobSpec) -> list[Problem]:
     return [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
 
 
-def cautions(spec: JobSpec) -> list[Problem]:
-    """Return what in a job is allowed, but should be known to whoever submits it."""
-    rule = _filled(spec)
-    return [caution for part in rule.parts.values() for caution in part.cautions(spec, rule)]
-
-
 def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
-    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule)
+    window = _window(spec, rule)
+    if window and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
+        parts["weigh"] = ByUsed()  # a rule that weighs by examples means those that an update was trained on
+    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule) | window
     return Composition(name=spec.rule, policies=policies, **parts)
 
 
@@ -44,3 +43,9 @@ def _until(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
     """Return what decides when learners have trained enough, if the job's epochs do not."""
     until = spec.train.until or (UntilSpec() if rule.adaptive else None)
     return {Until.point: Until(until=until)} if until else {}
+
+
+def _window(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
+    """Return what makes each task a window of batches, if tasks do not have epochs."""
+    batches = spec.train.batches or rule.batches
+    return {Window.point: Window(batches=batches)} if batches else {}

@@ -74,12 +74,14 @@ class Dvw(Weigher):
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return the score of each."""
         assert isinstance(state, Worth)
-        found = {c.site: self._measured(state, c, view) for c in contributions}
-        known = state.last | {site: score.value for site, score in found.items() if score.value is not None}
-        state.scores = {site: self._settled(score, site, state, known) for site, score in found.items()}
-        worth = {site: score.value or 0.0 for site, score in state.scores.items()}
-        state.last |= worth
-        weights = np.array([worth[c.site] for c in contributions], dtype=np.float64)
+        found = [self._measured(state, c, view) for c in contributions]  # a site may have trained several slots last
+        known = state.last | {
+            c.site: score.value for c, score in zip(contributions, found, strict=True) if score.value is not None
+        }
+        settled = [self._settled(score, c.site, state, known) for c, score in zip(contributions, found, strict=True)]
+        state.scores = {c.site: score for c, score in zip(contributions, settled, strict=True)}
+        state.last |= {site: score.value or 0.0 for site, score in state.scores.items()}
+        weights = np.array([score.value or 0.0 for score in settled], dtype=np.float64)
         if not any(state.last.values()):
             state.nothing += 1
             if self.zero == "uniform":

@@ -6,8 +6,10 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import EvalPlan, View
 
 
@@ -15,6 +17,19 @@ class _Every(EvalPlan):
     """Every evaluator is asked for every so many versions, and for the last one."""
 
     every: int = Field(1, ge=1, strict=True, description="evaluate every so many versions, and always the last one")
+    virtual: bool = Field(False, description="also the mean of travelling models, between merges (pace redistribute)")
+
+    @property
+    def midway(self) -> bool:
+        """Whether the mean of travelling models is evaluated, too."""
+        return self.virtual
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse to look for a mean between merges where there is none."""
+        if self.virtual and "slots" not in rule.pace.provides:
+            why = f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
+            return [(("evaluate", "virtual"), why)]
+        return []
 
     def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
         """Ask all who attend."""

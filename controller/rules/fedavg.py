@@ -36,9 +36,13 @@ class Uniform(Sampler):
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
-        count = min(len(eligible), max(int(self.fraction * len(view.sites) + 1e-9), 1))
-        drawn = view.rng("uniform").permutation(len(eligible))[:count]
+        drawn = view.rng("uniform").permutation(len(eligible))[: how_many(self.fraction, view, eligible)]
         return [eligible[i] for i in drawn]
+
+
+def how_many(fraction: float, view: View, eligible: Sequence[SiteName]) -> int:
+    """Return max(floor(fraction · sites), 1), or as many as there are."""
+    return min(len(eligible), max(int(fraction * len(view.sites) + 1e-9), 1))
 
 
 @register("weigh", "examples")

@@ -9,6 +9,7 @@ import pytest
 from hansa.common.job import load_job
 from hansa.common.plugins import rules
 from hansa.controller.rules.compose import compose
+from hansa.controller.rules.fedmmb import Window
 from tests.e2e.conftest import ROOT
 from tests.published import write_hospitals, write_mnist
 
@@ -61,9 +62,15 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         assert spec.name == f"fashion-{name}"
         assert name in (spec.rule, "equal")
         rounds = compose(spec).pace.rounds_asked()
-        assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
-        for other in jobs.values():
-            assert (spec.seed, spec.app, spec.train, spec.data) == (other.seed, other.app, other.train, other.data)
+        window = compose(spec).policies.get("window")
+        if isinstance(window, Window):
+            assert rounds * window.batches == 10 * 60_000 / (10 * 50)  # as many batches as ten epochs have
+        else:
+            assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
+        usual = jobs["fedavg"]
+        assert (spec.seed, spec.app, spec.data) == (usual.seed, usual.app, usual.data)
+        train = spec.train.model_copy(update={"batches": None, "epochs": 1})
+        assert train == usual.train or name == "fedsmb"  # which has no use for momentum
 
 
 @pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg"])

@@ -35,11 +35,11 @@ class Federation(Site):
         for role, site in (("learner", "a"), ("learner", "b"), ("learner", "c"), ("evaluator", "a")):
             self.bring_up(f"{role}-{site}")
 
-    def bring_up(self, name: str, kill_at: str = "") -> str:
+    def bring_up(self, name: str, kill_at: str = "", **more: str) -> str:
         """Start the next life of a process; return the name of that life."""
         self.lives[name] = self.lives.get(name, 0) + 1
         life = f"{name}.{self.lives[name]}"
-        env = {"HANSA_KILL_AT": kill_at} if kill_at else {}
+        env = more | ({"HANSA_KILL_AT": kill_at} if kill_at else {})
         if name == "controller":
             self.controller(life, listen=self.address, store=self.store, **env)
         else:

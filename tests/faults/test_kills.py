@@ -72,6 +72,16 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(f
     assert federation.kills == 6
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_travelling_models_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    victims = {"controller": CONTROLLER, "learner-b": ("task-trained", "task-uploaded")}
+    words = ("--set", "rule=radfed", "--set", "pace={rounds: 10, hops: 3}", "--set", "sample.fraction=1.0")
+    job = storm(federation, victims, *words)
+    assert len(federation.leftovers(job)) == 4  # the last model and the three slots it is made of
+    assert federation.kills == 8
+
+
 @pytest.mark.timeout(240 + 20 * KILLS)
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
 def test_a_job_survives_random_kills_of_every_process(federation: Federation, rule: str) -> None:

@@ -79,8 +79,11 @@ class Phases(BaseModel):
     merges: int = 0
 
 
+@register("local", "alternate")
 class Alternate(Policy):
-    """Every other merge only one tensor is trained."""
+    """Every other merge only some tensors are trained."""
+
+    tensors: tuple[str, ...] = Field(("head",), description="which")
 
     def begin(self) -> Phases:
         """Nothing is merged yet."""
@@ -89,7 +92,7 @@ class Alternate(Policy):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensor in odd phases."""
         assert isinstance(state, Phases)
-        return work.model_copy(update={"tensors": ("head",)}) if state.merges % 2 else work
+        return work.model_copy(update={"tensors": self.tensors}) if state.merges % 2 else work
 
     def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
         """Go on to the next phase."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Evaluation, Init, Profile, Survey, Task, Train, UpdateFacts
+from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Profile, Survey, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
 from hansa.controller.engine.machine import Machine
@@ -86,10 +86,18 @@ class Play:
         loss: float = 0.5,
         steps: int = 3,
         own: Evaluation | None = None,
+        importance: float | None = None,
     ) -> list[Effect]:
         """Let an update arrive, perhaps with what its learner found of it on its `own` validation data."""
         facts = UpdateFacts(
-            n_train=n_train, n_used=n_train, steps=steps, epochs=1, seconds=0.1, loss=loss, evaluation=own
+            n_train=n_train,
+            n_used=n_train,
+            steps=steps,
+            epochs=1,
+            seconds=0.1,
+            loss=loss,
+            evaluation=own,
+            importance=importance,
         )
         who = SiteName(site or task.site)
         return self.do(
@@ -123,6 +131,15 @@ class Play:
             ev.Merged(at=self.now, version=version, digest=f"v{version}", moments=moments, bytes_up=5, bytes_down=7)
         )
 
+    def studied(self, version: int, hop: int, mean: bool, trouble: bool = False) -> list[Effect]:
+        """Let a hop be looked at."""
+        found = {"trouble": "no memory"} if trouble else {"divergence": 0.25, "digest": "mean" if mean else ""}
+        return self.do(ev.HopStudied.model_validate({"at": self.now, "version": version, "hop": hop, **found}))
+
+    def probe(self, task: Task, importance: float) -> list[Effect]:
+        """Let a site tell how large its gradients are."""
+        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, importance=importance))
+
     def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
         """Let an alarm ring at its time, or at another."""
         due = self.machine.state.alarms.get(alarm, self.now)
@@ -139,7 +156,7 @@ class Play:
 
     # What is under way.
 
-    def tasks(self, kind: type[Survey] | type[Init] | type[Train] | type[Evaluate]) -> dict[str, Task]:
+    def tasks(self, kind: type[Survey] | type[Init] | type[Probe] | type[Train] | type[Evaluate]) -> dict[str, Task]:
         """Return the open tasks of a kind by site (the newest, if a site has several)."""
         return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
 

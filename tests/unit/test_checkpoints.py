@@ -20,7 +20,7 @@ SPEC = ModelSpec(
     (
         TensorInfo("z.weight", "float32", (3, 4), Role.PARAM, 0),
         TensorInfo("a.half", "bfloat16", (5,), Role.PARAM, 1),
-        TensorInfo("a.mean", "float64", (2,), Role.STAT, 1),
+        TensorInfo("a.mean", "float64", (2,), Role.STAT, 1, 1e-5),
         TensorInfo("count", "int64", (), Role.COUNT, 1),
         TensorInfo("none", "float32", (0, 3), Role.PARAM, 1),
         TensorInfo("flags", "bool", (3,), Role.COUNT, 0),
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-def test_a_checkpoint_keeps_values_order_roles_and_layers(tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_values_order_roles_layers_and_norms(tmp_path: Path) -> None:
     payload = pack(SPEC, values(SPEC))
     save_checkpoint(tmp_path / "m.safetensors", seal(SPEC, payload), payload)
     manifest, back = load_checkpoint(tmp_path / "m.safetensors")

@@ -49,6 +49,7 @@ def _wired(message: Any) -> Any:
             st.lists(st.integers(0, 1 << 40), max_size=4),
             st.sampled_from(list(Role)),
             st.integers(0, 1 << 20),
+            st.none() | st.floats(0, 1, exclude_max=True),
             st.binary(min_size=32, max_size=32),
         ),
         max_size=5,
@@ -56,9 +57,9 @@ def _wired(message: Any) -> Any:
     st.lists(st.text(max_size=5), max_size=3),
 )
 def test_manifests_make_the_round_trip(
-    tensors: list[tuple[str, list[int], Role, int, bytes]], layers: list[str]
+    tensors: list[tuple[str, list[int], Role, int, float | None, bytes]], layers: list[str]
 ) -> None:
-    infos = tuple(TensorInfo(f"t{i}", d, tuple(s), r, n) for i, (d, s, r, n, _) in enumerate(tensors))
+    infos = tuple(TensorInfo(f"t{i}", d, tuple(s), r, n, e) for i, (d, s, r, n, e, _) in enumerate(tensors))
     manifest = Manifest(ModelSpec(infos, tuple(layers)), tuple(digest for *_, digest in tensors))
     back = codec.manifest_from_wire(_wired(codec.manifest_to_wire(manifest)))
     assert back == manifest
@@ -87,6 +88,7 @@ def _train(**fields: Any) -> Train:
         Init(),
         _train(),
         _train(tensors=("a", "b")),
+        _train(batches=20, after="j1-3"),
         _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),

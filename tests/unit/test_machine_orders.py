@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.common.errors import Stale
-from hansa.common.ids import TaskId
-from hansa.common.tasks import Evaluate, Evaluation, Init, Survey, Task, Train
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.effects import Effect, MergePlan
 from hansa.controller.engine.job import Job
+from hansa.controller.pacers.redistribute import Redistribute, Trip
 from tests.unit import appraised, examined
 from tests.unit.play import Play, Role, dropped, endings, plans, sent, withdrawn
 
@@ -36,6 +37,9 @@ STEPS = {  # how often each thing happens
     "merge": 6,
     "merge out of turn": 1,
     "examine": 6,
+    "study": 3,
+    "study out of turn": 1,
+    "probe": 3,
     "examine out of turn": 1,
     "ring": 1,
     "ring out of turn": 1,
@@ -81,6 +85,38 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
+        "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+    }
+)
+TRAVELS = st.fixed_dictionaries(
+    {
+        "pace": st.fixed_dictionaries(
+            {
+                "kind": st.just("redistribute"),
+                "rounds": st.integers(1, 3),
+                "hops": st.integers(1, 3),
+                "retries": st.integers(0, 2),
+                "catch_up": st.integers(0, 2),
+                "no_repeat": st.booleans(),
+                "weight": st.sampled_from(["equal", "hops"]),
+                "divergence": st.sampled_from(["none", "weights", "delta"]),
+            },
+            optional={"deadline": st.just(30.0)},
+        ),
+        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sample": st.sampled_from(
+            [
+                {"kind": "all"},
+                {"kind": "uniform", "fraction": 0.5},
+                {"kind": "patient"},
+                {"kind": "importance", "fraction": 0.6, "init": "probe"},
+                {"kind": "importance", "fraction": 0.5},
+            ]
+        ),
+        "local": st.sampled_from([{}, {}, {"kind": "alternate"}]),
+        "weigh": st.sampled_from([{"kind": "equal"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]),
+        "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
+        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
     }
 )
@@ -144,7 +180,11 @@ class AnyOrder:
         self.merging = plan.version
         assert plan.version == state.version + 1
         assert plan.current == state.current
-        assert len({part.site for part in plan.added}) == len(plan.added), "a site counts twice"
+        travels = self._travels()
+        whose = [part.slot if travels else part.site for part in plan.added]
+        assert len(set(whose)) == len(whose), "a site, or a slot, counts twice"
+        if travels:
+            assert whose == sorted(whose)
         for part in plan.added:
             task = self.asked[part.task]
             assert isinstance(task.work, Train)
@@ -177,7 +217,7 @@ class AnyOrder:
                 for task in sorted(work, key=lambda task: crc32(f"{task.site}{pick}".encode())):
                     self._answer(task)
             case "fail":
-                self._about(pick, play.fail, Survey, Init, Train, Evaluate)
+                self._about(pick, play.fail, Survey, Init, Probe, Train, Evaluate)
             case "quarantine":
                 self._about(pick, play.quarantine, Init, Train)
             case "report":
@@ -194,6 +234,15 @@ class AnyOrder:
                 self._examine(numbers[pick % len(numbers)], pick)
             case "examine out of turn":
                 self._examine(pick % 5, pick)
+            case "study" if state.studies:
+                plan = state.studies[pick % len(state.studies)]
+                self.happen(lambda: play.studied(plan.version, plan.hop, bool(plan.members), trouble=pick % 5 == 0))
+            case "study out of turn":
+                if all((plan.version, plan.hop) != (pick % 3, pick % 4) for plan in state.studies):
+                    self.happen(lambda: play.studied(pick % 3, pick % 4, mean=True))
+            case "probe":
+                score = (0.0, 1.0, 1e300, float("nan"))[pick % 4]
+                self._about(pick, lambda task: play.probe(task, score), Probe)
             case "ring" if state.alarms:
                 alarms = sorted(state.alarms)
                 self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
@@ -246,7 +295,7 @@ class AnyOrder:
             self.answered |= {task.id} & set(self.play.machine.state.tasks)
             right = min(n, 4)
             own = Evaluation(n=n, loss_sum=1.0 * n, confusion=((right, n - right), (0, 0)))
-            self.happen(lambda: self.play.update(task, n_train=n, own=own))
+            self.happen(lambda: self.play.update(task, n_train=n, own=own, importance=float(n)))
 
     def restart(self) -> None:
         """Kill the controller and replay the journal, from the last snapshot on; the job is the same and goes on."""
@@ -289,7 +338,8 @@ class AnyOrder:
     def _needed_models_are_kept(self) -> None:
         """What a task, the next merge or the check of the last one needs is in the store."""
         state = self.play.machine.state
-        needed = {task.work.model for task in state.tasks.values() if isinstance(task.work, Train | Evaluate)}
+        needed = {key for task in state.tasks.values() for key in task.models}
+        needed |= {key for plan in state.studies for key in plan.models}
         if state.plan:
             needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
         needed |= {member.model for held in state.members.values() for member in held}
@@ -308,9 +358,35 @@ class AnyOrder:
         assert len({task.site for task in work}) == len(work)
         if "rule" in self.job:
             return  # there are no rounds
-        assert all(task.round == state.round for task in work)
+        assert all(task.round == state.round for task in work if not isinstance(task.work, Probe))
+        if self._travels():
+            self._slots_are_sound()
         if state.merging:
             assert not work
+
+    def _travels(self) -> bool:
+        return isinstance(self.play.machine.rule.pace, Redistribute)
+
+    def _slots_are_sound(self) -> None:
+        """Every slot under way is at one site, which has its model; nothing else is kept for slots."""
+        state, trip = self.play.machine.state, self.play.machine.memories["pace"]
+        assert isinstance(trip, Trip)
+        if state.phase not in ("training", "gathering") or trip.phase == "idle":
+            return
+        held = {slot.held.model for slot in trip.slots if slot.held}
+        before = {slot.before.model for slot in trip.slots if slot.before}
+        assert state.fresh == held | before, "a model of a slot leaked, or is gone"
+        tasks = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
+        assert set(tasks) == set(trip.errands)
+        assert len({errand.slot for errand in trip.errands.values()}) == len(trip.errands)
+        for site, errand in trip.errands.items():
+            task, slot = tasks[SiteName(site)], trip.slots[errand.slot]
+            assert isinstance(task.work, Train)
+            assert (task.id, task.slot, task.hop) == (errand.task, errand.slot + 1, trip.hop)
+            assert task.work.model == (slot.held.model if slot.held else state.current)
+            assert task.work.base == (slot.held.base if slot.held else None)
+        assert all(slot.hops <= trip.hop for slot in trip.slots)
+        assert len({record.hop for record in state.hops}) == len(state.hops)
 
     def _indices_follow_from_the_state(self) -> None:
         """What is kept beside the state, step by step, is what would be made of the state anew."""
@@ -319,6 +395,7 @@ class AnyOrder:
         fresh.remember(job.state)
         for one, other in ((job.eligible, fresh.eligible), (job.evaluators, fresh.evaluators), (job.free, fresh.free)):
             assert list(one) == list(other)
+        assert job.studies == fresh.studies
         assert vars(job.desk) == vars(fresh.desk)
         assert {key: n for key, n in vars(job.models)["_reasons"].items() if n} == vars(fresh.models)["_reasons"]
         assert vars(job.models)["_idle"] == vars(fresh.models)["_idle"]
@@ -342,7 +419,8 @@ class AnyOrder:
             for task in state.tasks.values()
             if state.phase == "closing" or not isinstance(task.work, Evaluate)
         )
-        due = {"gather", "evaluation", f"round-{state.round}-1", f"round-{state.round}-2"} & set(state.alarms)
+        due = {alarm for alarm in state.alarms if alarm.startswith(f"hop-{state.round}-")}
+        due |= {"gather", "evaluation", f"round-{state.round}-1", f"round-{state.round}-2"} & set(state.alarms)
         if state.preparing:  # merges wait for evaluations, and only so long
             due |= {alarm for alarm in state.alarms if alarm.startswith("appraisal-")}
         assert at_work or due, f"{state.phase}: nobody works and no alarm is set"
@@ -359,7 +437,7 @@ def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
@@ -374,7 +452,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:

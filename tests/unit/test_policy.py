@@ -13,9 +13,15 @@ from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.tasks import OptimizerSpec, Task, Terms, Train, ValidationSpec
 
 
-def task(epochs: int = 4, steps: int = 0, app: str = "app.py:app", **terms: Any) -> Task:
+def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:app", **terms: Any) -> Task:
     work = Train(
-        model=ModelKey("j/v0"), version=0, epochs=epochs, steps=steps, batch_size=10, optimizer=OptimizerSpec()
+        model=ModelKey("j/v0"),
+        version=0,
+        epochs=epochs,
+        steps=steps,
+        batches=batches,
+        batch_size=10,
+        optimizer=OptimizerSpec(),
     )
     said = Terms(**{"operator": "alice", "sites": 4, "together": 3} | terms)
     return Task(
@@ -42,6 +48,8 @@ def task(epochs: int = 4, steps: int = 0, app: str = "app.py:app", **terms: Any)
         (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
         (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
         (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
+        (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),
+        (Policy(max_epochs=0.2), task(epochs=1, batches=100), "1 epochs"),  # a window ends with the pass
         (Policy(), task(redistributes=True), "own model to other sites"),
     ],
 )
@@ -57,6 +65,7 @@ def test_what_goes_beyond_it_is_refused_with_the_reason(policy: Policy, asked: T
         (Policy(), task()),
         (Policy(apps=("app.py:app",), operators=("alice",), max_epochs=4, min_sites=3), task()),
         (Policy(max_epochs=3), task(epochs=100, steps=30)),
+        (Policy(max_epochs=1), task(epochs=1, batches=1000)),
         (Policy(redistribute=True), task(redistributes=True)),
     ],
 )

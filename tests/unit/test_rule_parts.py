@@ -21,7 +21,7 @@ from hansa.controller.engine.models import Models
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
-from tests.unit.play import Play, dropped, endings, plans
+from tests.unit.play import Play, dropped, endings, job_spec, plans
 
 # Models that a version stands on.
 
@@ -266,17 +266,13 @@ def test_with_an_unknown_rule_the_faults_of_its_parts_are_told_in_the_same_breat
     assert "local" not in told
 
 
-def test_a_limit_that_pulls_itself_down_is_warned_of_at_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("app: app.py:app\ntrain:\n  until:\n    rolling: true\n")
-    heard: list[str] = []
-    load_job(path, warn=heard.append)
-    assert len(heard) == 1
-    assert heard[0].startswith(f"{path}:4: train.until.rolling: every task that the limit on staleness ends")
-    load_job(path, ["train.until.rolling=false"], warn=heard.append)
-    assert len(heard) == 1
-    done = CliRunner().invoke(hansa, ["run", str(path)], env={"HANSA_CONFIG": None})
-    assert f"hansa: warning: {path}:4: train.until.rolling: " in done.stderr
+def test_a_limit_that_pulls_itself_down_is_warned_of() -> None:
+    spec = job_spec(train={"until": {"rolling": True}})
+    ((where, why),) = compose(spec).warnings(spec)
+    assert where == ("train", "until", "rolling")
+    assert "every task that the limit on staleness ends is just above it and pulls it down" in why
+    calm = job_spec(train={"until": {}})
+    assert compose(calm).warnings(calm) == []
 
 
 # Commands.

@@ -11,6 +11,7 @@ from hansa.common.data.partition.dirichlet import Dirichlet
 from hansa.common.data.partition.divide import ColorSkew, Imbalance
 from hansa.common.data.partition.feddaf import OwnClass, Sorted
 from hansa.common.data.partition.fedmmb import Iid, NonIidL
+from hansa.common.data.partition.groups import Groups
 from hansa.common.data.partition.metis import Metis
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import sizes
@@ -23,9 +24,16 @@ __all__ = ["KINDS", "Iid", "Key", "NonIidL", "Parts", "Scheme", "Table", "parse_
 
 KINDS: dict[str, type[Scheme]] = {
     scheme.model_fields["kind"].default: scheme
-    for scheme in (Iid, NonIidL, Metis, Dirichlet, OwnClass, Sorted, ColorSkew, Imbalance, Natural)
+    for scheme in (Iid, NonIidL, Metis, Dirichlet, OwnClass, Sorted, ColorSkew, Imbalance, Groups, Natural)
 }
-_TELLING = {"by": "natural", "features": "dirichlet", "sizes": "metis", "classes": "metis", "labels": "non-iid-l"}
+_TELLING = {
+    "by": "natural",
+    "features": "dirichlet",
+    "sizes": "metis",
+    "classes": "metis",
+    "labels": "non-iid-l",
+    "groups": "groups",
+}
 
 
 def parse_partition(given: Mapping[str, Any], where: tuple[str, ...] = ("data", "partition")) -> Scheme:

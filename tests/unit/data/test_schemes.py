@@ -94,6 +94,8 @@ WORDS: list[dict[str, object]] = [
     {"kind": "feddaf", "eta": 0.5, "shards": 20},
     {"kind": "mcmahan"},
     {"kind": "imbalance"},
+    {"groups": "7 of 0-0 4 2, 3 of 6 8"},
+    {"groups": "2 of 0 2, 5 of 2 4, 3 of 0 6 8"},
 ]
 
 
@@ -326,7 +328,8 @@ def test_what_cannot_be_shared_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"natural", "color-skew"}))
 def test_more_sites_than_examples_are_refused(kind: str) -> None:
-    words = {"kind": kind} | ({"labels": 1} if kind == "non-iid-l" else {})
+    needed: dict[str, dict[str, object]] = {"non-iid-l": {"labels": 1}, "groups": {"groups": "4 of 0"}}
+    words = {"kind": kind} | needed.get(kind, {})
     with pytest.raises(InvalidInput, match="4 sites cannot share 3 examples"):
         parse_partition(words).part(Table(np.zeros(3, np.int64)), 4, 1)
 
@@ -469,6 +472,58 @@ def test_rounding_is_exact_and_moves_no_cell_by_one(sites: int, cells: int, seed
     assert found.sum(axis=0).tolist() == columns.tolist()
     assert found.min() >= 0
     assert np.abs(found - exact).max() < 1 + 1e-6
+
+
+# Groups.
+
+
+def test_groups_of_sites_have_classes_of_their_own_in_equal_parts() -> None:
+    labels = np.repeat(np.arange(10), 600)
+    matrix = matrix_of(part(parse_partition({"groups": "16 of 0-4, 4 of 5-9"}), labels, 20, 1), labels)
+    assert not matrix[:16, 5:].any()
+    assert not matrix[16:, :5].any()
+    assert set(matrix[:16, :5].ravel().tolist()) == {37, 38}
+    assert (matrix[16:, 5:] == 150).all()
+
+
+def test_sites_of_groups_may_be_of_one_size_and_the_rest_is_not_used() -> None:
+    labels = np.repeat(np.arange(10), 600)
+    words = {"groups": "16 of 0-4, 4 of 5-9", "most": 103}
+    rows = part(parse_partition(words), labels, 20, 1)
+    assert [len(mine) for mine in rows] == [103] * 20
+    assert len({*np.concatenate(rows).tolist()}) == 20 * 103
+    matrix = matrix_of(rows, labels)
+    assert set(matrix[:16, :5].ravel().tolist()) == {20, 21}
+    drawn = [len(mine) for mine in part(parse_partition({**words, "least": 50}), labels, 20, 1)]
+    assert min(drawn) >= 50
+    assert max(drawn) <= 103
+    assert len(set(drawn)) > 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"groups": "16 of 0-4, 4 of 5-8"}, "no group has class 9"),
+        ({"groups": "16 of 0-4, 4 of 5-12"}, "there is no class 10; classes are 0, 1, "),
+        ({"groups": "16 of 0-4, 3 of 5-9"}, "they are 19 sites, but data.sites is 20"),
+        ({"groups": "16 of 0-4, 4 of 5-9", "most": 1000}, "3200 examples of class 0; it has 600"),
+        ({"groups": "16 of 0-4, 4 of 5-9", "most": 10, "least": 11}, "least: 11 is more than most"),
+        ({"groups": "16x0-4"}, "names no sites and classes; write for example 16 of 0-4, 4 of 5-9"),
+        ({"groups": "0 of 0-4"}, "names no sites"),
+        ({"groups": "16 of 4-0, 4 of 5-9"}, "4-0: the first class is larger than the last"),
+    ],
+    ids=str,
+)
+def test_groups_that_cannot_be_are_refused(words: dict[str, object], said: str) -> None:
+    labels = np.repeat(np.arange(10), 600)
+    with pytest.raises((InvalidInput, InvalidJob), match=said):
+        part(parse_partition(words), labels, 20, 1)
+
+
+def test_a_site_of_a_group_has_at_least_one_example() -> None:
+    labels = np.repeat(np.arange(2), [100, 2])
+    with pytest.raises(InvalidInput, match="site 5 would have no examples"):
+        part(parse_partition({"groups": "2 of 0, 3 of 1"}), labels, 5, 1)
 
 
 # §7 Shards.

@@ -1,0 +1,99 @@
+"""Groups of sites with classes of their own: few sites may hold what nobody else has (feddaf §4)."""
+
+import re
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from hansa.common.data.partition.sizes import enough, sizes
+from hansa.common.data.partition.table import Parts, Scheme, Table, deal
+from hansa.common.errors import InvalidInput
+
+WHERE = "data.partition.groups"
+
+
+def parse_groups(text: str) -> list[tuple[int, list[int]]]:
+    """Read `16 of 0-4, 4 of 5-9`: how many sites each group has, and which classes."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s+of\s+(\d{1,6}(?:-\d{1,6})?(?:\s+\d{1,6}(?:-\d{1,6})?)*)\s*", part)
+        if match is None or not int(match[1]):
+            raise ValueError(f"{part.strip()!r} names no sites and classes; write for example 16 of 0-4, 4 of 5-9")
+        classes: set[int] = set()
+        for span in match[2].split():
+            first, _, last = span.partition("-")
+            if int(last or first) < int(first):
+                raise ValueError(f"{span}: the first class is larger than the last")
+            classes |= set(range(int(first), int(last or first) + 1))
+        found.append((int(match[1]), sorted(classes)))
+    return found
+
+
+def _checked(text: str) -> str:
+    parse_groups(text)
+    return text
+
+
+class Groups(Scheme):
+    """Groups of sites, each with classes of its own in equal parts, such as `16 of 0-4, 4 of 5-9`."""
+
+    kind: Literal["groups"] = "groups"
+    groups: Annotated[str, AfterValidator(_checked)] = Field(
+        description="for each group, how many sites of which classes: 16 of 0-4, 4 of 5-9"
+    )
+    least: int | None = Field(None, ge=1, description="examples of the smallest site (default: those of the largest)")
+    most: int | None = Field(
+        None, ge=1, description="examples of the largest site; sizes are drawn, the rest is not used"
+    )
+
+    def part(self, table: Table, sites: int, seed: int) -> Parts:
+        """Share every class among the sites that hold it, or give every site so many examples of its classes."""
+        enough(len(table), sites)
+        classes = table.classes()
+        holders = self._holders(sites, [int(name) for name in classes.names])
+        capacity = np.bincount(classes.codes, minlength=len(classes.names))
+        rng = np.random.default_rng(seed)
+        matrix = self._shared(holders, capacity) if self.most is None else self._drawn(holders, self.most, rng)
+        short = np.flatnonzero(matrix.sum(axis=0) > capacity)
+        if len(short):
+            name, wanted = classes.names[short[0]], int(matrix[:, short[0]].sum())
+            raise InvalidInput(
+                f"{WHERE}: sites are to have {wanted} examples of class {name}; it has {capacity[short[0]]}"
+            )
+        empty = np.flatnonzero(matrix.sum(axis=1) == 0)
+        if len(empty):
+            raise InvalidInput(f"{WHERE}: site {empty[0] + 1} would have no examples; there are too few of its classes")
+        return Parts(deal(matrix, classes.codes, rng))
+
+    def _holders(self, sites: int, labels: list[int]) -> np.ndarray:
+        """Return which site holds which class, sites in the order of their groups."""
+        groups = parse_groups(self.groups)
+        told = sum(count for count, _ in groups)
+        if told != sites:
+            raise InvalidInput(f"{WHERE}: they are {told} sites, but data.sites is {sites}")
+        named = {label for _, held in groups for label in held}
+        if unknown := sorted(named - set(labels)):
+            raise InvalidInput(f"{WHERE}: there is no class {unknown[0]}; classes are {', '.join(map(str, labels))}")
+        if self.most is None and (left := sorted(set(labels) - named)):
+            raise InvalidInput(f"{WHERE}: no group has class {left[0]}")
+        return np.array([[label in held for label in labels] for count, held in groups for _ in range(count)])
+
+    @staticmethod
+    def _shared(holders: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+        """Share all examples of a class evenly among those who hold it."""
+        matrix = np.zeros(holders.shape, dtype=np.int64)
+        for label, among in enumerate(holders.T):
+            matrix[among, label] = sizes(np.ones(int(among.sum())), int(capacity[label]), least=0)
+        return matrix
+
+    def _drawn(self, holders: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw every site's size, and take equal parts of its classes."""
+        least = most if self.least is None else self.least
+        if least > most:
+            raise InvalidInput(f"data.partition.least: {least} is more than most ({most})")
+        matrix = np.zeros(holders.shape, dtype=np.int64)
+        for site, size in enumerate(rng.integers(least, most + 1, len(holders)).tolist()):
+            held = rng.permutation(np.flatnonzero(holders[site]))  # whichever come first may get one more
+            matrix[site, held] = sizes(np.ones(len(held)), size, least=0)
+        return matrix

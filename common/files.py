@@ -1,0 +1,20 @@
+"""Files that others read while they are written: they appear whole or not at all."""
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> None:
+    """Write a file with its final permissions from the first moment; readers see the old file or the new.
+
+    What is not `durable` survives the death of the process, but perhaps not that of the machine.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,29 @@
+"""Central training of a federation's data, as a job with one site: what federations are measured against."""
+
+import math
+from typing import Any
+
+from hansa.common.job import JobSpec
+from hansa.common.plugins import POINTS, fill, rules
+
+
+def centralised(spec: JobSpec, sites: int) -> JobSpec:
+    """Return plain central training in place of a job of so many sites.
+
+    Of the rule only the number of rounds and of batches is left. A step is over as many examples as a step of all
+    sites together, so that each version comes after as many steps and as many examples as the federation's.
+    """
+    rule = rules()[spec.rule]
+    pace: Any = fill("pace", rule, spec.pace)
+    merges: int = pace.rounds_asked()
+    rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
+    plain: dict[str, Any] = dict.fromkeys(POINTS) | {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    train = spec.train.model_copy(
+        update={"batch_size": sites * spec.train.batch_size, "batches": spec.train.batches or rule.batches}
+    )
+    return spec.model_copy(update=plain | {"name": central_name(spec), "train": train})
+
+
+def central_name(spec: JobSpec) -> str:
+    """Return what the central counterpart of a job is called."""
+    return f"{spec.name[:56]}-central"

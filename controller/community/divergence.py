@@ -1,0 +1,81 @@
+"""How far models are apart: the mean of 1 − cos over all pairs of them, from one matrix of inner products (radfed §5).
+
+Only parameters count, and of partial updates those that all carry. It is a diagnosis: nothing is computed from it.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.model import Role
+from hansa.controller.community.reading import Library, ordered
+from hansa.controller.community.robust import Rows
+from hansa.controller.engine.effects import Member
+from hansa.controller.stores import StoredModel
+
+Compared = Sequence[tuple[ModelKey, ModelKey | None]]  # models, and what to subtract from each
+
+
+def divergence(
+    compared: Compared,
+    open_model: Callable[[ModelKey], StoredModel],
+    current: StoredModel,
+    pool: Executor,
+    memory: int,
+) -> float | None:
+    """Return the mean over pairs, none if there are fewer than two models."""
+    return mean_distance(_products(compared, open_model, current, pool, memory)) if len(compared) > 1 else None
+
+
+def mean_distance(products: np.ndarray) -> float:
+    """Return the mean of 1 − cos over all pairs, from the vectors' inner products.
+
+    A vector of zeros has no direction: two of them are alike, and one is as far from any other as a right angle.
+    """
+    lengths = np.sqrt(np.diag(products))
+    zero = lengths == 0
+    scale = np.where(zero, 1.0, lengths)
+    apart = 1 - np.clip(products / scale[:, None] / scale[None, :], -1.0, 1.0)
+    apart[np.ix_(zero, zero)] = 0.0
+    pairs = np.triu_indices(len(products), 1)
+    return float(apart[pairs].mean())
+
+
+def _products(
+    compared: Compared,
+    open_model: Callable[[ModelKey], StoredModel],
+    current: StoredModel,
+    pool: Executor,
+    memory: int,
+) -> np.ndarray:
+    count = len(compared)
+    spec, layout = current.manifest.spec, current.layout
+    with Library(open_model) as library, Library(open_model) as others:
+        rows = Rows(_members([key for key, _ in compared]), library, current, memory // 2)
+        bases = [base for _, base in compared if base is not None]
+        before = Rows(_members(bases), others, current, memory // 2) if bases else None
+        carried = [len(rows.carriers.of(at)) == count for at in range(len(spec.tensors))]
+        if before:
+            before.carriers.of(0)  # worked out before threads ask
+
+        def partial(index: int) -> np.ndarray:
+            found = np.zeros((count, count))
+            for span in layout.spans(index):
+                if not carried[span.tensor] or spec.tensors[span.tensor].role is not Role.PARAM:
+                    continue
+                pieces = before.of(span) if before else None
+                for _, piece in rows.of(span):
+                    vectors = piece - next(pieces)[1] if pieces else piece
+                    found += vectors @ vectors.T
+            return found
+
+        total = np.zeros((count, count))
+        for found in ordered(pool, partial, layout.frames):
+            total += found
+    return total
+
+
+def _members(keys: Sequence[ModelKey]) -> list[Member]:
+    return [Member(site=SiteName(""), task=TaskId(""), model=key, weight=1.0) for key in keys]

@@ -1,0 +1,371 @@
+"""The redistributing pacer: models travel from site to site before they are averaged (RADFed; radfed §1, §3).
+
+A round has m slots. All begin with the community model. In each hop every slot goes to another site, which trains what
+it receives; after S hops the slots are merged. With S = 1 this is a synchronous round of FedAvg with equal weights.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from hansa.common.errors import Stale
+from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import register
+from hansa.common.tasks import Task, Train
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import (
+    Action,
+    Ask,
+    Contribution,
+    Draw,
+    HopEnded,
+    MergeNow,
+    NextHop,
+    Prepare,
+    Release,
+    Stop,
+    View,
+    Wake,
+    Withdraw,
+)
+from hansa.controller.pacers.sync import Rounds, RoundsState
+
+
+class Slot(BaseModel):
+    """A travelling model."""
+
+    hops: int = 0  # trainings that it received in this round
+    held: Contribution | None = None  # the update that it is by now; none: it is the community model
+    before: Contribution | None = None  # what that was trained from, while it is needed to compare changes
+    steps: int = 0  # optimizer steps in it that are older than `held`
+    seen: set[SiteName] = set()  # who trained it in this round
+
+
+class Errand(BaseModel):
+    """A slot at a site."""
+
+    task: TaskId
+    slot: int
+    attempt: int  # 0 is the first of the hop
+
+
+class Trip(RoundsState):
+    """One round under way."""
+
+    phase: Literal["idle", "open", "between", "stalled", "merging"] = "idle"
+    slots: list[Slot] = []
+    hop: int = 0  # the one under way, or the last
+    caught_up: int = 0  # hops after the last, for slots that lag behind
+    errands: dict[SiteName, Errand] = {}  # under way
+    vacant: dict[int, int] = {}  # slots that wait for another site in this hop, with the attempts made
+    used: set[SiteName] = set()  # who was asked in this hop
+    trained: list[int] = []  # slots of this hop, in the order in which they came back
+    gone: dict[SiteName, str] = {}  # who did not deliver in this hop, and why
+    failed: set[SiteName] = set()  # those of them that said so themselves or sent a bad update
+    lost: dict[SiteName, str] = {}  # who did not deliver in this round
+
+
+@register("pace", "redistribute")
+class Redistribute(Rounds):
+    """In each round models travel from site to site for so many hops, and are merged then.
+
+    A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is late goes
+    to another one, and skips the hop if there is none or that fails as well.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"barrier", "slots"})
+    hops: int = Field(20, ge=1, le=10_000, strict=True, description="S, trainings of each travelling model in a round")
+    retries: int = Field(1, ge=0, strict=True, description="other sites to try in a hop when one fails")
+    catch_up: int = Field(0, ge=0, strict=True, description="further hops for models that were trained less often")
+    no_repeat: bool = Field(False, description="a model avoids sites it has been at in this round, while there are any")
+    weight: Literal["equal", "hops"] = Field(
+        "equal", description="hops: weights are multiplied by how often a model was trained in the round"
+    )
+    deadline: float | None = Field(None, gt=0, description="seconds a site may take; none: as long as it needs")
+    divergence: Literal["none", "weights", "delta"] = Field(
+        "weights", description="measure how far the updates of each hop are apart: as they are, or their changes"
+    )
+
+    def begin(self) -> Trip:
+        """Return the state to start from."""
+        return Trip()
+
+    @property
+    def redistributes(self) -> bool:
+        """With one hop everybody trains the community model."""
+        return self.hops > 1
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse merges that are over sites' own last updates: a slot is nobody's own."""
+        if rule.merge.remembers:
+            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
+        return []
+
+    # Hops.
+
+    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+        """Begin with as many slots as the sampler draws sites; all are the community model."""
+        assert isinstance(state, Trip)
+        state.slots, state.hop, state.caught_up, state.lost = [], 0, 0, {}
+        return self._begin_hop(state, draw, view)
+
+    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+        """Find other sites for slots whose site is lost, or begin the next hop."""
+        assert isinstance(state, Trip)
+        if state.phase == "open":
+            return self._fill(state, draw, view)
+        return self._begin_hop(state, draw, view) if state.phase in ("between", "stalled") else []
+
+    def _begin_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
+        state.hop += 1
+        state.used, state.trained, state.gone, state.failed = set(), [], {}, set()
+        served = self._assign(state, draw, view)
+        if not served:  # nobody is here: the next to join lets it go on
+            state.hop -= 1
+            state.phase = "stalled"
+            return []
+        state.phase = "open"
+        asks = [action for slot, site in served.items() for action in self._ask(state, slot, site, 0, view)]
+        return [*asks, *self._wake(view, state)]
+
+    def _assign(self, state: Trip, draw: Draw, view: View) -> dict[int, SiteName]:
+        """Draw a site for each slot that is due; those trained least often come first if there are too few sites."""
+        if not state.slots:
+            chosen = draw(view)
+            state.slots = [Slot() for _ in chosen]
+            return dict(enumerate(sorted(chosen)))  # all slots are alike: the order is that of a synchronous round
+        due = self._due(state)
+        if self.no_repeat:
+            return self._assign_unseen(state, due, draw, view)
+        chosen = _several(draw, view, state.hop, len(due))
+        return dict(zip(sorted(due[: len(chosen)]), chosen, strict=True))
+
+    def _due(self, state: Trip) -> list[int]:
+        """Return the slots to be trained in this hop, those that lag behind first."""
+        most = max(slot.hops for slot in state.slots)
+        late = state.hop > self.hops
+        due = [i for i, slot in enumerate(state.slots) if not late or slot.hops < most]
+        return sorted(due, key=lambda i: (state.slots[i].hops, i))
+
+    def _assign_unseen(self, state: Trip, due: Sequence[int], draw: Draw, view: View) -> dict[int, SiteName]:
+        found: dict[int, SiteName] = {}
+        for i in due:
+            site = self._one(state, i, draw, view, set(found.values()), 0)
+            if site is None:
+                break
+            found[i] = site
+        return found
+
+    def _one(
+        self, state: Trip, i: int, draw: Draw, view: View, taken: AbstractSet[SiteName], attempt: int
+    ) -> SiteName | None:
+        """Draw one site that is not taken; one that the slot has not seen, if that matters and there is one."""
+        avoided = state.slots[i].seen if self.no_repeat else set()
+        at = replace(view, draw=(state.hop, i + 1, attempt))
+        for exclude in (taken | avoided, taken) if avoided else (taken,):
+            chosen = _mixed(draw(at, exclude), draw, at)
+            if chosen:
+                return chosen[0]
+        return None
+
+    def _fill(self, state: Trip, draw: Draw, view: View) -> list[Action]:
+        """Give vacant slots to sites that were not used in this hop; without one they skip it."""
+        actions: list[Action] = []
+        for i, attempts in sorted(state.vacant.items()):
+            site = self._one(state, i, draw, view, state.used, attempts)
+            if site is not None:
+                actions += self._ask(state, i, site, attempts, view)
+        state.vacant = {}
+        return actions or self._close_if_complete(state, view)
+
+    def _ask(self, state: Trip, i: int, site: SiteName, attempt: int, view: View) -> list[Action]:
+        slot = state.slots[i]
+        state.used.add(site)
+        # The task is not known yet: `on_asked` enters it.
+        state.errands[site] = Errand(task=TaskId(""), slot=i, attempt=attempt)
+        turn = (view.round - 1) * self.hops + min(state.hop, self.hops)
+        ask = Ask(site, start=slot.held, hop=state.hop, slot=i + 1, turn=turn)
+        return [ask, *(self._wake(view, state, i, attempt) if attempt else [])]
+
+    def _wake(self, view: View, state: Trip, *which: int) -> list[Action]:
+        """Set the deadline of a hop, or of a slot that was given to another site."""
+        if not self.deadline:
+            return []
+        return [Wake(self.deadline, "-".join(map(str, ("hop", view.round, state.hop, *which))))]
+
+    # What comes back.
+
+    def on_asked(self, state: BaseModel, task: Task) -> None:
+        """Remember the task of each site."""
+        assert isinstance(state, Trip)
+        state.errands[task.site].task = task.id
+
+    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+        """Let the slot be what came back."""
+        assert isinstance(state, Trip)
+        site = contribution.site
+        errand = state.errands.get(site)
+        if state.phase != "open" or errand is None or errand.task != contribution.task.id:
+            raise Stale(f"round {view.round} no longer waits for {site}")
+        slot = state.slots[errand.slot]
+        _require_scope(slot.held, contribution)
+        del state.errands[site]
+        actions: list[Action] = []
+        if slot.held:
+            slot.steps += slot.held.facts.steps
+            if self.divergence == "delta":
+                slot.before = slot.held
+            else:
+                actions.append(Release(slot.held.model))
+        slot.held, slot.hops = contribution, slot.hops + 1
+        slot.seen.add(site)
+        state.trained.append(errand.slot)
+        if slot.hops >= self.hops:
+            actions.append(Prepare(self._weighted(slot)))
+        return [*actions, *self._close_if_complete(state, view)]
+
+    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+        """Give the slot of a site that failed to another."""
+        assert isinstance(state, Trip)
+        errand = state.errands.get(task.site)
+        if state.phase != "open" or errand is None or errand.task != task.id:
+            return []
+        state.failed.add(task.site)
+        return self._vacate(state, task.site, reason, view)
+
+    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Give the slot of a site that is gone to another; what it may still send is not taken."""
+        assert isinstance(state, Trip)
+        if state.phase != "open" or site not in state.errands:
+            return []
+        withdrawn = Withdraw(state.errands[site].task, "the site left; its model goes to another site")
+        return [withdrawn, *self._vacate(state, site, "the site left", view)]
+
+    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Go on if nobody was here."""
+        assert isinstance(state, Trip)
+        return [NextHop()] if state.phase == "stalled" else []
+
+    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
+        """Give the slots of sites that are late to others."""
+        assert isinstance(state, Trip)
+        head = f"hop-{view.round}-{state.hop}"
+        if state.phase != "open" or not (alarm == head or alarm.startswith(f"{head}-")):
+            return []
+        which = [int(word) for word in alarm.removeprefix(head).split("-")[1:]] or None
+        late = [
+            site
+            for site, errand in sorted(state.errands.items())
+            if ([errand.slot, errand.attempt] == which if which else errand.attempt == 0)
+        ]
+        reason = f"late: no update within {self.deadline:g} s"
+        actions: list[Action] = [Withdraw(state.errands[site].task, reason) for site in late]
+        for site in late:
+            actions += self._vacate(state, site, reason, view)
+        return actions
+
+    def _vacate(self, state: Trip, site: SiteName, reason: str, view: View) -> list[Action]:
+        errand = state.errands.pop(site)
+        state.lost[site] = state.gone[site] = reason
+        if errand.attempt < self.retries:
+            state.vacant[errand.slot] = errand.attempt + 1
+            return [NextHop()]
+        return self._close_if_complete(state, view)
+
+    # The end of a hop and of a round.
+
+    def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
+        if state.errands or state.vacant:
+            return []
+        if not state.trained and state.failed and state.failed == state.used:
+            site = min(state.failed)
+            where = f"hop {state.hop} of round {view.round}"
+            return [Stop(f"every site failed in {where}; {site}: {state.gone[site]}", failed=True)]
+        if not state.trained and not view.sites:
+            state.hop -= 1  # all have left: the same hop again, once somebody is here
+            state.phase = "stalled"
+            return []
+        merging = self._is_last(state)
+        actions: list[Action] = [self._ended(state, merging), *self._released(state)]
+        if not merging:
+            state.caught_up += state.hop >= self.hops
+            state.phase = "between"
+            return [*actions, NextHop()]
+        state.phase = "merging"
+        made = [slot for slot in state.slots if slot.held]
+        steps = sum(slot.steps for slot in made)
+        return [*actions, MergeNow(tuple(self._weighted(slot) for slot in made), dict(state.lost), steps)]
+
+    def _is_last(self, state: Trip) -> bool:
+        if state.hop < self.hops:
+            return False
+        counts = {slot.hops for slot in state.slots}
+        return len(counts) == 1 or state.caught_up >= self.catch_up
+
+    def _weighted(self, slot: Slot) -> Contribution:
+        assert slot.held is not None
+        if self.weight == "equal":
+            return slot.held
+        return slot.held.model_copy(update={"factor": float(slot.hops)})
+
+    def _ended(self, state: Trip, merging: bool) -> HopEnded:
+        def base(slot: Slot) -> ModelKey | None:
+            return slot.before.model if slot.before else None
+
+        trained = [state.slots[i] for i in sorted(state.trained)]
+        return HopEnded(
+            hop=state.hop,
+            trained=tuple((slot.held, base(slot)) for slot in trained if slot.held),
+            slots=tuple(self._weighted(slot) for slot in state.slots if slot.held),
+            skipped=len(state.slots) - len(trained),
+            lost=dict(state.gone),
+            divergence=self.divergence,
+            last=merging,
+        )
+
+    def _released(self, state: Trip) -> list[Action]:
+        """Let go of what updates were trained from; whoever still looks at it has said so."""
+        released: list[Action] = [Release(slot.before.model) for slot in state.slots if slot.before]
+        for slot in state.slots:
+            slot.before = None
+        return released
+
+    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+        """Begin the next round, or stop after the last."""
+        assert isinstance(state, Trip)
+        state.phase, state.slots = "idle", []
+        return self.after_round(state)
+
+
+def _several(draw: Draw, view: View, hop: int, count: int) -> list[SiteName]:
+    """Draw so many different sites, fewer only if there are not so many, in random order."""
+    at = replace(view, draw=(hop,))
+    chosen = _mixed(draw(at), draw, at)[:count]
+    while len(chosen) < count:  # sites have left since the round began, so that the sampler draws fewer
+        more = draw(replace(view, draw=(hop, 0, len(chosen))), frozenset(chosen))
+        if not more:
+            break
+        chosen += more[: count - len(chosen)]
+    order = at.rng("redistribute").permutation(len(chosen))
+    return [chosen[i] for i in order]
+
+
+def _mixed(chosen: Sequence[SiteName], draw: Draw, view: View) -> list[SiteName]:
+    """Shuffle sites unless their order means something: whoever is first may be the only one that is taken."""
+    if draw.sampler.ranks:
+        return list(chosen)
+    return [chosen[i] for i in view.rng("redistribute", 1).permutation(len(chosen))]
+
+
+def _require_scope(held: Contribution | None, new: Contribution) -> None:
+    """Hold the policies to one train scope for a whole round: of partial updates only the last one is kept."""
+    if held is None:
+        return
+    assert isinstance(held.task.work, Train)
+    assert isinstance(new.task.work, Train)
+    if set(held.task.work.tensors) != set(new.task.work.tensors):
+        raise ValueError("the tensors to be trained changed within a round; they can change only after a merge")

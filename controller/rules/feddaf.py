@@ -1,0 +1,292 @@
+"""FedDAF: Federated Learning with Data-Agnostic Distribution Fusion (2023).
+
+Sites whose models have alike statistics form groups, and groups, not sites, are averaged: where many sites share one
+distribution, they stop dominating the mean. Nothing changes at the sites. The arithmetic is in `fusion`; where it
+departs from the paper, algorithms/feddaf says why.
+
+What is remembered is not p but p divided by the base weight a (`boost`). An update's weight is its base weight times
+that; so without groups the merge is FedAvg's (or the plain mean), bit for bit, and with other sites present than at the
+fit the weights are p restricted to them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, Field, JsonValue
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.common.tasks import Value
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, Evidence, Findings, View, Weigher
+from hansa.controller.rules.fedavg import FEDAVG
+
+PAPER = "Federated Learning with Data-Agnostic Distribution Fusion, 2023"
+MOST_NUMBERS = 16_000_000  # of all vectors together in a fit: 128 MB, and the fit holds three copies
+DIGITS = 6  # of an allocation that is shown
+
+
+class Asked(Value):
+    """What is to be found out about the contributions of a merge."""
+
+    fit: int | None  # the number of the fit; None: statistics are only to be remembered
+    seed: int
+    recalled: dict[SiteName, tuple[float, int]] = {}  # others who take part in it: base weights and optimizer steps
+    forgotten: tuple[SiteName, ...] = ()  # whose statistics are no longer needed
+
+
+class Grouped(Value):
+    """What a fit found: who belongs together, and what that is worth."""
+
+    fit: int
+    kind: str  # of statistics: norm or weights
+    numbers: int  # of them that differ between contributions
+    rank: int  # directions in which they differ by more than noise (R)
+    edge: float  # eigenvalues up to here are noise
+    top: float  # the largest
+    sites: tuple[SiteName, ...]
+    weights: tuple[float, ...]  # p
+    boost: tuple[float, ...]  # p/a
+    allocation: tuple[tuple[float, ...], ...]  # r, a row for each site
+    shares: tuple[float, ...]  # π
+    why: str = ""  # why the weights are the base weights
+    warning: str = ""
+
+    def shown(self) -> dict[str, JsonValue]:
+        """Return it as operators see it."""
+        numbers = self.model_dump(mode="json", exclude={"sites", "weights", "boost", "allocation"})
+        return {
+            **numbers,
+            "components": len(self.shares),
+            "weights": dict(zip(self.sites, self.weights, strict=True)),
+            "allocation": {site: list(row) for site, row in zip(self.sites, self.allocation, strict=True)},
+        }
+
+
+class Found(Value):
+    """What came of looking at the models of a merge."""
+
+    refused: str = ""  # why the job cannot go on
+    remembered: tuple[SiteName, ...] = ()  # whose statistics are kept
+    grouped: Grouped | None = None
+
+
+class Fusing(BaseModel):
+    """What the weigher remembers."""
+
+    boost: dict[SiteName, float] = {}  # of the last fit that succeeded
+    fits: int = 0  # that were begun
+    since: int = 0  # merges since the last of them
+    tried: tuple[SiteName, ...] = ()  # whose statistics it was to see
+    known: dict[SiteName, tuple[float, int]] = {}  # base weight and steps of the updates whose statistics are kept
+    base: dict[SiteName, float] = {}  # of every site's last update
+    version: int = 0  # that the last fit was made for
+    asked: Asked | None = None  # of the merge that is being weighed
+    told: dict[str, JsonValue] = {}  # what its fit found
+
+
+@register("weigh", "fusion")
+class Fusion(Weigher):
+    """FedDAF: groups of sites with alike models count, not each site for itself."""
+
+    joint = True
+    backend: Literal["vae", "em"] = Field(
+        "vae",
+        description="the paper's variational autoencoder, or the mixture that it begins with, which needs no torch",
+    )
+    stats: Literal["auto", "norm", "weights"] = Field(
+        "auto", description="compare normalisation layers, or weights; auto: weights if there is no such layer"
+    )
+    base: Literal["equal", "examples"] = Field("equal", description="what updates are worth before groups are regarded")
+    max_components: int = Field(15, ge=1, description="most groups; 1 switches grouping off")
+    min_clients: int = Field(2, ge=1, description="least updates of a group; 1 lets a single site be one")
+    theta: float = Field(1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's")
+    max_boost: float = Field(4.0, ge=1, description="no update counts more than so many times its base weight")
+    refit: int = Field(10, ge=1, description="merges from one fit to the next, unless the sites change")
+    memory: bool = Field(True, description="compare with the last update of sites that are not in the merge")
+    adjust: Literal["steps", "none"] = Field(
+        "steps", description="take away what follows from different numbers of steps"
+    )
+    time_limit: float = Field(
+        10.0, gt=0, le=3600, description="seconds that a merge waits for a fit; then the last counts"
+    )
+    seed: int | None = Field(None, ge=0, description="of the autoencoder (default: the job's)")
+
+    @property
+    def examination_seconds(self) -> float:
+        """How long a merge waits for a fit."""
+        return self.time_limit
+
+    def begin(self) -> Fusing:
+        """No fit was made."""
+        return Fusing()
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Without rounds, there are groups only among remembered updates."""
+        if "barrier" in rule.pace.provides:
+            return []
+        if not rule.merge.remembers:
+            return [self.clash(rule.merge, "without rounds it merges one update alone; use merge latest")]
+        return (
+            []
+            if self.memory
+            else [((self.point, "memory"), f"without rounds (pace: {rule.pace.kind}) it must be true")]
+        )
+
+    # Before the merge: who is to be looked at.
+
+    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+        """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
+        assert isinstance(state, Fusing)
+        present = {c.site for c in contributions}
+        state.asked, state.told = None, {}
+        recalled = {site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites}
+        due = state.fits == 0 or state.since >= self.refit or _everybody(present, recalled) != state.tried
+        # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
+        if not due and not (self.memory and any(site not in present for site in view.sites)):
+            return None
+        state.asked = Asked(
+            fit=state.fits + 1 if due else None,
+            seed=view.seed if self.seed is None else self.seed,
+            recalled=recalled if due else {},
+            forgotten=tuple(sorted(state.known.keys() - present - recalled.keys())) if due else (),
+        )
+        return state.asked.model_dump(mode="json")
+
+    # On a worker: read statistics, and fit.
+
+    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
+        """Read the statistics of models, and find groups if that is asked for."""
+        from hansa.controller.rules.fusion.statistics import FALLBACK, NoNormalisation, plan
+
+        asked = Asked.model_validate(question)
+        try:
+            reading = plan(models.spec, self.stats)
+        except NoNormalisation as error:
+            return Findings(Found(refused=str(error)).model_dump(mode="json"))
+        vectors = {c.site: reading.vector(lambda name, c=c: models.numbers(c, name), asked.seed) for c in contributions}  # type: ignore[misc]
+        keep: dict[str, np.ndarray | None] = dict.fromkeys(asked.forgotten)
+        if self.memory:
+            keep |= {site: vector for site, vector in vectors.items() if np.isfinite(vector).all()}
+        grouped = None
+        if asked.fit is not None:
+            warning = FALLBACK if self.stats == "auto" and reading.kind == "weights" else ""
+            for site in asked.recalled:
+                held = models.kept(site)
+                assert held is not None, f"statistics of {site} were kept"
+                vectors[site] = held
+            known = {c.site: (self._base(c), c.facts.steps) for c in contributions} | asked.recalled
+            grouped = self._fitted(asked, vectors, known, reading.kind, warning)
+        remembered = tuple(sorted(site for site, vector in keep.items() if vector is not None))
+        return Findings(Found(remembered=remembered, grouped=grouped).model_dump(mode="json"), keep)
+
+    def _fitted(
+        self,
+        asked: Asked,
+        vectors: Mapping[SiteName, np.ndarray],
+        known: Mapping[SiteName, tuple[float, int]],
+        kind: str,
+        warning: str,
+    ) -> Grouped:
+        """Fit all vectors, in the order of their sites."""
+        from hansa.controller.rules.fusion.fit import Method, fit
+
+        assert asked.fit is not None
+        sites = tuple(sorted(vectors))
+        base = np.array([known[site][0] for site in sites], dtype=np.float64)
+        base /= base.sum()
+        steps = np.array([known[site][1] for site in sites])
+        method = Method(self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost)
+        found = fit(
+            _matrix([vectors[site] for site in sites], asked.seed), base, steps, method, (asked.seed, asked.fit)
+        )
+        return Grouped(
+            fit=asked.fit,
+            kind=kind,
+            numbers=found.statistics,
+            rank=found.rank,
+            edge=found.edge,
+            top=found.top,
+            sites=sites,
+            weights=tuple(found.weights.tolist()),
+            boost=tuple((found.weights / base).tolist()),
+            allocation=tuple(map(tuple, found.allocation.round(DIGITS).tolist())),
+            shares=tuple(found.shares.tolist()),
+            why=found.why,
+            warning=warning,
+        )
+
+    # After it: what follows.
+
+    def examined(
+        self, state: BaseModel, contributions: Sequence[Contribution], facts: JsonValue, trouble: str, view: View
+    ) -> None:
+        """Take a fit; if there is none, the last goes on counting."""
+        assert isinstance(state, Fusing)
+        assert state.asked is not None
+        found = Found() if trouble else Found.model_validate(facts)
+        if found.refused:
+            raise ValueError(found.refused)
+        present = {c.site: (self._base(c), c.facts.steps) for c in contributions}
+        if not trouble:
+            gone = set(state.asked.forgotten)
+            state.known = {site: told for site, told in state.known.items() if site not in gone}
+            state.known |= {site: present[site] for site in found.remembered}
+        if state.asked.fit is not None:
+            state.fits, state.since, state.tried = state.asked.fit, 0, _everybody(present, state.asked.recalled)
+        if found.grouped:
+            state.boost = dict(zip(found.grouped.sites, found.grouped.boost, strict=True))
+            state.version = view.version + 1
+            state.told = found.grouped.shown()
+        elif trouble:
+            state.told = {"fit": state.fits, "of": state.version, "trouble": trouble}
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return base weights, each times what belonging to its group is worth."""
+        assert isinstance(state, Fusing)
+        state.since += 1
+        state.base |= {c.site: self._base(c) for c in contributions}
+        return np.array([self._worth(state, c.site) for c in contributions], dtype=np.float64)
+
+    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+        """Return what the last updates of sites are worth by the newest fit."""
+        assert isinstance(state, Fusing)
+        return {site: self._worth(state, site) for site in sites}
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Return who was grouped with whom; where no fit was made, which version has the one that counts."""
+        assert isinstance(state, Fusing)
+        return state.told or {"fit": state.fits, "of": state.version}
+
+    def _base(self, c: Contribution) -> float:
+        return float(c.facts.n_train) if self.base == "examples" else 1.0
+
+    def _worth(self, state: Fusing, site: SiteName) -> float:
+        return state.base.get(site, 1.0) * state.boost.get(site, 1.0)
+
+
+def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
+    return tuple(sorted({*present, *recalled}))
+
+
+def _matrix(vectors: Sequence[np.ndarray], seed: int) -> np.ndarray:
+    """Put vectors into the rows of a matrix; of very many, only some of their numbers, so that memory suffices."""
+    width, most = len(vectors[0]), max(1, MOST_NUMBERS // len(vectors))
+    if width <= most:
+        return np.stack(vectors)
+    drawn = np.sort(np.random.default_rng([seed, width, most]).permutation(width)[:most])
+    return np.stack([vector[drawn] for vector in vectors])
+
+
+FEDDAF = add_rule(
+    Rule(
+        name="feddaf",
+        summary="synchronous rounds, mean in which groups of sites with alike models count, not each site for itself",
+        paper=PAPER,
+        parts=FEDAVG.parts | {"weigh": {"kind": "fusion"}},
+    )
+)

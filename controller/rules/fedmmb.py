@@ -1,0 +1,110 @@
+"""FedSMB and FedMMB (Nasirigerdeh et al., 2020): a task is a window of one or a few batches instead of epochs.
+
+The learner keeps the place in its data (`hansa.learner.window`) and moves on once an update is committed. From here it
+hears how many batches to take, and which of its updates was committed last: a learner that was killed between the
+commit and its own note of it still knows that the batches of that update are used up.
+
+One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all these batches
+together, exactly and for any data; docs/rules.md has the proof and what breaks it.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from hansa.common.ids import SiteName, TaskId
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.common.tasks import Train
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, Policy, View, Weigher
+from hansa.controller.rules.adaptive import Until
+from hansa.controller.rules.fedavg import FEDAVG, ByExamples
+
+PAPER = "Nasirigerdeh et al., Federated Multi-Mini-Batch: An Efficient Training Approach to Federated Learning …, 2020"
+FEW = 10  # batches after which an adaptive optimizer still has not got over its first steps
+
+
+@register("weigh", "used")
+class ByUsed(Weigher):
+    """A contribution is worth the number of examples that its task trained on."""
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return n_used of each."""
+        return np.array([c.facts.n_used for c in contributions], dtype=np.float64)
+
+
+class Committed(BaseModel):
+    """Which update of each site was committed last, by the task that it answers."""
+
+    last: dict[SiteName, TaskId] = {}
+
+
+class Window(Policy):
+    """Every task trains on the next few batches of a pass over the site's data."""
+
+    point: ClassVar[str] = "window"
+    kind: ClassVar[str] = "window"
+    batches: int
+
+    def begin(self) -> Committed:
+        """Nothing is committed."""
+        return Committed()
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse what counts in epochs: no epoch ends inside a window."""
+        found: list[Problem] = []
+        if Until.point in rule.policies:
+            found.append((("train", "until"), "looks at the model after each epoch, and no epoch ends inside a window"))
+        if spec.train.epochs != 1:
+            why = f"rule {spec.rule} takes batches, not epochs: leave epochs out, or set batches instead"
+            found.append((("train", "epochs"), why))
+        return found
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Warn of optimizers that begin anew too often, and of weights that do not fit windows."""
+        found: list[Problem] = []
+        optimizer = spec.train.optimizer
+        place = ("train", "optimizer")
+        if optimizer.kind != "sgd" and self.batches < FEW:
+            why = f"{optimizer.kind} begins anew with every task, and in its first steps it knows no scale"
+            found.append((place, f"{why}; with fewer than {FEW} batches use sgd, or an optimizer at the server"))
+        if optimizer.momentum and self.batches == 1:
+            why = "momentum begins anew with every task; over one batch it does nothing"
+            found.append((place, f"{why} (`server: {{kind: momentum}}` keeps it)"))
+        if isinstance(rule.weigh, ByExamples):
+            found.append((("weigh",), "examples counts all examples of a site; used counts those of its window"))
+        return found
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Ask for so many batches; a pacer that says how many steps fit has the last word."""
+        assert isinstance(state, Committed)
+        return work.model_copy(update={"batches": self.batches, "after": state.last.get(site, "")})
+
+    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+        """Remember it: its batches are used up."""
+        assert isinstance(state, Committed)
+        state.last[contribution.site] = contribution.task.id
+
+
+FEDSMB = add_rule(
+    Rule(
+        name="fedsmb",
+        summary="one batch at each site in each round: with plain SGD, central training on all batches together",
+        paper=PAPER,
+        parts=FEDAVG.parts | {"weigh": {"kind": "used"}},
+        batches=1,
+    )
+)
+
+FEDMMB = add_rule(
+    Rule(
+        name="fedmmb",
+        summary="train.batches batches at each site in each round, mean weighted by the examples used",
+        paper=PAPER,
+        parts=FEDSMB.parts,
+        batches=20,
+    )
+)

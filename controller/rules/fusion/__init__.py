@@ -1,0 +1,11 @@
+"""The arithmetic of FedDAF: from statistics of models to weights of contributions (algorithms/feddaf §2, §3).
+
+statistics   one vector of numbers for each model
+reduce       the few directions in which the vectors differ by more than chance
+mixture      groups along these directions: Ward's clustering, then EM, for every number of groups
+variational  the paper's variational autoencoder, begun at that solution; the only part that needs torch
+weights      from groups to weights
+fit          all of it, in order
+
+Everything is float64, and a pure function of its arguments: the same numbers in, the same bits out.
+"""

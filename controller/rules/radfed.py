@@ -1,0 +1,130 @@
+"""RADFed and its variants: models travel over many sites before they are averaged (pacer `redistribute`).
+
+Aggregation Delayed Federated Learning (Xue et al., 2021). RADFedi draws sites by how large their gradients are; no
+correction for that (weights 1/p) is made in the merge, so it is biased on purpose.
+"""
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import Rule, add_rule, register
+from hansa.common.tasks import IMPORTANCE, Importance, LocalPluginSpec
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Contribution, Sampler, View
+from hansa.controller.rules.fedavg import FEDAVG, how_many
+
+PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"
+FLOOR = 1e-12  # of the largest score: the least that any site has
+LARGEST = 1e100  # score that a site may claim: sums of scores must stay finite
+
+
+class Scores(BaseModel):
+    """How large the gradients of each site were; who leaves keeps its score."""
+
+    seen: dict[SiteName, float] = {}
+
+
+@register("sample", "importance")
+class ByImportance(Sampler):
+    """Sites with large gradients take part more often: drawn without replacement in proportion to their scores.
+
+    A score is the mean squared norm of the gradients at the weights that a site has trained, p ← (1 − γ)·p + γ·p_new.
+    Learners measure it with every task; nothing else has to be set for that.
+    """
+
+    ranks: ClassVar[bool] = True
+    fraction: float = Field(0.1, gt=0, le=1, description="share of the sites; at least one is drawn")
+    gamma: float = Field(0.9, ge=0, le=1, description="γ, how much the newest measurement counts")
+    init: Literal["mean", "probe"] = Field(
+        "mean", description="a new site has the mean of all scores; or all sites measure the first model beforehand"
+    )
+    per_example: bool = Field(False, description="norms of single examples' gradients; many times dearer")
+    online: bool = Field(False, description="norms of the last epoch's gradients as they come: free, but not final")
+    layers: tuple[str, ...] = Field((), description="only gradients of these modules, such as the classifier")
+
+    def begin(self) -> Scores:
+        """Nothing is known."""
+        return Scores()
+
+    @property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """Learners measure their gradients."""
+        given = Importance(per_example=self.per_example, online=self.online, layers=self.layers)
+        return (LocalPluginSpec(name=IMPORTANCE, args=given.model_dump(mode="json")),)
+
+    @property
+    def probe(self) -> LocalPluginSpec | None:
+        """What to measure on the first model."""
+        return self.plugins[0] if self.init == "probe" else None
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse what would measure for nothing, or measure two things at once."""
+        found: list[Problem] = []
+        if "barrier" not in rule.pace.provides:
+            found.append(self.clash(rule.pace, "it asks every site that is free, so there is nothing to draw"))
+        if self.online and self.per_example:
+            found.append(((self.point, "online"), "training has gradients of batches only; leave per_example out"))
+        return found
+
+    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Draw by the largest log p + Gumbel noise, which is drawing one after the other in proportion to p."""
+        assert isinstance(state, Scores)
+        eligible = [site for site in view.sites if site not in exclude]
+        usual = math.fsum(state.seen.values()) / len(state.seen) if state.seen else 1.0
+        scores = np.array([state.seen.get(site, usual) for site in eligible], dtype=np.float64)
+        top = scores.max(initial=0.0)
+        known = np.maximum(scores / top, FLOOR) if top > 0 else np.ones(len(eligible))
+        keys = np.log(known) + view.rng("importance").gumbel(size=len(eligible))
+        order = np.argsort(-keys, kind="stable")
+        return [eligible[i] for i in order[: how_many(self.fraction, view, eligible)]]
+
+    def observe(self, state: BaseModel, contribution: Contribution) -> None:
+        """Take the score of an update, merged or not."""
+        if contribution.facts.importance is not None:
+            self._enter(state, contribution.site, contribution.facts.importance)
+
+    def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
+        """Take a site's first score."""
+        self._enter(state, site, importance)
+
+    def _enter(self, state: BaseModel, site: SiteName, new: float) -> None:
+        """The first score is taken as it is; what is no score at all is ignored."""
+        assert isinstance(state, Scores)
+        if not math.isfinite(new) or new < 0:
+            return
+        new = min(new, LARGEST)
+        known = site in state.seen
+        state.seen[site] = (1 - self.gamma) * state.seen[site] + self.gamma * new if known else new
+
+
+def _radfed(name: str, summary: str, parts: dict[str, dict[str, object]]) -> Rule:
+    usual: dict[str, dict[str, object]] = {
+        "pace": {"kind": "redistribute"},
+        "sample": {"kind": "uniform", "fraction": 0.1},
+        "weigh": {"kind": "equal"},
+    }
+    return add_rule(Rule(name=name, summary=summary, paper=PAPER, parts=FEDAVG.parts | usual | parts))
+
+
+RADFED = _radfed("radfed", "models travel over many sites before they are averaged, all with equal weights", {})
+RADFED_P = _radfed(
+    "radfed-p",
+    "RADFed with a proximal term: each site stays near the model that it received",
+    {"local": {"kind": "proximal"}},
+)
+RADFED_M = _radfed(
+    "radfed-m", "RADFed whose community model moves only a share of the way to the mean", {"server": {"kind": "mix"}}
+)
+RADFED_A = _radfed("radfed-a", "RADFed with Adam at the server", {"server": {"kind": "adam"}})
+RADFED_I = _radfed(
+    "radfed-i",
+    "RADFed that draws sites in proportion to how large their gradients are",
+    {"sample": {"kind": "importance"}},
+)

@@ -1,0 +1,142 @@
+"""How large a site's gradients are: the score that RADFedi draws sites by (radfed §2).
+
+    batches      mean over mini-batches of ‖∇ℓ‖², in a pass over the training data after training (default)
+    per_example  mean over examples of ‖∇ℓ‖²: the paper's formula, one gradient for each example
+    online       the same as batches, over those of the last epoch of training as they came: free
+
+All are of the app's loss alone, without a proximal term, in training mode; nothing is updated. Scores of the three
+forms cannot be compared with one another, and sites with less than a batch of data have higher ones.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from hansa.common.app import App
+from hansa.common.errors import InvalidApp, one_line
+from hansa.common.tasks import IMPORTANCE, Importance, Train
+from hansa.common.torch_data import Tensors, loss_of
+from hansa.learner.batches import normalises, shuffled
+from hansa.learner.trainer import Cancelled
+
+NUMBERS = 1 << 26  # of gradients of single examples that are held at once
+
+Parameters = dict[str, nn.Parameter]
+
+
+class Gauge:
+    """Measures the gradients of one task."""
+
+    def __init__(self, module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> None:
+        self._module, self._given = module, given
+        self._parameters = measured(module, given, tensors)
+        self._epoch = 0
+        self._squares: list[torch.Tensor] = []
+
+    @property
+    def watch(self) -> Callable[[int], None] | None:
+        """Who is to see the gradients of every batch, if they are measured as they come."""
+        return self._look if self._given.online else None
+
+    def _look(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            self._epoch, self._squares = epoch, []  # the last epoch counts
+        self._squares.append(_square([each.grad for each in self._parameters.values()]))
+
+    def score(self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]) -> float | None:
+        """Return the score of the module as it is, in training mode; none if there is nothing to be measured."""
+        if not self._given.online:
+            self._squares = self._pass(app, data, batch_size, seed, cancelled)
+        return float(torch.stack(self._squares).mean()) if self._squares else None
+
+    def _pass(
+        self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
+    ) -> list[torch.Tensor]:
+        """Return the squared norms of the gradients of all batches, or examples, in a pass over the data."""
+        if not self._parameters:
+            return []
+        module, parameters = self._module, self._parameters
+        singles = _singles(app, module, parameters) if self._given.per_example else None
+        generator = torch.Generator().manual_seed(seed)
+        found: list[torch.Tensor] = []
+        with _unchanged(module):
+            for rows in shuffled(len(data), batch_size, generator, normalises(module)):
+                if cancelled():
+                    raise Cancelled("the task was withdrawn")
+                x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
+                if singles is not None:
+                    found += singles(x, data.y[rows])
+                else:
+                    loss = loss_of(app, module(x), data.y[rows])
+                    found.append(_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)))
+        return found
+
+
+def gauge_of(work: Train, module: nn.Module) -> Gauge | None:
+    """Return the gauge that a task asks for."""
+    given = next((plugin.args for plugin in work.plugins if plugin.name == IMPORTANCE), None)
+    return Gauge(module, Importance.model_validate(given), work.tensors) if given is not None else None
+
+
+def measured(module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> Parameters:
+    """Return the parameters whose gradients count: those that are trained, in the layers that are named."""
+    named = dict(module.named_parameters())
+    trained = {n: each for n, each in named.items() if each.requires_grad and (not tensors or n in tensors)}
+    if not given.layers:
+        return trained
+    for layer in given.layers:
+        if not any(_within(name, layer) for name in named):
+            raise InvalidApp(f"sample.layers: the app's model has no parameters in {layer!r}")
+    return {name: each for name, each in trained.items() if any(_within(name, layer) for layer in given.layers)}
+
+
+def _within(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}.")
+
+
+def _singles(
+    app: App, module: nn.Module, parameters: Parameters
+) -> Callable[[torch.Tensor, torch.Tensor], list[torch.Tensor]]:
+    """Return a function from a batch to the squared norm of each example's gradient."""
+    if normalises(module):
+        raise InvalidApp("sample.per_example: batch normalisation mixes the examples of a batch; leave per_example out")
+    trained = {name: each.detach() for name, each in parameters.items()}
+    rest = {name: each.detach() for name, each in module.state_dict(keep_vars=True).items() if name not in trained}
+
+    def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss_of(app, functional_call(module, values | rest, (x.unsqueeze(0),)), y.unsqueeze(0))
+
+    def square(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return _square(list(grad(loss)(trained, x, y).values()))
+
+    numbers = sum(each.numel() for each in trained.values())
+    each = vmap(square, randomness="different", chunk_size=max(1, NUMBERS // max(1, numbers)))
+
+    def norms(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        try:
+            return list(each(x, y))
+        except RuntimeError as error:  # a network may do what cannot be done for each example apart
+            raise InvalidApp(f"sample.per_example: not possible for the app's model: {one_line(error)}") from error
+
+    return norms
+
+
+def _square(gradients: "Collection[torch.Tensor | None]") -> torch.Tensor:
+    """Return the squared norm of gradients together, in double precision."""
+    found = [each.double().square().sum() for each in gradients if each is not None]
+    return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Put buffers back: running statistics change whenever a module in training mode sees data."""
+    held = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(held[name])

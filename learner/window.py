@@ -1,0 +1,196 @@
+"""Batch windows (FedSMB, FedMMB): which examples a task trains on, and where the next task goes on (fedmmb §1, §2).
+
+A learner goes through its examples in passes. Each pass has an order of its own and uses every example once; a task
+takes the next few batches of it. The order is drawn with the seed of the task that the pass begins with, as the first
+epoch of an ordinary task is: where a task takes all batches of a pass, it is an epoch of FedAvg, bit for bit.
+
+A bookmark says where the last task began and where it ended. It is written before that task's training, so that a
+learner that is killed at any moment goes on as if it had not been: with the same examples if the update was not
+committed, with the next ones if it was. Which of the two, the receipt says, and if that was lost, the next task does.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from blake3 import blake3
+from pydantic import Field, ValidationError
+
+from hansa.common import faults
+from hansa.common.app import Examples
+from hansa.common.errors import InvalidInput
+from hansa.common.files import write_whole
+from hansa.common.ids import NAME, JobId, TaskId
+from hansa.common.tasks import Task, Train, Value
+
+log = logging.getLogger(__name__)
+FOLDER = "windows"  # in the state directory: one small file for each job
+KEPT = 1000  # jobs; nobody tells a learner that a job has ended
+
+
+class Place(Value):
+    """A place in a pass: in which order it goes through the examples, and how many of them are used."""
+
+    seed: int = Field(ge=0, lt=1 << 63)
+    draw: int = Field(0, ge=0)  # which order of that seed: not the first if a task goes beyond a pass
+    row: int = Field(0, ge=0)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The examples of one task, batch by batch."""
+
+    rows: tuple[torch.Tensor, ...]
+    end: Place | None  # where the next task goes on; none: with a new pass
+
+    def batches(self, drop_single: bool) -> Iterator[torch.Tensor]:
+        """Yield the batches; one of a single row is dropped if asked, as in any epoch, and is used up all the same."""
+        return (batch for batch in self.rows if not (drop_single and len(batch) == 1))
+
+    @property
+    def examples(self) -> torch.Tensor:
+        """The row numbers of all batches."""
+        return torch.cat(self.rows) if self.rows else torch.arange(0)
+
+
+def open_window(start: Place, seed: int, rows: int, work: Train) -> Window:
+    """Return the next `batches` batches of a pass over so many rows, or those that are left of it.
+
+    A task that asks for steps gets so many batches, if need be of several passes: the pacer that sets steps wants sites
+    to be busy for a while, however few examples they have. What begins inside of the task is drawn with its `seed`.
+    """
+    batches: list[torch.Tensor] = []
+    place, order = start, _order(start, rows)
+    wanted = work.steps or work.batches
+    while len(batches) < wanted:
+        if place.row >= rows:
+            if not work.steps:
+                break
+            place = Place(seed=seed, draw=place.draw + 1 if place.seed == seed else 0)
+            order = _order(place, rows)
+        batches.append(order[place.row : place.row + work.batch_size])
+        place = place.model_copy(update={"row": place.row + len(batches[-1])})
+    return Window(tuple(batches), place if place.row < rows else None)
+
+
+def _order(place: Place, rows: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(place.seed)
+    for _ in range(place.draw):
+        torch.randperm(rows, generator=generator)
+    return torch.randperm(rows, generator=generator)
+
+
+class Bookmark(Value):
+    """Where a job's last task began and ended, in which data."""
+
+    task: TaskId
+    start: Place
+    end: Place | None
+    committed: bool = False  # its update is: the next task goes on at `end`
+    taken: int = Field(0, ge=0)  # windows whose updates are committed (the participation counter i of fedmmb §1)
+    rows: int = Field(ge=1)
+    labels: str  # digest: as many examples may be others
+
+
+class Windows:
+    """The bookmarks of a learner's jobs, in its state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+        self._held: dict[JobId, Bookmark] = {}  # a disk that is full must not end training
+
+    def begin(self, task: Task, work: Train, seed: int, examples: Examples) -> Window:
+        """Return what a task trains on. The same task always gets the same."""
+        rows = len(examples)
+        if not rows:
+            return Window((), None)
+        labels = self._held[task.job].labels if task.job in self._held else blake3(examples.y.tobytes()).hexdigest()
+        held = self._known(task, work, rows, labels)
+        fresh = Place(seed=seed)
+        start, taken = fresh, 0
+        if held is not None:
+            committed = held.committed or held.task == work.after
+            repeated = held.task == task.id
+            start = held.start if repeated or not committed else held.end or fresh
+            taken = held.taken + (committed and not held.committed)
+            if repeated and held.committed:
+                return open_window(start, seed, rows, work)  # it was delivered twice: nothing moves
+            if not committed and not repeated:
+                log.info("task %s repeats the window of task %s, which was not committed", task.id, held.task)
+        window = open_window(start, seed, rows, work)
+        mark = Bookmark(task=task.id, start=start, end=window.end, taken=taken, rows=rows, labels=labels)
+        self._keep(task.job, mark, durable=True)
+        faults.reach("window-opened")
+        return window
+
+    def commit(self, task: Task) -> None:
+        """Move on: the controller has the update of a task, and its receipt is here."""
+        held = self._held.get(task.job)
+        if held is not None and held.task == task.id and not held.committed:
+            moved = held.model_copy(update={"committed": True, "taken": held.taken + 1})
+            self._keep(task.job, moved, durable=False)  # if it is lost with the machine, the next task says it again
+            faults.reach("window-used")
+
+    def _known(self, task: Task, work: Train, rows: int, labels: str) -> Bookmark | None:
+        """Return a job's bookmark if it is of these data; say so if there should be one and is not."""
+        held = self._held.get(task.job) or self._read(task.job)
+        if held is None:
+            if work.after:
+                log.warning("job %s: the place in the data is lost; a new pass begins", task.job)
+            return None
+        if (held.rows, held.labels) != (rows, labels):
+            log.warning(
+                "job %s: the data have changed (%d examples, now %d); a new pass begins", task.job, held.rows, rows
+            )
+            return None
+        if work.after and _number(work.after) > _number(held.task):
+            log.warning(
+                "job %s: the place in the data is that of task %s, but task %s was committed since; some examples are"
+                " used once more than others",
+                *(task.job, held.task, work.after),
+            )
+        return held
+
+    def _read(self, job: JobId) -> Bookmark | None:
+        path = self._path(job)
+        try:
+            return Bookmark.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            log.warning("%s: cannot be read (%s)", path, error if isinstance(error, OSError) else "damaged")
+            return None
+
+    def _keep(self, job: JobId, bookmark: Bookmark, durable: bool) -> None:
+        self._held.pop(job, None)
+        self._held[job] = bookmark
+        path = self._path(job)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = not path.exists()
+            write_whole(path, bookmark.model_dump_json().encode(), 0o600, durable)
+            if new:
+                self._make_room()
+        except OSError as error:
+            log.error("%s: cannot be written: %s; a restart would lose the place in the data", path, error.strerror)  # noqa: TRY400
+
+    def _make_room(self) -> None:
+        """Forget the jobs that were not heard of for the longest time."""
+        held = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        for path in held[:-KEPT]:
+            path.unlink(missing_ok=True)
+        while len(self._held) > KEPT:
+            self._held.pop(next(iter(self._held)))
+
+    def _path(self, job: JobId) -> Path:
+        if not NAME.fullmatch(job):
+            raise InvalidInput(f"{job!r} is no id of a job")
+        return self._folder / f"{job}.json"
+
+
+def _number(task: str) -> int:
+    """Return which task of its job it is: later ones have larger numbers."""
+    number = task.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0

@@ -1,0 +1,458 @@
+"""FedDAF as a rule: when models are looked at, what follows for the weights, and what operators see of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from hansa.common.errors import InvalidJob
+from hansa.common.ids import SiteName, update_key
+from hansa.common.job import JobSpec
+from hansa.common.model import ModelSpec, Role, TensorInfo
+from hansa.common.tasks import Task, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Effect, StartExamination
+from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.parts import Policy, View
+from hansa.controller.examining import examine
+from hansa.controller.rules import feddaf
+from hansa.controller.rules.compose import compose
+from hansa.controller.rules.feddaf import Fusing
+from hansa.controller.stores.memory import MemoryStore
+from tests.unit.play import JOB, Play
+from tests.unit.samples import keep
+
+CHANNELS = 400
+SPEC = ModelSpec(
+    (
+        TensorInfo("conv.weight", "float32", (8, 9), Role.PARAM),
+        *(
+            TensorInfo(f"bn.{name}", "float32", (CHANNELS,), role, 0, 1e-5)
+            for name, role in (
+                *(("weight", Role.PARAM), ("bias", Role.PARAM)),
+                *(("running_mean", Role.STAT), ("running_var", Role.STAT)),
+            )
+        ),
+        TensorInfo("bn.num_batches_tracked", "int64", (), Role.COUNT),
+    )
+)
+BARE = SPEC.subset(["conv.weight"])
+SITES = tuple("abcdefghij")  # a … h are alike, i and j are others
+FEW = {*"ij"}
+
+
+def model_of(site: str, number: int, spec: ModelSpec = SPEC) -> dict[str, np.ndarray]:
+    """Return what a site would train: its group's statistics with noise of its own."""
+    group = np.random.default_rng(site in FEW)
+    noise = np.random.default_rng([ord(site), number])
+    arrays: dict[str, np.ndarray] = {}
+    for info in spec.tensors:
+        if info.role is Role.COUNT:
+            arrays[info.name] = np.array(number)
+        else:
+            shift = group.normal(0, 1, info.shape) * (group.random(info.shape) < 0.5)
+            numbers = shift + noise.normal(0, 1, info.shape)
+            arrays[info.name] = (np.exp(numbers) if info.name.endswith("var") else numbers).astype(np.float32)
+    return arrays
+
+
+class Federation(Play):
+    """A job whose models are in a store, so that examinations are carried out in earnest."""
+
+    def __init__(self, model: ModelSpec = SPEC, policies: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        words = {"rule": "feddaf", "sites": {"min": 2}, "evaluate": {"every": 1000}, "pace": {"rounds": 100}, **fields}
+        super().__init__(**words)
+        if policies:
+            rule = replace(self.machine.rule, policies=dict(policies))
+            self.machine = Machine(JOB, self.spec, rule, 0.0)
+            self.machine.start()
+        self.store, self.model, self.examined = MemoryStore(), model, 0
+
+    def begin(self, *sites: str) -> None:
+        """Bring the job to its first tasks."""
+        self.training(*(sites or SITES))
+        assert self.machine.state.current is not None
+        keep(self.store, self.machine.state.current, self.model, model_of("z", 0, self.model))
+
+    def answer(self, task: Task, **facts: Any) -> list[Effect]:
+        """Let a site's update arrive, and examinations be made; return what follows."""
+        assert isinstance(task.work, Train)
+        number = int(task.id.rpartition("-")[2])
+        carried = self.model.subset(task.work.tensors or self.model.names)
+        keep(self.store, update_key(task.id), carried, model_of(task.site, number, self.model))
+        effects = self.update(task, **facts)
+        return effects + self.examine(effects)
+
+    def examine(self, effects: list[Effect], fails: str = "") -> list[Effect]:
+        """Carry out the examinations that are asked for, or let them fail."""
+        follow: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, StartExamination):
+                self.examined += 1
+                if fails:
+                    follow += self.do(ev.ExaminationFailed(at=self.now, inquiry=effect.inquiry, reason=fails))
+                    continue
+                inquiry, rule = self.machine.state.inquiries[effect.inquiry], self.machine.rule
+                found = examine(JOB, effect.inquiry, inquiry, rule.weigh, self.store, 1 << 26)
+                told = ev.Examined(at=self.now, inquiry=effect.inquiry, facts=found.facts, kept=found.digests)
+                follow += self.do(told)
+        return follow
+
+    def commit(self) -> dict[str, float]:
+        """Let the merge under way be done, and those after it; return what its updates counted."""
+        plan = self.machine.state.plan
+        assert plan is not None
+        effects = self.merged()
+        keep(self.store, f"{JOB}/v{plan.version}", self.model, model_of("z", plan.version, self.model))
+        self.examine(effects)
+        return {member.site: member.weight for member in plan.added}
+
+    def play_round(self, missing: str = "", steps: Mapping[str, int] | None = None) -> dict[str, float]:
+        """Let all but some sites answer, and their updates be merged; return their weights."""
+        for site, task in self.tasks(Train).items():
+            if site in missing:
+                self.examine(self.fail(task))
+            else:
+                self.answer(task, steps=(steps or {}).get(site, 3))
+        return self.commit()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What operators see of the newest version's weights."""
+        return dict(self.machine.state.history[-1].diagnostics["weigh"])
+
+    @property
+    def memory(self) -> Fusing:
+        memory = self.machine.memories["weigh"]
+        assert isinstance(memory, Fusing)
+        return memory
+
+
+def grouped(told: Mapping[str, Any]) -> dict[str, int]:
+    return {site: int(np.argmax(row)) for site, row in told["allocation"].items()}
+
+
+# Weights.
+
+
+@pytest.mark.parametrize("backend", ["em", "vae"])
+def test_the_few_count_more_than_their_number_and_operators_see_who_belongs_to_whom(backend: str) -> None:
+    job = Federation(weigh={"backend": backend})
+    job.begin()
+    weights = job.play_round()
+    told = job.told
+    assert {site for site, group in grouped(told).items() if group} == FEW
+    assert told["components"] == 2
+    assert sum(told["shares"]) == pytest.approx(1)
+    assert told["shares"] == pytest.approx(np.exp([0.8, 0.2]) / np.exp([0.8, 0.2]).sum(), abs=0.02)
+    assert (told["fit"], told["kind"], told["numbers"], told["rank"]) == (1, "norm", 4 * CHANNELS, 1)
+    assert 0 < told["edge"] < told["top"]
+    assert (told["why"], told["warning"]) == ("", "")
+    assert sum(told["weights"].values()) == pytest.approx(1)
+    assert {site: weight / 10 for site, weight in weights.items()} == pytest.approx(told["weights"])
+    assert weights["i"] == pytest.approx(weights["j"], rel=0.05)
+    assert weights["i"] > 1.5 > weights["a"] > 0.5
+
+
+def test_without_groups_the_weights_are_those_of_fedavg_to_the_last_bit() -> None:
+    job = Federation(weigh={"base": "examples"})
+    job.begin(*"abcdef")
+    for number, task in enumerate(job.tasks(Train).values()):
+        job.answer(task, n_train=10 + number)
+    assert job.commit() == {site: 10.0 + number for number, site in enumerate("abcdef")}
+    assert "noise" in job.told["why"]
+    assert job.told["components"] == 1
+
+
+def test_three_sites_count_as_they_are_and_the_version_says_so() -> None:
+    job = Federation()
+    job.begin("a", "i", "j")
+    assert job.play_round() == {"a": 1.0, "i": 1.0, "j": 1.0}
+    assert job.told["why"] == "3 contributions; groups are looked for from 4 on"
+
+
+def test_base_weights_may_be_examples() -> None:
+    job = Federation(weigh={"backend": "em", "base": "examples"})
+    job.begin()
+    for task in job.tasks(Train).values():
+        job.answer(task, n_train=40 if task.site == "i" else 10)
+    weights = job.commit()
+    assert weights["i"] == pytest.approx(4 * weights["j"])
+    assert sum(weights.values()) == pytest.approx(130)
+
+
+@pytest.mark.parametrize("adjust", ["steps", "none"])
+def test_what_follows_from_the_number_of_steps_makes_no_groups(adjust: str) -> None:
+    job = Federation(weigh={"backend": "em", "adjust": adjust})
+    job.begin()
+    for number, task in enumerate(job.tasks(Train).values()):
+        steps, arrays = 3 + 5 * (7 * number % 10), model_of(task.site, 1)
+        for name in ("bn.weight", "bn.bias", "bn.running_mean"):
+            arrays[name] += np.float32(8 * np.log(steps)) * np.random.default_rng(5).normal(size=CHANNELS).astype("f4")
+        keep(job.store, update_key(task.id), SPEC, arrays)
+        job.examine(job.update(task, steps=steps))
+    job.commit()
+    assert ({site for site, group in grouped(job.told).items() if group} == FEW) == (adjust == "steps")
+
+
+# When a fit is made.
+
+
+def test_a_fit_holds_for_ten_rounds() -> None:
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    first = job.play_round()
+    for _ in range(9):
+        assert job.play_round() == first
+        assert job.told == {"fit": 1, "of": 1}
+    assert job.examined == 1
+    job.play_round()
+    assert job.told["fit"] == 2
+    assert job.examined == 2
+
+
+def test_without_memory_another_set_of_sites_is_another_fit() -> None:
+    job = Federation(weigh={"backend": "em", "memory": False})
+    job.begin()
+    job.play_round()
+    job.play_round(missing="a")
+    assert job.told["fit"] == 2
+    assert "a" not in job.told["weights"]
+    job.play_round(missing="a")
+    assert job.told == {"fit": 2, "of": 2}
+    assert not job.machine.state.kept.get("weigh")
+
+
+def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
+    job = Federation(weigh={"backend": "em", "refit": 3})
+    job.begin()
+    job.play_round()
+    assert set(job.machine.state.kept["weigh"]) == set(SITES)
+    without = job.play_round(missing="j")
+    assert job.told == {"fit": 1, "of": 1}
+    assert set(without) == set(SITES) - {"j"}
+    assert job.examined == 2, "what is there is remembered while somebody is missing"
+    job.play_round()
+    assert job.examined == 2
+    again = job.play_round(missing="i")
+    assert job.told["fit"] == 2
+    assert {site for site, group in grouped(job.told).items() if group} == FEW
+    assert set(again) == set(SITES) - {"i"}
+
+
+def test_with_sampling_every_site_that_was_seen_takes_part() -> None:
+    job = Federation(weigh={"backend": "em"}, sample={"kind": "uniform", "fraction": 0.4})
+    job.begin()
+    seen: set[str] = set()
+    while seen != set(SITES):
+        seen |= set(job.play_round())
+    assert set(job.told["weights"]) == set(SITES)
+    assert {site for site, group in grouped(job.told).items() if group} == FEW
+
+
+def test_a_site_that_is_gone_is_forgotten() -> None:
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    job.play_round()
+    job.leave("j")
+    for task in [task for site, task in job.tasks(Train).items() if site != "j"]:
+        job.answer(task)
+    job.commit()
+    assert job.told["fit"] == 2
+    assert "j" not in job.told["weights"]
+    assert set(job.machine.state.kept["weigh"]) == set(job.memory.known) == set(SITES) - {"j"}
+
+
+def test_a_newcomer_that_no_fit_has_seen_has_its_base_weight() -> None:
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    before = job.play_round()
+    job.join("k")
+    assert job.play_round() == before
+    effects: list[Effect] = []
+    for task in job.tasks(Train).values():
+        effects += job.update(task)
+    job.examine(effects, fails="out of memory")
+    assert job.commit() == before | {"k": 1.0}
+
+
+# Trouble.
+
+
+def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
+    job = Federation(weigh={"backend": "em", "refit": 1})
+    job.begin()
+    first = job.play_round()
+    effects: list[Effect] = []
+    for task in job.tasks(Train).values():
+        effects += job.update(task)
+    job.examine(effects, fails="weigh 'fusion': nothing was found in 10 s")
+    assert job.commit() == first
+    assert job.told == {"fit": 2, "of": 1, "trouble": "weigh 'fusion': nothing was found in 10 s"}
+
+
+def test_a_first_fit_that_fails_leaves_base_weights() -> None:
+    job = Federation()
+    job.begin()
+    effects: list[Effect] = []
+    for task in job.tasks(Train).values():
+        effects += job.update(task)
+    job.examine(effects, fails="no memory")
+    assert job.commit() == dict.fromkeys(SITES, 1.0)
+    assert job.told == {"fit": 1, "of": 0, "trouble": "no memory"}
+    for task in job.tasks(Train).values():
+        job.update(task)
+    assert job.examined == 1, "the next fit is tried when it is due"
+
+
+def test_a_merge_waits_as_long_as_the_job_says() -> None:
+    assert compose(JobSpec(app="a.py:a", rule="feddaf", weigh={"time_limit": 3})).weigh.examination_seconds == 3
+
+
+def test_a_model_without_normalisation_layers_is_told_by_its_weights() -> None:
+    job = Federation(model=BARE, weigh={"backend": "em"})
+    job.begin()
+    job.play_round()
+    assert job.told["kind"] == "weights"
+    assert "no normalisation layer" in job.told["warning"]
+
+
+def test_a_job_that_insists_on_normalisation_layers_fails_without_them() -> None:
+    job = Federation(model=BARE, weigh={"stats": "norm"})
+    job.begin()
+    tasks = list(job.tasks(Train).values())
+    for task in tasks[:-1]:
+        job.answer(task)
+    with pytest.raises(ValueError, match=r"the model has no normalisation layer; use weigh\.stats: weights"):
+        job.answer(tasks[-1])
+
+
+def test_statistics_that_are_no_numbers_leave_base_weights_and_are_not_remembered() -> None:
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    for site, task in job.tasks(Train).items():
+        arrays = model_of(site, 1)
+        if site == "c":
+            arrays["bn.running_var"] = -arrays["bn.running_var"]
+        keep(job.store, update_key(task.id), SPEC, arrays)
+        job.examine(job.update(task))
+    assert job.commit() == dict.fromkeys(SITES, 1.0)
+    assert job.told["why"] == "statistics of 1 of 10 contributions are not finite"
+    assert set(job.memory.known) == set(SITES) - {"c"}
+
+
+# Restarts and order.
+
+
+def test_a_restart_resumes_exactly() -> None:
+    job = Federation(weigh={"backend": "em"}, sample={"kind": "uniform", "fraction": 0.5})
+    job.begin()
+    for number in range(6):
+        job.play_round()
+        if number == 3:
+            job.save()
+    again = job.again()
+    assert again.state == job.machine.state
+    assert again.memories == job.machine.memories
+
+
+def test_the_order_in_which_updates_arrive_does_not_matter() -> None:
+    found = []
+    for turn in (1, -1):
+        job = Federation()
+        job.begin()
+        for task in list(job.tasks(Train).values())[::turn]:
+            job.answer(task)
+        weights = job.commit()
+        found.append(({site: weights[site] for site in SITES}, job.told))
+    assert found[0] == found[1]
+
+
+def test_very_many_sites_are_compared_by_fewer_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feddaf, "MOST_NUMBERS", 6000)
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    job.play_round()
+    assert job.told["numbers"] == 600
+    assert {site for site, group in grouped(job.told).items() if group} == FEW
+
+
+# Without rounds; partial updates; what is refused.
+
+
+class Halves(Policy):
+    """Tasks ask for the normalisation layer and for the rest in turn."""
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        norm = tuple(name for name in SPEC.names if name.startswith("bn."))
+        half = norm if (view.version // 6) % 2 else ("conv.weight",)
+        return work.model_copy(update={"tensors": half})
+
+
+def counted(job: Federation) -> dict[str, float]:
+    """Return what counts in the newest model."""
+    return {site: held[0].weight for site, held in sorted(job.machine.state.members.items())}
+
+
+def test_without_rounds_every_new_fit_weighs_all_that_is_remembered_anew() -> None:
+    job = Federation(pace={"kind": "async", "updates": 50}, merge={"kind": "latest"}, weigh={"backend": "em"})
+    job.begin()
+    for task in list(job.tasks(Train).values()):
+        job.answer(task)
+        job.commit()
+    assert counted(job).keys() == set(SITES)
+    assert set(job.told["weights"]) == set(SITES)
+    assert {site for site, group in grouped(job.told).items() if group} == FEW
+    total = sum(counted(job).values())
+    assert {site: w / total for site, w in counted(job).items()} == pytest.approx(job.told["weights"])
+    record = job.machine.state.history[-1]
+    assert set(record.contributions) == {"j"}, "history tells of what is new"
+    job.answer(job.tasks(Train)["a"])
+    before = counted(job)
+    job.commit()
+    assert job.told == {"fit": 10, "of": 10}
+    assert counted(job) == before
+    again = job.again()
+    assert again.state == job.machine.state
+
+
+def test_partial_updates_are_read_over_the_model_that_they_started_from() -> None:
+    job = Federation(
+        pace={"kind": "async", "updates": 90},
+        merge={"kind": "latest"},
+        weigh={"backend": "em", "refit": 1},
+        policies={"layers": Halves()},
+    )
+    job.begin(*"abcdij")
+    for _ in range(3):
+        for site in "abcdij":
+            job.answer(job.tasks(Train)[site])
+            job.commit()
+    assert {len(held) for held in job.machine.state.members.values()} == {2}, (
+        "norms from one update, the rest of another"
+    )
+    for held in job.machine.state.members.values():
+        assert len({member.weight for member in held}) == 1, "whatever is new, all of a site weighs the same"
+    assert job.told["numbers"] == 4 * CHANNELS
+    again = job.again(Machine(JOB, job.spec, job.machine.rule, 0.0))
+    assert again.state == job.machine.state
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(InvalidJob) as refused:
+        compose(JobSpec.model_validate({"app": "a.py:a", "rule": "feddaf", **fields}))
+    return str(refused.value)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    assert "use merge latest" in refusal(pace={"kind": "async"}, merge={"kind": "incremental"})
+    assert "use merge latest" in refusal(pace={"kind": "async"})
+    assert "weigh.memory: without rounds" in refusal(
+        pace={"kind": "async"}, merge={"kind": "latest"}, weigh={"memory": False}
+    )
+    assert "does not go with" in refusal(merge={"kind": "median"})
+    compose(JobSpec(app="a.py:a", rule="feddaf", pace={"kind": "async"}, merge={"kind": "latest"}))
+    compose(JobSpec(app="a.py:a", rule="feddaf", server={"kind": "adam"}, local={"kind": "proximal"}))

@@ -1,0 +1,305 @@
+"""Windows of batches at a learner: which examples a task gets, and what survives a crash (fedmmb §1, §7)."""
+
+import logging
+from collections import Counter
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hansa.common.app import Examples
+from hansa.common.errors import InvalidInput
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
+from hansa.learner import window as module
+from hansa.learner.batches import shuffled
+from hansa.learner.session import task_seed
+from hansa.learner.window import Place, Window, Windows, open_window
+
+JOB = JobId("j1")
+
+
+def examples(rows: int, seed: int = 0) -> Examples:
+    rng = np.random.default_rng(seed)
+    return Examples(rng.standard_normal((rows, 2)).astype(np.float32), rng.integers(0, 2, rows))
+
+
+class Site:
+    """A learner's windows, driven task by task as a controller would."""
+
+    def __init__(self, state: Path, rows: int, size: int, batches: int) -> None:
+        self.state, self.size, self.batches = state, size, batches
+        self.data = examples(rows)
+        self.windows = Windows(state)
+        self.number = 0
+        self.after = ""  # what the controller has of us
+
+    def task(self, number: int, steps: int = 0, after: str | None = None) -> Task:
+        work = Train(
+            model=ModelKey("j1/v0"),
+            version=0,
+            epochs=1,
+            steps=steps,
+            batches=self.batches,
+            after=self.after if after is None else after,
+            batch_size=self.size,
+            optimizer=OptimizerSpec(),
+        )
+        return Task(
+            id=TaskId(f"{JOB}-{number}"),
+            job=JOB,
+            site=SiteName("a"),
+            round=number,
+            app="app.py:app",
+            seed=7,
+            validation=ValidationSpec(),
+            work=work,
+        )
+
+    def next(self, steps: int = 0) -> Task:
+        self.number += 1
+        return self.task(self.number, steps)
+
+    def begin(self, task: Task) -> list[list[int]]:
+        assert isinstance(task.work, Train)
+        opened = self.windows.begin(task, task.work, task_seed(task), self.data)
+        return [batch.tolist() for batch in opened.rows]
+
+    def acknowledge(self, task: Task) -> None:
+        """The controller has committed the update, and the receipt came."""
+        self.after = task.id
+        self.windows.commit(task)
+
+    def take(self, steps: int = 0) -> list[list[int]]:
+        task = self.next(steps)
+        found = self.begin(task)
+        self.acknowledge(task)
+        return found
+
+    def restart(self) -> None:
+        self.windows = Windows(self.state)
+
+
+def flat(windows: list[list[list[int]]]) -> list[int]:
+    return [row for batches in windows for batch in batches for row in batch]
+
+
+# Which examples.
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "batches", "used"),
+    [
+        (23, 5, 2, [10, 10, 3]),
+        (20, 5, 4, [20]),
+        (20, 5, 3, [15, 5]),
+        (20, 5, 1, [5, 5, 5, 5]),
+        (3, 5, 2, [3]),  # fewer examples than a batch: all of them each time
+        (20, 5, 100, [20]),
+        (1, 1, 1, [1]),
+    ],
+)
+def test_a_pass_is_cut_into_windows_as_the_paper_says(
+    tmp_path: Path, rows: int, size: int, batches: int, used: list[int]
+) -> None:
+    site = Site(tmp_path, rows, size, batches)
+    orders = []
+    for _ in range(3):
+        windows = [site.take() for _ in used]
+        assert [sum(map(len, window)) for window in windows] == used
+        assert sorted(flat(windows)) == list(range(rows))
+        orders.append(flat(windows))
+    assert rows < 4 or orders[0] != orders[1] != orders[2]  # shuffled anew for every pass
+
+
+@given(rows=st.integers(1, 60), size=st.integers(1, 20), batches=st.integers(1, 12), passes=st.integers(1, 3))
+def test_in_every_pass_each_example_is_used_exactly_once(rows: int, size: int, batches: int, passes: int) -> None:
+    place: Place | None = None
+    seen: Counter[int] = Counter()
+    work = Train(model=ModelKey("m"), version=0, epochs=1, batches=batches, batch_size=size, optimizer=OptimizerSpec())
+    for number in range(passes * ceil(ceil(rows / size) / batches)):
+        opened = open_window(place or Place(seed=number), number, rows, work)
+        assert 1 <= len(opened.rows) <= batches
+        seen.update(opened.examples.tolist())
+        place = opened.end
+    assert place is None
+    assert seen == dict.fromkeys(range(rows), passes)
+
+
+@pytest.mark.parametrize("rows", [20, 23])
+def test_a_window_as_large_as_the_data_is_an_epoch_of_fedavg(tmp_path: Path, rows: int) -> None:
+    """Both draw an order with the seed of the task that begins it; so the sequence is the same, batch by batch."""
+    site = Site(tmp_path, rows, 5, batches=-(-rows // 5))
+    for _ in range(4):
+        task = site.next()
+        generator = torch.Generator().manual_seed(task_seed(task))
+        assert site.begin(task) == [batch.tolist() for batch in shuffled(rows, 5, generator, False)]
+        site.acknowledge(task)
+
+
+def test_steps_of_a_pacer_go_on_through_the_passes(tmp_path: Path) -> None:
+    """Semi-synchronous rounds tell how many steps fit; however they fall, a pass uses every example once."""
+    site = Site(tmp_path, 23, 5, batches=2)
+    windows = [site.take(), site.take(steps=1), site.take(steps=9), site.take(steps=4), site.take()]
+    assert [len(window) for window in windows] == [2, 1, 9, 4, 2]
+    rows = flat(windows)
+    assert [sorted(rows[at : at + 23]) for at in (0, 23, 46)] == [list(range(23))] * 3
+    first = Site(tmp_path / "other", 23, 5, batches=2)
+    task = first.next(steps=12)
+    generator = torch.Generator().manual_seed(task_seed(task))
+    epochs = [batch.tolist() for _ in range(3) for batch in shuffled(23, 5, generator, False)]
+    assert first.begin(task) == epochs[:12]  # as FedAvg goes through its epochs
+
+
+def test_a_batch_of_one_is_dropped_for_normalisation_and_used_up_all_the_same() -> None:
+    held = Window((torch.arange(4), torch.tensor([4])), None)
+    assert [len(batch) for batch in held.batches(drop_single=True)] == [4]
+    assert [len(batch) for batch in held.batches(drop_single=False)] == [4, 1]
+
+
+def test_without_examples_there_is_nothing_to_train_on(tmp_path: Path) -> None:
+    site = Site(tmp_path, 0, 5, 2)
+    assert site.take(steps=3) == []
+    assert len(Window((), None).examples) == 0
+
+
+# What a learner still knows.
+
+
+def test_a_restart_in_mid_pass_goes_on_with_the_same_batches(tmp_path: Path) -> None:
+    calm, killed = Site(tmp_path / "calm", 23, 5, 2), Site(tmp_path / "killed", 23, 5, 2)
+    for _ in range(8):
+        assert killed.take() == calm.take()
+        killed.restart()
+
+
+def test_a_task_that_was_not_committed_is_repeated_with_the_same_examples(tmp_path: Path) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    lost = site.begin(site.next())
+    for restarted in (False, True, True):
+        if restarted:
+            site.restart()
+        assert site.begin(site.next()) == lost  # a later task: nobody waited for the first any more
+    site.acknowledge(site.task(site.number))
+    assert site.take() != lost
+
+
+def test_the_first_window_of_a_pass_is_repeated_too_though_a_later_task_has_another_seed(tmp_path: Path) -> None:
+    site = Site(tmp_path, 23, 5, 5)
+    lost = site.begin(site.next())
+    site.restart()
+    assert site.begin(site.next()) == lost
+
+
+def test_a_learner_killed_between_receipt_and_note_hears_from_the_next_task_what_was_committed(tmp_path: Path) -> None:
+    calm, killed = Site(tmp_path / "calm", 23, 5, 2), Site(tmp_path / "killed", 23, 5, 2)
+    for turn in range(8):
+        task = killed.next()
+        assert killed.begin(task) == calm.take(), turn
+        killed.after = task.id  # committed, and the learner dies before it can write that down
+        killed.restart()
+
+
+def test_the_same_task_gets_the_same_window_however_often_it_is_delivered(tmp_path: Path) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    task = site.next()
+    once = site.begin(task)
+    assert site.begin(task) == once
+    site.restart()
+    assert site.begin(task) == once
+    site.acknowledge(task)
+    assert site.begin(task) == once  # delivered again after the receipt: nothing moves
+    site.acknowledge(task)
+    second = site.take()
+    assert not set(flat([once])) & set(flat([second]))
+    assert len(flat([once, second, site.take()])) == 23
+
+
+def test_taken_counts_committed_windows_alone(tmp_path: Path) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    site.begin(site.next())
+    site.restart()
+    task = site.next()
+    site.begin(task)
+    site.after = task.id  # the note was lost
+    site.restart()
+    site.take()
+    held = site.windows._read(JOB)
+    assert held is not None
+    assert (held.taken, held.committed) == (3, True)
+
+
+def test_a_lost_memory_begins_anew_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    assert not caplog.records  # a site that is new has lost nothing
+    (tmp_path / "windows" / "j1.json").unlink()
+    site.restart()
+    assert len(flat([site.take(), site.take(), site.take()])) == 23
+    assert [record.message for record in caplog.records] == ["job j1: the place in the data is lost; a new pass begins"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"task": 1}', b"\xff\x00"])
+def test_a_damaged_memory_is_a_lost_one(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    (tmp_path / "windows" / "j1.json").write_bytes(content)
+    site.restart()
+    assert len(flat([site.take(), site.take(), site.take()])) == 23
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "damaged" in caplog.records[0].message
+
+
+@pytest.mark.parametrize("changed", [examples(30), examples(22), examples(23, seed=1)])
+def test_other_data_begin_anew_and_say_so(tmp_path: Path, changed: Examples, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    site.restart()
+    site.data = changed
+    rows = len(changed)
+    windows = [site.take() for _ in range(ceil(ceil(rows / 5) / 2))]
+    assert sorted(flat(windows)) == list(range(rows))
+    (record,) = caplog.records
+    assert "the data have changed" in record.message
+
+
+def test_an_old_memory_says_that_it_is_old(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    old = (tmp_path / "windows" / "j1.json").read_bytes()
+    site.take()
+    (tmp_path / "windows" / "j1.json").write_bytes(old)
+    site.restart()
+    site.take()
+    (record,) = caplog.records
+    assert "is that of task j1-1, but task j1-2 was committed since" in record.message
+
+
+def test_a_disk_that_cannot_be_written_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "windows").write_text("in the way")
+    site = Site(tmp_path, 23, 5, 2)
+    assert len(flat([site.take(), site.take(), site.take()])) == 23
+    assert "a restart would lose the place in the data" in caplog.text
+
+
+def test_old_jobs_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 3)
+    site = Site(tmp_path, 23, 5, 2)
+    for number in range(6):
+        task = site.task(1).model_copy(update={"job": JobId(f"j{number}")})
+        site.begin(task)
+        site.windows.commit(task)
+    assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["j3", "j4", "j5"]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "windows").iterdir())
+
+
+def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    site = Site(tmp_path / "state", 23, 5, 2)
+    with pytest.raises(InvalidInput, match="is no id of a job"):
+        site.begin(site.next().model_copy(update={"job": JobId("../escape")}))
