@@ -96,8 +96,8 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.batch_size = work.batch_size
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
-            wire.train.keep_optimizer = work.keep_optimizer
             wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
+            wire.train.keep_optimizer = work.keep_optimizer
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
@@ -156,10 +156,10 @@ def task_from_wire(wire: fleet.Task) -> Task:
         validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
         standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
         work=work,
-        local_statistics=wire.local_statistics,
         hop=wire.hop,
         slot=wire.slot,
         turn=wire.turn,
+        local_statistics=wire.local_statistics,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 

@@ -49,7 +49,15 @@ class Intake:
         self._federation = federation
         self._uploads: dict[TaskId, _Upload] = {}
         self._chores: set[asyncio.Task[None]] = set()
-        self._rejected: dict[TaskId, str] = {}  # why; the newest few, for sites that ask again
+        self._rejected: dict[tuple[SiteName, TaskId], str] = {}  # why; the newest few, for sites that ask again
+
+    def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
+        """Refuse what nobody waits for, before anybody takes the trouble to decode it."""
+        runner = self._federation.runner(job_of(task_id))
+        if (site, task_id) in self._rejected:
+            raise Rejected(self._rejected[site, task_id])
+        if task_id not in self._uploads and not runner.receipt(task_id, site):
+            runner.open_task(task_id, site)
 
     async def offer(
         self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
@@ -62,8 +70,8 @@ class Intake:
         receipt = runner.receipt(task_id, site)
         if receipt:
             return 0, receipt
-        if task_id in self._rejected:
-            raise Rejected(self._rejected[task_id])
+        if (site, task_id) in self._rejected:
+            raise Rejected(self._rejected[site, task_id])
         task = runner.open_task(task_id, site)
         if upload and upload.manifest == manifest:
             await self._enter_gate(upload)
@@ -187,7 +195,7 @@ class Intake:
     async def _quarantine(self, runner: "JobRunner", task: Task, reason: str) -> None:
         while len(self._rejected) >= REMEMBERED:
             self._rejected.pop(next(iter(self._rejected)))
-        self._rejected[task.id] = reason
+        self._rejected[task.site, task.id] = reason
         log.warning("job %s: the update of %s is quarantined: %s", task.job, task.site, reason)
         event = ev.UpdateQuarantined(at=self._federation.clock.now(), task=task.id, site=task.site, reason=reason)
         await asyncio.wait([runner.post(event)])

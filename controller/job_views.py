@@ -86,7 +86,6 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             unevaluated=record.unevaluated,
             contributions=record.contributions,
             steps=record.steps,
-            site_steps=record.site_steps,
             staleness=record.staleness,
             scores=record.scores,
             lost=record.lost,

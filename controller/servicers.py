@@ -93,8 +93,8 @@ class FleetServicer:
         enrol = first.enrol
         if enrol.protocol != PROTOCOL:
             raise Refused(
-                f"{enrol.site} speaks protocol {enrol.protocol} (Hansa {enrol.version}), this controller speaks"
-                f" protocol {PROTOCOL} (Hansa {__version__}): update the older one"
+                f"{plain(enrol.site, 64)} speaks protocol {enrol.protocol} (Hansa {plain(enrol.version, 40)}), this"
+                f" controller speaks protocol {PROTOCOL} (Hansa {__version__}): update the older one"
             )
         if enrol.role not in ROLES:
             raise InvalidInput("a daemon enrols as learner or evaluator")
@@ -155,10 +155,11 @@ class FleetServicer:
 
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
+        site, task = SiteName(request.site), TaskId(request.task)
+        self._federation.intake.require_wanted(site, task)
+        facts = _parsed(codec.facts_from_wire, request.facts)
         manifest = codec.manifest_from_wire(request.manifest)
         require_size(manifest, self._largest)
-        facts = _parsed(codec.facts_from_wire, request.facts)
-        site, task = SiteName(request.site), TaskId(request.task)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
         if not start and not receipt:
             self._trained(facts.seconds)

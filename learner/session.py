@@ -53,7 +53,7 @@ from hansa.learner.memory import Memory
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.trainer import Cancelled, Hooks, train
 from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
@@ -96,8 +96,8 @@ class Learner(SiteDaemon):
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
-        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
         self._windows = Windows(options.state)
+        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -216,33 +216,22 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            seed = task_seed(task)
             trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
             with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
-                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                gauge = gauge_of(work, network)
-                watch = gauge.watch if gauge else None
-                done = train(
-                    app,
-                    network,
-                    training.tensors,
-                    work,
-                    seed,
-                    progress,
-                    drag,
-                    pull,
-                    enough,
-                    scope.awaken,
-                    window,
-                    watch,
-                    optimizer,
+                seed, data, gauge = task_seed(task), training.tensors, gauge_of(work, network)
+                hooks = Hooks(
+                    pull=pull_of(work, network),
+                    enough=self._trigger(app, task, work, validation),
+                    awaken=scope.awaken,
+                    watch=gauge.watch if gauge else None,
                 )
+                done = train(app, network, data, work, seed, progress, drag, hooks, window, optimizer)
                 drag.rest()
                 facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
                 facts["seconds"] = time.monotonic() - started
                 if gauge:
                     scope.awaken()
-                    facts["importance"] = gauge.score(app, training.tensors, work.batch_size, seed, drag)
+                    facts["importance"] = gauge.score(app, data, work.batch_size, seed, drag)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)

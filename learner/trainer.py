@@ -29,6 +29,19 @@ class Trained:
     loss: float  # mean over the last epoch
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What plugins of the learner do while it trains."""
+
+    pull: Callable[[], None] | None = None  # may add to the gradients of a batch
+    enough: Callable[[int, int], bool] | None = None  # says after (epoch, steps) whether an update is due
+    awaken: Callable[[], object] | None = None  # puts a module of which only a part is trained into training mode
+    watch: Callable[[int], None] | None = None  # sees the gradients of each batch of an epoch, before `pull`
+
+
+NO_HOOKS = Hooks()
+
+
 def train(
     app: App,
     module: nn.Module,
@@ -37,23 +50,20 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
-    pull: Callable[[], None] | None = None,
-    enough: Callable[[int, int], bool] | None = None,
-    awaken: Callable[[], object] | None = None,
+    hooks: Hooks = NO_HOOKS,
     window: Window | None = None,
-    watch: Callable[[int], None] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `watch` sees the gradients of each
-    batch of an epoch, then `pull` may add to them; `awaken` puts the module into training mode where only a part of it
-    is trained. Without an `optimizer` it is a new one: no state survives from task to task.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` it is a new
+    one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
-    (awaken or module.train)()
+    awaken = hooks.awaken or module.train
+    awaken()
     drop_single = normalises(module)
     steps = used = 0
     mean = float("nan")
@@ -72,10 +82,10 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
-            if watch is not None:
-                watch(epoch)
-            if pull is not None:
-                pull()
+            if hooks.watch is not None:
+                hooks.watch(epoch)
+            if hooks.pull is not None:
+                hooks.pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
             sizes.append(len(rows))
@@ -88,8 +98,8 @@ def train(
         progress(epoch, steps, mean)
         if not seen or window:
             break  # nothing to train on, or nothing more
-        if enough is not None:
-            if enough(epoch, steps):
+        if hooks.enough is not None:
+            if hooks.enough(epoch, steps):
                 break
-            (awaken or module.train)()  # it may have been measured meanwhile
+            awaken()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)

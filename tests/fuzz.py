@@ -34,13 +34,15 @@ from hansa.controller.backends import opened
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.fleet import AppState, Session
+from hansa.controller.health import Health
 from hansa.controller.limits import SubmissionRate
 from hansa.controller.server import make_server
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.support import APP, STATUS, filled, job, sealed, small_spec
 
-METHODS = [method for method in TABLE if method.startswith("/hansa")]
+CHECK = "/grpc.health.v1.Health/Check"
+METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
 PATIENCE = 10.0  # seconds after which an input hangs
 GROWTH = 256  # MiB that the process may grow by in all
@@ -147,6 +149,9 @@ async def target(folder: Path, socket: bool = False) -> AsyncIterator[Target]:
                 for method in service.methods:
                     name = f"/{service.full_name}/{method.name}"
                     made.calls[name] = await _wrapped(generic, guard, name)
+            health = Health(lambda: "").handler()
+            server.add_generic_rpc_handlers((health,))
+            made.calls[CHECK] = await _wrapped(health, guard, CHECK)
             await _play(made)
             if not socket:
                 yield made
@@ -225,6 +230,7 @@ async def _play(made: Target) -> None:
         "Model": [seed(model)],
         "Sites": [seed(operator_pb2.SitesRequest())],
         "Status": [seed(operator_pb2.StatusRequest())],
+        "Check": [seed(b"\x0a\x0ehansa.v1.Fleet")],
     }
 
 

@@ -43,3 +43,17 @@ def write_hospitals(root: Path, rows: int = 10) -> None:
         ]
         lines.append("50,1,2,?,200,0,0,150,0,1.5,2,0,3,1")  # no blood pressure: left out
         (folder / f"processed.{name}.data").write_text("\n".join(lines) + "\n")
+
+
+def write_cifar(folder: Path, train: int = 100, test: int = 40) -> None:
+    """Write a set like CIFAR-10 in binary batches: noise with a bright bar that tells the class, in a colour."""
+    rng = np.random.default_rng(1)
+    folder.mkdir(parents=True)
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for name in names:
+        rows = test if name.startswith("test") else train // 5
+        y = (np.arange(rows) % 10).astype(np.uint8)
+        x = rng.integers(0, 80, (rows, 3, 32, 32)).astype(np.uint8)
+        x[np.arange(rows), rng.integers(0, 3, rows), 3 * y + 1] = 255
+        records = np.concatenate([y[:, None], x.reshape(rows, -1)], axis=1)
+        (folder / name).write_bytes(records.tobytes())

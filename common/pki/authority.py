@@ -129,7 +129,7 @@ class Authority:
 
     def revoked(self) -> dict[int, datetime]:
         """Return the serial numbers that are revoked, and since when."""
-        held = files.read_revoked(self.folder / files.REVOKED)
+        (held,) = files.read_revoked(self.folder / files.REVOKED)[:1]
         return {entry.serial_number: entry.revocation_date_utc for entry in held}
 
     def revoke(self, certificates: Iterable[x509.Certificate]) -> int:

@@ -1,5 +1,6 @@
 """Certificates and keys as files: a folder with ca.pem, cert.pem, key.pem and, at the controller, crl.pem."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from hansa.common.files import write_whole
 T = TypeVar("T")
 CA, CERTIFICATE, KEY, REVOKED, REQUEST = "ca.pem", "cert.pem", "key.pem", "crl.pem", "request.csr"
 PRIVATE, PUBLIC = 0o600, 0o644
+LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -48,9 +50,16 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     return _parsed(path, "certificate", x509.load_pem_x509_certificates)
 
 
-def read_revoked(path: Path) -> x509.CertificateRevocationList:
-    """Return the list of revoked certificates."""
-    return _parsed(path, "list of revoked certificates", x509.load_pem_x509_crl)
+def read_revoked(path: Path) -> list[x509.CertificateRevocationList]:
+    """Return the lists of revoked certificates in a file, one of each authority."""
+    return _parsed(path, "list of revoked certificates", _lists)
+
+
+def _lists(content: bytes) -> list[x509.CertificateRevocationList]:
+    found = [x509.load_pem_x509_crl(text) for text in LIST.findall(content)]
+    if not found:
+        raise ValueError("no list")
+    return found
 
 
 def read_request(path: Path) -> x509.CertificateSigningRequest:

@@ -39,6 +39,7 @@ class Access:
     silence: float | None = SILENCE  # seconds between messages; None: somebody else watches over it
     claim: Callable[[Any], Claim | None] = lambda _: None
     counted: str = ""  # a limit of its own for calls of this kind: what they are called
+    most: int | None = None  # of them under way for one caller, if fewer than of other kinds
 
 
 def _site(message: Any) -> Claim:
@@ -69,9 +70,9 @@ OPERATOR: frozenset[Role] = frozenset(("operator",))
 TABLE: Mapping[str, Access] = {
     "/hansa.v1.Fleet/Attend": Access(SITE, first=FRAME, further=SMALL, silence=None, claim=_enrolled),
     "/hansa.v1.Fleet/Fetch": Access(SITE, first=4 * FRAME, claim=_site, counted="downloads"),
-    "/hansa.v1.Fleet/Offer": Access(LEARNER, first=MESSAGE, claim=_site),
+    "/hansa.v1.Fleet/Offer": Access(LEARNER, first=MESSAGE, claim=_site, counted="offers", most=4),
     "/hansa.v1.Fleet/Upload": Access(LEARNER, further=FRAME, claim=_uploader, counted="uploads"),
-    "/hansa.v1.Fleet/Report": Access(SITE, first=8 * FRAME, claim=_site),
+    "/hansa.v1.Fleet/Report": Access(SITE, first=8 * FRAME, claim=_site, counted="reports"),
     "/hansa.v1.Operator/Submit": Access(OPERATOR, first=MESSAGE, further=FRAME, counted="submissions"),
     "/hansa.v1.Operator/Show": Access(OPERATOR),
     "/hansa.v1.Operator/List": Access(OPERATOR),

@@ -8,15 +8,15 @@ message by message, so that nothing is decoded before its size is known and nobo
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from hansa.common.errors import Forbidden, HansaError, InvalidInput, TooLarge, Unproven
+from hansa.common.errors import Forbidden, HansaError, InvalidInput, Taken, TooLarge, Unproven
 from hansa.common.pki.caller import Caller, caller_of_pem
 from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
 from hansa.common.rpc.errors import behaviour
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PATIENCE = 20.0  # seconds for the first message
 Refusal = Callable[[str, str, str], None]  # who, which RPC, why
-CALLS, COUNTED = 256, 16  # under way for one caller: of all kinds, and of each kind that is counted
+CALLS, COUNTED = 64, 16  # under way for one caller: of all kinds, and of each kind that is counted
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Call:
     caller: Caller | None
     task: "asyncio.Task[Any] | None"
     ended: HansaError | None = None  # why we ended it
-    counts: list[str] = field(default_factory=list)
+    counts: list[tuple[str, str]] = field(default_factory=list)  # who, and what they have under way
 
 
 def caller_of(context: Any) -> Caller | None:
@@ -74,7 +74,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._limits = limits or Limits()
         self._refused = refused or (lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why))
         self._calls: set[_Call] = set()
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     async def intercept_service(
         self,
@@ -89,18 +89,21 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         access = TABLE.get(method)
         _, inner = behaviour(handler)
 
-        async def prepared(call: _Call, messages: AsyncIterator[bytes], context: Any) -> Any:
-            request = self._read(call, method, access, handler.request_deserializer, messages, context)
+        async def prepared(call: _Call, messages: AsyncIterator[bytes]) -> Any:
+            request = self._read(call, method, access, handler.request_deserializer, messages)
             first = await anext(request)  # refused before anything is asked of the servicer
-            return _chained(first, request) if handler.request_streaming else first
+            if handler.request_streaming:
+                return _chained(first, request)
+            await request.aclose()
+            return first
 
         async def answer(messages: AsyncIterator[bytes], context: Any) -> Any:
             with self._entered(method, context) as call:
-                return await inner(await prepared(call, messages, context), context)
+                return await inner(await prepared(call, messages), context)
 
         async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
             with self._entered(method, context) as call:
-                async for message in inner(await prepared(call, messages, context), context):
+                async for message in inner(await prepared(call, messages), context):
                     yield message
 
         encode = handler.response_serializer
@@ -127,7 +130,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 call.task.uncancel()
             self._tell(call, method, context, call.ended)
             raise call.ended from None
-        except (Unproven, Forbidden, TooLarge) as error:
+        except (Unproven, Forbidden, Taken, TooLarge) as error:
             self._tell(call, method, context, error)
             raise
         finally:
@@ -152,11 +155,17 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             allowed = " or ".join(sorted(access.roles)) if access else "nobody"
             raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: it is for {allowed}")
 
-    def _count(self, call: _Call, key: str, most: int, what: str) -> None:
-        if self._counts[key] >= most:
-            raise TooLarge(f"{key} has {most} {what} under way, which is the limit")
-        self._counts[key] += 1
-        call.counts.append(key)
+    def _count(self, call: _Call, who: str, most: int, what: str) -> None:
+        if self._counts[who, what] >= most:
+            raise TooLarge(f"{who} has {most} {what} under way, which is the limit")
+        self._counts[who, what] += 1
+        call.counts.append((who, what))
+
+    def _count_kind(self, call: _Call, access: Access, named: str) -> None:
+        """Count a call among those of its kind, if that has a limit of its own."""
+        if access.counted:
+            most = min(access.most or self._limits.counted, self._limits.counted)
+            self._count(call, named or "everybody", most if named else self._limits.calls, access.counted)
 
     async def _read(
         self,
@@ -165,23 +174,34 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         access: Access | None,
         decode: Callable[[bytes], Any] | None,
         messages: AsyncIterator[bytes],
-        context: Any,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield a call's messages, each checked and decoded."""
         if access is None:
             raise Forbidden(f"{method} is not open to anybody")
-        stream = aiter(messages)
+        stream: Any = aiter(messages)
+        async with aclosing(stream):  # a cycle of gRPC's keeps the last message of an open one
+            async for message in self._checked(call, method, access, decode, stream):
+                yield message
+
+    async def _checked(
+        self,
+        call: _Call,
+        method: str,
+        access: Access,
+        decode: Callable[[bytes], Any] | None,
+        stream: AsyncIterator[bytes],
+    ) -> AsyncIterator[Any]:
         silence = access.silence and (self._limits.silence or access.silence)
+        if call.caller:  # before gRPC collects a message of many bytes
+            self._count_kind(call, access, str(call.caller))
         first = await _next(stream, self._limits.patience, "no message came")
         if first is None:
             raise InvalidInput(f"{method.rpartition('/')[2]} was called without a message")
         message = _decoded(first, access.first, decode, method)
         claim = access.claim(message)
         self._require_own(call.caller, claim)
-        if access.counted:
-            named = str(call.caller or (claim.site if claim else ""))
-            most = self._limits.counted if named else self._limits.calls  # without names all share one limit
-            self._count(call, f"{named or 'all callers'}: {access.counted}", most, access.counted)
+        if call.caller is None:
+            self._count_kind(call, access, claim.site if claim else "")
         yield message
         while access.further:
             further = await _next(stream, silence, "no further message came")

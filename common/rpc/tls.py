@@ -7,6 +7,7 @@ a client demands that the server's certificate is for the host it dials and for 
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,7 +123,10 @@ class ServerTls(TlsFolder):
         super().__init__(folder, ("controller",))
         self._lock = threading.Lock()  # gRPC asks for certificates from a thread of its own
         self._crl_stamp = _stat(folder / files.REVOKED)
-        self._revoked = self._read_revoked()
+        self._lists = self._read_lists()
+        self._revoked = _entries(self._lists)
+        if len(self._lists) < len(files.read_certificates(folder / files.CA)):
+            log.warning("%s: %s has no list of an authority of %s", folder, files.REVOKED, files.CA)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return what a port needs; every new connection sees the newest files."""
@@ -154,22 +158,35 @@ class ServerTls(TlsFolder):
             return
         self._crl_stamp = seen
         try:
-            self._revoked = self._read_revoked()
+            found = self._read_lists()
         except HansaError as error:
             log.error("the list of revoked certificates is not usable, the last one holds: %s", error)  # noqa: TRY400
-        else:
-            log.info("%d certificates are revoked", len(self._revoked))
+            return
+        for signer, held in self._lists.items():
+            if signer not in found or found[signer].last_update_utc < held.last_update_utc:
+                log.warning("a list of revoked certificates is gone or older than the last one, which holds")
+                found[signer] = held
+        self._lists, self._revoked = found, _entries(found)
+        log.info("%d certificates are revoked", len(self._revoked))
 
-    def _read_revoked(self) -> frozenset[tuple[bytes, int]]:
+    def _read_lists(self) -> dict[bytes, x509.CertificateRevocationList]:
+        """Return the newest list of each authority, by the authority's key."""
         path = self.folder / files.REVOKED
-        held = files.read_revoked(path)
-        signers = files.read_certificates(self.folder / files.CA)
-        if not any(_signed_by(held, signer) for signer in signers):
-            raise InvalidInput(f"{path}: it was not signed by the authority of {files.CA}")
-        if held.next_update_utc and held.next_update_utc < datetime.now(UTC):
-            log.warning("%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds"))
-        issuer = held.issuer.public_bytes()
-        return frozenset((issuer, entry.serial_number) for entry in held)
+        signers, found = files.read_certificates(self.folder / files.CA), dict[bytes, x509.CertificateRevocationList]()
+        for held in files.read_revoked(path):
+            signer = next((_public(each.public_key()) for each in signers if _signed_by(held, each)), None)
+            if signer is None:
+                raise InvalidInput(f"{path}: it was not signed by the authority of {files.CA}")
+            if held.next_update_utc and held.next_update_utc < datetime.now(UTC):
+                log.warning("%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds"))
+            if signer not in found or found[signer].last_update_utc <= held.last_update_utc:
+                found[signer] = held
+        return found
+
+
+def _entries(lists: Mapping[bytes, x509.CertificateRevocationList]) -> frozenset[tuple[bytes, int]]:
+    """Return everything that is revoked: whose certificate, and which."""
+    return frozenset((held.issuer.public_bytes(), entry.serial_number) for held in lists.values() for entry in held)
 
 
 def _signed_by(held: x509.CertificateRevocationList, signer: x509.Certificate) -> bool:

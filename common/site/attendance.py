@@ -13,12 +13,13 @@ import grpc
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import HansaError, Unproven, Unreachable
+from hansa.common.errors import HansaError, Unproven, Unreachable, one_line
 from hansa.common.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.tasks import Progress, Task
+from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 PULSES = 64  # jobs whose progress is remembered
+BEAT = (0.02, 60.0)  # seconds between heartbeats, whatever the controller asks for
 FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
 
 
@@ -79,7 +81,7 @@ class Attendance:
     def __init__(self, identity: Identity, apps: Callable[[], list[fleet.AppState]]) -> None:
         self.identity = identity
         self._tls = _tls_of(identity)
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Task[None]] = set()  # farewells to old connections, failures to report
         self._renewed = False
         self._connect()
         self._apps = apps
@@ -118,8 +120,8 @@ class Attendance:
         if self._tls is None or not self._tls.refresh():
             return False
         farewell = asyncio.create_task(self.channel.close(FAREWELL))
-        self._farewells.add(farewell)
-        farewell.add_done_callback(self._farewells.discard)
+        self._chores.add(farewell)
+        farewell.add_done_callback(self._chores.discard)
         self._connect()
         return True
 
@@ -132,14 +134,14 @@ class Attendance:
             try:
                 async for message in self._session(worker):
                     if message.HasField("enrolled"):
-                        self._heartbeat = message.enrolled.heartbeat_seconds
+                        self._heartbeat = max(BEAT[0], min(message.enrolled.heartbeat_seconds, BEAT[1]))
                         log.info("attending %s as %s of %s", *self._who())
                         ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
                         backoff.reset()
                         silent, known = False, True
                         self._pulses = {}
                     elif message.HasField("task"):
-                        worker.take(codec.task_from_wire(message.task))
+                        self._take(worker, message.task)
                     elif message.HasField("cancel"):
                         worker.cancel(TaskId(message.cancel.task), message.cancel.reason)
                     elif message.HasField("pulse"):
@@ -162,9 +164,21 @@ class Attendance:
             silent = True
             await backoff.rest()
 
+    def _take(self, worker: Worker, wire: fleet.Task) -> None:
+        """Hand a task on; one that this version cannot read is reported as failed, and the daemon goes on."""
+        try:
+            worker.take(codec.task_from_wire(wire))
+        except (HansaError, ValueError, RecursionError) as error:
+            why = f"Hansa {__version__} cannot read the task: {one_line(error)}"
+            log.warning("task %s: %s", plain(wire.id), plain(why))
+            report = asyncio.create_task(self.report_failure(TaskId(wire.id), why, final=True))
+            self._chores.add(report)
+            report.add_done_callback(self._chores.discard)
+
     def _hear(self, job: JobId, steps: int) -> None:
         """Remember how far a job has come; of many jobs only the latest are of use."""
-        assert self._pulses is not None
+        if self._pulses is None:
+            return  # before it has enrolled us
         self._pulses.pop(job, None)
         self._pulses[job] = steps
         while len(self._pulses) > PULSES:
@@ -220,8 +234,8 @@ class Attendance:
         self._leaving = True
         self._outbox.put_nowait(fleet.FromSite(goodbye=fleet.Goodbye()))
         await asyncio.sleep(0.2)  # the stream's writer needs a moment; a lost goodbye only costs the grace period
-        for farewell in self._farewells:
-            farewell.cancel()
+        for chore in self._chores:
+            chore.cancel()
         await self.channel.close()
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -10,16 +10,22 @@ from hansa.common.plugins import POINTS, fill, rules
 def centralised(spec: JobSpec, sites: int) -> JobSpec:
     """Return plain central training in place of a job of so many sites.
 
-    Of the rule only the number of rounds and of batches is left. A step is over as many examples as a step of all
-    sites together, so that each version comes after as many steps and as many examples as the federation's.
+    Of the rule only the number of rounds, of hops and of batches is left, and how models are evaluated. A step is over
+    as many examples as a step of all sites together, so that each version comes after as many steps and examples.
     """
     rule = rules()[spec.rule]
     pace: Any = fill("pace", rule, spec.pace)
     merges: int = pace.rounds_asked()
     rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
     plain: dict[str, Any] = dict.fromkeys(POINTS) | {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
+    batches = spec.train.batches or rule.batches
     train = spec.train.model_copy(
-        update={"batch_size": sites * spec.train.batch_size, "batches": spec.train.batches or rule.batches}
+        update={
+            "batch_size": sites * spec.train.batch_size,
+            "batches": hops * batches if batches else None,
+            "epochs": hops * spec.train.epochs,
+        }
     )
     return spec.model_copy(update=plain | {"name": central_name(spec), "train": train})
 

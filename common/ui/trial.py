@@ -72,7 +72,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
-        steps=history[-1]["steps"] if history else 0,
+        steps=sum(sum(entry["steps"].values()) for entry in history),
         virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),
         bytes_down=sum(entry["bytes_down"] for entry in history),
@@ -91,7 +91,7 @@ def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
     times: list[float] = []
     for entry in report["history"]:
         at = times[-1] if times else 0.0
-        for site, steps in entry["site_steps"].items():
+        for site, steps in entry["steps"].items():
             base = entry["version"] - 1 - entry["staleness"][site][0]
             free[site] = max(free.get(site, 0.0), times[base]) + steps * slow.get(site, 1)
             at = max(at, free[site])

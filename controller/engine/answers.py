@@ -19,18 +19,12 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     task = job.open_task(event.task, event.site)
     if not isinstance(task.work, Init | Train):
         raise Stale(f"task {task.id} asks for no model")
-    key = update_key(task.id)
     effects: list[Effect] = []
     if isinstance(task.work, Init):
-        job.finish(task.id)
-        effects = sites.first_version(job, key, event.digest, event.outline, event.at)
-        if not job.ended:
-            job.state.phase = "gathering"
-            effects = sites.gathered(job, event.at) or next_round(job, event.at)
+        effects = sites.built(job, task, event.digest, event.outline, event.at)
     else:
-        effects = _contributed(
-            job, Contribution(task=task, model=key, digest=event.digest, facts=event.facts), event.at
-        )
+        contribution = Contribution(task=task, model=update_key(task.id), digest=event.digest, facts=event.facts)
+        effects = _contributed(job, contribution, event.at)
     job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
     return effects
 

@@ -148,8 +148,8 @@ class Job:
             validation=self.spec.validation,
             standard=self._standard() if isinstance(work, Probe | Train | Evaluate) else None,
             work=work,
-            local_statistics=self.rule.local_statistics,
             **travel,
+            local_statistics=self.rule.local_statistics,
         )
         if judged is not None:
             self.state.judging[task.id] = judged

@@ -210,6 +210,8 @@ class Machine:
         del job.state.alarms[event.alarm]
         if event.alarm == GATHER:
             return endings.end(job, "failed", sites.too_few(job), event.at)
+        if event.alarm == sites.FIRST_MODEL:
+            return sites.ask_one_more(job, event.at)
         if event.alarm == TIME:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
         if event.alarm == LAST_EVALUATION:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Contribution
 from hansa.controller.engine.state import PendingMerge, VersionRecord
 
@@ -56,21 +57,11 @@ def weigh(job: Job, now: float) -> list[Effect]:
     added, note = _in_company(job, _weighed(job, pending.contributions, now))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
-    current = job.state.current
-    if job.state.first is not None and any(p.restarts(job.memories[at]) for at, p in job.rule.policies.items()):
+    current, known = job.state.current, {"note": note} | _told(job, pending, now)
+    if known["restart"] and job.state.first is not None:
         current, reweighed = job.state.first, ()
         added = tuple(replace(member, weight=0.0) for member in added)
-    scores = job.rule.weigh.scores(job.memories["weigh"], pending.contributions)
-    told = {
-        point: dict(part.diagnostics(job.memories[point], pending.contributions, job.view(now)))
-        for point, part in job.rule.parts.items()
-    }
-    shown = {point: diagnostics for point, diagnostics in told.items() if diagnostics}
-    phases = (
-        policy.phase(job.memories[at], pending.contributions, job.view(now)) for at, policy in job.rule.policies.items()
-    )
-    phase = next((phase for phase in phases if phase), "")
-    known = {"scores": dict(scores), "diagnostics": shown, "phase": phase, "note": note}
+        known["note"] = "begins again from version 0"
     job.state.queue[0] = pending.model_copy(update=known)
     job.state.plan = MergePlan(
         version=job.state.version + 1,
@@ -82,6 +73,21 @@ def weigh(job: Job, now: float) -> list[Effect]:
         reweighed=reweighed,
     )
     return [StartMerge(job.state.plan)]
+
+
+def _told(job: Job, pending: PendingMerge, now: float) -> dict[str, Any]:
+    """Ask the parts what there is to say of a merge whose weights are known."""
+    given, view, memories = pending.contributions, job.view(now), job.memories
+    if pending.forgotten is not None:
+        return {"restart": False}
+    told = {point: dict(part.diagnostics(memories[point], given, view)) for point, part in job.rule.parts.items()}
+    phases = [policy.phase(memories[point], given, view) for point, policy in job.rule.policies.items()]
+    return {
+        "scores": dict(job.rule.weigh.scores(memories["weigh"], given)),
+        "diagnostics": {point: diagnostics for point, diagnostics in told.items() if diagnostics},
+        "phase": next((phase for phase in phases if phase), ""),
+        "restart": any(policy.restarts(memories[point]) for point, policy in job.rule.policies.items()),
+    }
 
 
 def _completed(job: Job, c: Contribution) -> Contribution:
@@ -149,7 +155,7 @@ def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Me
     removed: list[Member] = []
     for member in added:
         held = changed[member.site] if member.site in changed else _counted(job, member.site)
-        kept, replaced = _overlay(held, member) if job.rule.merge.remembers else (held, [])
+        kept, replaced = _overlay(held, member, job.state.outline) if job.rule.merge.remembers else (held, [])
         changed[member.site] = [*kept, member]
         removed += replaced
     return changed, removed
@@ -196,8 +202,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         digest=event.digest,
         contributions=_by_site(plan.added),
         updates=len(plan.added),
-        steps=state.steps,
-        site_steps=_site_steps(pending.contributions),
+        steps=_steps(pending.contributions),
         hops=state.hops,
         staleness=_stalest(pending.contributions),
         scores=pending.scores,
@@ -225,19 +230,19 @@ def _by_site(added: Sequence[Member]) -> dict[SiteName, float]:
     return found
 
 
+def _steps(contributions: Sequence[Contribution]) -> dict[SiteName, int]:
+    """Return the optimizer steps of each site's contribution, of all together if it has several."""
+    found: dict[SiteName, int] = {}
+    for c in contributions:
+        found[c.site] = found.get(c.site, 0) + c.facts.steps
+    return found
+
+
 def _stalest(contributions: Sequence[Contribution]) -> dict[SiteName, tuple[int, int]]:
     """Return how stale each site's contribution is, the stalest if it has several."""
     found: dict[SiteName, tuple[int, int]] = {}
     for c in contributions:
         found[c.site] = max(c.staleness, found.get(c.site, c.staleness))
-    return found
-
-
-def _site_steps(contributions: Sequence[Contribution]) -> dict[SiteName, int]:
-    """Return how many steps each site has made for its contributions."""
-    found: dict[SiteName, int] = {}
-    for c in contributions:
-        found[c.site] = found.get(c.site, 0) + c.facts.steps
     return found
 
 
@@ -274,14 +279,17 @@ def in_order(members: Mapping[SiteName, Sequence[Member]]) -> tuple[Member, ...]
     return tuple(sorted(found, key=lambda member: member.slot))
 
 
-def _overlay(held: list[Member], new: Member) -> tuple[list[Member], list[Member]]:
+def _overlay(held: list[Member], new: Member, model: Outline | None) -> tuple[list[Member], list[Member]]:
     """Return what stays of a site's members and what is replaced, tensor by tensor, when a new one comes."""
     if new.tensors is None:
         return [], held
     kept, replaced = [], []
     for member in held:
-        assert member.tensors is not None, "a site's updates are all whole or all partial"
-        stays, goes = member.tensors - new.tensors, member.tensors & new.tensors
+        carried = member.tensors
+        if carried is None:
+            assert model is not None, "whoever has parts of models trained knows their tensors"
+            carried = frozenset(tensor.name for tensor in model.tensors)
+        stays, goes = carried - new.tensors, carried & new.tensors
         if stays:
             kept.append(replace(member, tensors=stays))
         if goes:

@@ -1,16 +1,19 @@
 """Sites come and go: gathering enough of them, version 0 from one of them, and waiting while all are away."""
 
 from hansa.common.errors import InvalidData, Stale
-from hansa.common.ids import ModelKey, SiteName
+from hansa.common.ids import ModelKey, SiteName, update_key
 from hansa.common.job import located
-from hansa.common.tasks import Init
+from hansa.common.tasks import Init, Task
 from hansa.controller.engine import appraisal, endings, events, hops, merges, probes, survey
-from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
 from hansa.controller.engine.state import PendingMerge, VersionRecord
+
+FIRST_MODEL = "first-model"  # the alarm after which one more site is asked to build it
+PATIENCE = 60.0  # seconds until then; long builds and uploads may go on, and the first to come counts
 
 
 def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
@@ -25,7 +28,7 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     job.learner_came(event.site, event.examples)
     if job.state.phase == "surveying" and event.examples:
         return survey.ask(job)
-    if job.state.phase == "initialising" and not job.desk.busy:
+    if job.state.phase == "initialising" and (not job.desk.busy or FIRST_MODEL not in job.state.alarms):
         return ask_for_model(job, event.at)
     if job.state.phase == "training":
         return act(job, job.rule.pace.on_joined(job.pacing, event.site, job.view(event.at)), event.at)
@@ -137,19 +140,46 @@ def too_few(job: Job) -> str:
 
 
 def ask_for_model(job: Job, now: float) -> list[Effect]:
-    """Ask a site that has not been asked in vain to build version 0."""
-    candidates = [site for site in job.eligible if site not in job.state.init_tried]
-    if not candidates:
-        if job.eligible:
-            return endings.end(job, "failed", "no site could build the first model", now)
-        return []  # all are away; the next to join is asked
-    return [job.issue(candidates[0], 0, Init())]
+    """Ask a site that has not been asked yet to build version 0. Every site builds the same."""
+    candidates = [site for site in job.eligible if site not in job.state.init_tried and site not in job.desk.busy]
+    if candidates:
+        return [job.issue(candidates[0], 0, Init()), job.set_alarm(FIRST_MODEL, now + PATIENCE)]
+    if job.desk.busy:
+        return []  # all have been asked: one will do
+    job.state.alarms.pop(FIRST_MODEL, None)
+    if job.eligible:
+        return endings.end(job, "failed", "no site could build the first model", now)
+    return []  # all are away; the next to join is asked
+
+
+def ask_one_more(job: Job, now: float) -> list[Effect]:
+    """Ask another site for version 0, too: the one that was asked may hang."""
+    slow = ", ".join(sorted(job.desk.busy))
+    effects = ask_for_model(job, now)
+    job.state.reason = f"the first model has not come from {slow} in {PATIENCE:g} s" + (
+        "; another site was asked, too" if effects else "; no other site is here to be asked"
+    )
+    return effects
+
+
+def built(job: Job, task: Task, digest: str, outline: Outline | None, now: float) -> list[Effect]:
+    """Take version 0 and go on; others who build it need not."""
+    job.state.alarms.pop(FIRST_MODEL, None)
+    job.finish(task.id)
+    effects: list[Effect] = [WithdrawTask(other, "the first model is here") for other in job.desk.work()]
+    for other in job.desk.work():
+        job.finish(other.id)
+    effects += first_version(job, update_key(task.id), digest, outline, now)
+    if job.ended:
+        return effects
+    job.state.phase = "gathering"
+    return [*effects, *(gathered(job, now) or next_round(job, now))]
 
 
 def could_not_build(job: Job, site: SiteName, reason: str, now: float) -> list[Effect]:
     """Ask another site for version 0."""
     job.state.init_tried.add(site)
-    if not set(job.eligible) - job.state.init_tried:
+    if not job.desk.busy and not set(job.eligible) - job.state.init_tried:
         return endings.end(job, "failed", f"site {site} could not build the first model: {reason}", now)
     return ask_for_model(job, now)
 

@@ -51,8 +51,7 @@ class VersionRecord(BaseModel):
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
-    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
-    site_steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
+    steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
@@ -85,6 +84,7 @@ class PendingMerge(Value):
     note: str = ""  # why they do not count, if they are of too few sites
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
     phase: str = ""
+    restart: bool = False  # it gives version 0 again
     lost: dict[SiteName, str] = {}
     steps: int = 0  # optimizer steps that are in them beside those of their own tasks
     forgotten: SiteName | None = None

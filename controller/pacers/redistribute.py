@@ -100,10 +100,18 @@ class Redistribute(Rounds):
         return self.hops > 1
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse merges that are over sites' own last updates: a slot is nobody's own."""
+        """Refuse what takes an update for its site's own: a slot is nobody's."""
+        found: list[Problem] = []
         if rule.merge.remembers:
-            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
-        return []
+            found.append(
+                self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")
+            )
+        if rule.weigh.joint and self.hops > 1:
+            why = (
+                "a travelling model was trained at many sites, so it tells nothing of the one that was last; use equal"
+            )
+            found.append(self.clash(rule.weigh, why))
+        return found
 
     # Hops.
 

@@ -46,11 +46,12 @@ class Until(Policy):
             why = "train.until looks at the loss on a validation part of the sites' data; such as 0.05, not 0"
             found.append((("validation", "fraction"), why))
         known = spec.sites.names
-        for name, group in self.until.groups.items():
-            for site in group.sites if known is not None else ():
-                if site not in known:
-                    at = ("train", "until", "groups", name, "sites")
-                    found.append((at, f"{site} is not among the job's sites.names" + suggestion(site, known)))
+        if known is not None:
+            for name, group in self.until.groups.items():
+                at = ("train", "until", "groups", name, "sites")
+                strange = [site for site in group.sites if site not in known]
+                why = "is not among the job's sites.names"
+                found += [(at, f"{site} {why}" + suggestion(site, known)) for site in strange]
         return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:

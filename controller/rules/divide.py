@@ -27,6 +27,7 @@ from hansa.controller.engine.parts import Contribution, Evidence, Findings, Poli
 from hansa.controller.rules.divergence import METRICS, Choice, Metric, choose_split, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
 
+LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
 PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
 Phase = Literal["prepass", "feature", "fine-tuning"]
 
@@ -104,8 +105,8 @@ class Divide(Policy):
         """Refuse models that cannot be divided, or not where the job says."""
         count, at = len(model.layers), ("layers", "split")
         if not count:
-            why = "nothing is known of the model's layers; let a site build version 0 instead of giving a file"
-            return [(("layers",), why)]
+            given = "nothing is known of the model's layers; let a site build version 0 instead of giving a file"
+            return [(("layers",), given if model.anatomy is None else "no part of the model has a matrix of weights")]
         if count < 2:
             return [(("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")]
         if self.order and sorted(self.order) != sorted(model.layers):
@@ -139,6 +140,7 @@ class Divide(Policy):
         whole = self.feature_epochs or work.epochs
         epochs = (self.fine_epochs or max(1, whole // 5)) if phase == "fine-tuning" else whole
         lr = work.optimizer.lr * self.decay**number * (self.fine_lr if phase == "fine-tuning" else 1.0)
+        lr = max(lr, LEAST)
         tensors: tuple[str, ...] = ()
         if phase != "prepass":
             split = self.split if self.split is not None else state.split

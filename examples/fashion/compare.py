@@ -20,8 +20,10 @@ RULES = sorted(path.stem for path in HERE.glob("*.yaml"))
 def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> Outcome:
     """Run one federation; every rule gets the same number of updates."""
     job = HERE / f"{rule}.yaml"
-    has_rounds = "rounds" in yaml.safe_load(job.read_text())["pace"]
-    pace = {"pace.rounds": rounds} if has_rounds else {"pace.updates": rounds * sites}
+    said = yaml.safe_load(job.read_text())
+    has_rounds, hops = "rounds" in said["pace"], said["pace"].get("hops", 1)
+    trained = said["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
+    pace = {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
     changes: dict[str, object] = {**pace, "seed": seed, "data.sites": sites}
     if sites != 10:
         changes["data.partition"] = {"kind": "iid"}  # the example's classes are for ten sites

@@ -56,7 +56,7 @@ def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again
     until = "{loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
     words = ("--set", "rule=async-dvw-adaptive", "--set", "pace={updates: 80}", "--set", f"train.until={until}")
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
-    kept = ("version", "contributions", "steps", "site_steps", "staleness", "scores")
+    kept = ("version", "contributions", "steps", "staleness", "scores")
     before: list[dict[str, Any]] = []
     for life, version in enumerate((9, 40, 72)):
         scene.until(lambda version=version: scene.json("job", "show", job)["version"] >= version, 60)

@@ -1,13 +1,17 @@
 """The examples that need published data, shortened, over small files in the same formats."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.cli import hansa
 from hansa.common.job import load_job
 from hansa.common.plugins import rules
+from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedmmb import Window
 from tests.e2e.conftest import ROOT
@@ -54,6 +58,30 @@ def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None
     assert [line.split()[4] for line in shown[1:]] == ["2", "2"]
 
 
+@pytest.mark.timeout(240)
+def test_concordance_with_central_training_can_be_tried(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
+    small = ("--set", "data.sites=2", "--set", "data.partition.labels=5", "--set", "pace.rounds=2")
+    runs = {"fedsmb": ("fedsmb",), "fedmmb": ("fedmmb",), "central": ("fedsmb", "--central")}
+    for name, (job, *more) in runs.items():
+        words = ("run", f"examples/concordance/{job}.yaml", *small, "--set", "evaluate.every=1", *more)
+        shown = _script(tmp_path, "-m", "hansa", *words, "--out", str(tmp_path / name))
+    assert "central training: one site holds all data, in batches of 100 examples" in shown
+    assert "Done: 1 site trained one model in 2 rounds" in shown
+    folders = [str(tmp_path / name) for name in ("central", "fedsmb", "fedmmb")]
+    compared = CliRunner().invoke(hansa, ["job", "compare", *folders, "--concordance", "--json"])
+    found = json.loads(compared.stdout)["concordance"]
+    assert found["reference"] == "concordance-fedsmb-central"
+    single, multiple = found["against"]
+    # Batches of 50 are all of a site's 30 examples: central training has no other order to take them in.
+    assert (single["concordant"], single["versions"], single["remarks"]) == (True, 2, [])
+    assert single["discordance"] < 1e-10
+    assert single["distance"] < 1e-5
+    assert multiple["distance"] > 100 * single["distance"]
+    report = json.loads((tmp_path / "fedsmb" / "report.json").read_text())
+    assert report["history"][1]["contributions"] == {"site-1": 30, "site-2": 30}
+
+
 def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() -> None:
     jobs = {path.stem: load_job(path) for path in (ROOT / "examples" / "fashion").glob("*.yaml")}
     wanted = {name for name, rule in rules().items() if rule.paper != "-"}
@@ -65,6 +93,8 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         window = compose(spec).policies.get("window")
         if isinstance(window, Window):
             assert rounds * window.batches == 10 * 60_000 / (10 * 50)  # as many batches as ten epochs have
+        elif isinstance(pace := compose(spec).pace, Redistribute):
+            assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
             assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
         usual = jobs["fedavg"]
@@ -73,7 +103,19 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         assert train == usual.train or name == "fedsmb"  # which has no use for momentum
 
 
-@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg"])
+@pytest.mark.parametrize("name", ["radfed", "radfed-i", "composed", "fedavg"])
+def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
+    write_mnist(tmp_path / "mnist", train=80, test=20)
+    job, out = f"examples/redistribution/{name}.yaml", tmp_path / "out"
+    pace = "pace.rounds=2" if name == "fedavg" else "pace={rounds: 1, hops: 2}"
+    few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
+    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--set", pace, *few, "--set", "evaluate.every=1")
+    newest = json.loads((out / "report.json").read_text())["history"][-1]
+    assert newest["metrics"]["accuracy"] >= 0
+    assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
+
+
+@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed"])
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
     job = f"examples/{name}.yaml"
     done = subprocess.run(

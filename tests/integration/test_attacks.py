@@ -1,7 +1,9 @@
 """What a hostile or broken caller can send, and the status it gets; everybody else goes on undisturbed."""
 
 import asyncio
+import gc
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import pytest
 from hansa.common import codec
 from hansa.common.frames import FRAME, cut
 from hansa.common.model import MAX_TENSORS
+from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import STEPS, Task, Terms, Train, UpdateFacts
+from hansa.common.site.attendance import BEAT
+from hansa.common.tasks import STEPS, Init, Task, Terms, Train, UpdateFacts
 from hansa.common.ui.client import Client
 from hansa.controller.limits import SUBMISSIONS
+from hansa.controller.servicers import FleetServicer
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
@@ -337,6 +342,29 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
         assert (code, "more than" in text) == (CODE.DATA_LOSS, True)
 
 
+async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.engine.sites.PATIENCE", 0.5)
+
+    async def hang(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Init):
+            await asyncio.wait_for(withdrawn.wait(), 20)
+        else:
+            await site.do(task)
+
+    withdrawn = asyncio.Event()
+    async with LightSite(served.address, "a", answer=hang).attending() as site:
+        async with LightSite(served.address, "b").attending():
+            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            async with asyncio.timeout(20):
+                while not site.cancelled:
+                    await asyncio.sleep(0.05)
+                withdrawn.set()
+                await ended(runner)
+    assert runner.machine.state.status == "completed"
+
+
 async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_others(tmp_path: Path) -> None:
     big = small_spec(rows=1 << 20)  # more than a connection holds
     async with serving(tmp_path, limits=Limits(counted=100)) as served:
@@ -366,6 +394,81 @@ async def test_downloads_that_nobody_reads_are_few(served: Served) -> None:
         assert (code, f"{QUICK.counted} downloads" in text) == (CODE.RESOURCE_EXHAUSTED, True)
         for call in calls:
             call.cancel()
+
+
+async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp_path: Path) -> None:
+    """A message may have 16 MiB: thousands that are begun and never ended would take all memory there is."""
+    pki = Consortium(tmp_path / "pki")
+    limits = Limits(patience=3.0)
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=limits) as served:
+        of = channel(served.address, pki.issue("learner", "evil"))
+
+        async def silent() -> AsyncIterator[bytes]:
+            await asyncio.sleep(60)
+            yield b""
+
+        begun = [of.stream_unary("/hansa.v1.Fleet/Offer")(silent()) for _ in range(4)]
+        async with asyncio.timeout(10):
+            while len(served.guard._calls) < 4:
+                await asyncio.sleep(0.05)
+        code, text = await status(fleet(of).Offer(fleet_pb2.OfferRequest(site="evil", task="j00000000-1")))
+        assert (code, text) == (CODE.RESOURCE_EXHAUSTED, "learner evil has 4 offers under way, which is the limit")
+        for call in begun:
+            assert "no message came for 3 s" in (await status(call))[1]
+        await of.close()
+
+
+def large(method: str) -> tuple[bytes, grpc.StatusCode]:
+    """Return a large message for an RPC, and the status it gets."""
+    long = "x" * (4 * FRAME)
+    match method:
+        case "Fleet/Offer":
+            offer = fleet_pb2.OfferRequest(site="a", task="j00000000-1", manifest=model_pb2.Manifest(layers=[long]))
+            return offer.SerializeToString(), CODE.NOT_FOUND
+        case "Fleet/Report":
+            report = fleet_pb2.TaskReport(site="a", task="j00000000-1", failure=fleet_pb2.Failure(reason=long))
+            return report.SerializeToString(), CODE.NOT_FOUND
+        case "Fleet/Attend":
+            return enrolment(protocol=9, version=long[: FRAME // 2]).SerializeToString(), CODE.FAILED_PRECONDITION
+        case "Operator/Submit":
+            header = operator_pb2.SubmitHeader(job_json="{}", manifest=model_pb2.Manifest(layers=[long]))
+            return header.SerializeToString(), CODE.INVALID_ARGUMENT
+        case _:
+            return long.encode(), CODE.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("method", ["Fleet/Offer", "Fleet/Report", "Fleet/Attend", "Operator/Submit", "Operator/Show"])
+async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None:
+    """Large messages do not make Python collect garbage: none of them may be part of a cycle."""
+    of = grpc.aio.insecure_channel(served.address)
+    message, wanted = large(method)
+
+    async def words() -> AsyncIterator[bytes]:
+        yield message
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            call = of.stream_stream(f"/hansa.v1.{method}")(words())
+            assert (await status(anext(aiter(call), None)))[0] is wanted
+        await asyncio.sleep(0.2)
+        found = [held for each in gc.get_objects() for held in gc.get_referents(each) if isinstance(held, bytes)]
+    finally:
+        gc.enable()
+    kept = {id(held) for held in found if len(held) == len(message)} - {id(message)}
+    assert len(kept) <= 1
+    await of.close()
+
+
+async def test_an_offer_that_nobody_waits_for_is_refused_before_its_manifest_is_decoded(served: Served) -> None:
+    of, stub = fleet_stub(served.address)
+    async with LightSite(served.address, "a", answer=only_init).attending():
+        _, task = await training(served)
+        for site, name, wanted in (("b", task.id, CODE.ABORTED), ("a", "j00000000-1", CODE.NOT_FOUND)):
+            offer = fleet_pb2.OfferRequest(site=site, task=name, manifest=bomb("many"))
+            assert (await status(stub.Offer(offer)))[0] is wanted
+    await of.close()
 
 
 async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
@@ -501,13 +604,93 @@ async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: 
     assert not any(runner.machine.metrics(record) for record in runner.machine.state.history)
 
 
-async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = [(name, 1000 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER]
-    assert quick != SERVER
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@pytest.mark.parametrize("said", [None, b"", HELLO, HELLO + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])])
+async def test_a_connection_that_says_nothing_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes | None
+) -> None:
+    """Not even a handshake; a handshake and no more; half of HTTP/2's greeting; all of it, and no call."""
+    limits = ("grpc.server_handshake_timeout_ms", "grpc.max_connection_idle_ms")
+    assert {name for name, _ in SERVER} >= set(limits)
+    quick = [(name, 1000 if name in limits else value) for name, value in SERVER]
     monkeypatch.setattr("hansa.controller.server.SERVER", quick)
-    tls = Consortium(tmp_path / "pki").issue("controller", "hub")
-    async with serving(tmp_path / "state", tls=tls) as served:
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         host, _, port = served.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        assert await asyncio.wait_for(reader.read(), 15) == b""
+        secured = None if said is None else shown(pki.issue("learner", "a"))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=secured)
+        writer.write(said or b"")
+        async with asyncio.timeout(15):
+            while await reader.read(1000):
+                pass
         writer.close()
+
+
+def shown(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / files.CA))
+    context.load_cert_chain(folder / files.CERTIFICATE, folder / files.KEY)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+# What a controller can do to a site.
+
+
+async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site_goes_on(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Perhaps the controller is newer, perhaps it is hostile."""
+    honest = FleetServicer._to_site
+
+    def garbled(self: FleetServicer, session: Any, message: Any) -> fleet_pb2.ToSite:
+        wire = honest(self, session, message)
+        if wire.task.HasField("train") and wire.task.app == "odd.py:app":
+            wire.task.train.optimizer.kind = "quantum\x1b[2J"
+        return wire
+
+    monkeypatch.setattr(FleetServicer, "_to_site", garbled)
+    async with LightSite(served.address, "a", app="odd.py:app").attending() as site:
+        runner = await served.federation.submit(job(app="odd.py:app"), None, nothing())
+        async with asyncio.timeout(20):
+            await ended(runner)
+        assert runner.machine.state.status == "failed"
+        assert "site a: Hansa" in runner.machine.state.reason
+        assert "cannot read the task" in runner.machine.state.reason
+        assert runner.machine.state.reason.isprintable()
+        assert [held.site for held in served.federation.fleet.sessions] == ["a"]
+        assert site.attendance.pulse(runner.id) == 0  # in reach
+
+
+async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
+    said = [
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=1)),  # before it has enrolled the site
+        fleet_pb2.ToSite(enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=0)),
+        fleet_pb2.ToSite(cancel=fleet_pb2.Cancel(task="\x1b[2J", reason="\n" * 100)),
+        fleet_pb2.ToSite(task=fleet_pb2.Task(id="j-1")),
+        fleet_pb2.ToSite(),
+    ]
+    heard = 0
+
+    async def attend(messages: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        nonlocal heard
+        for message in said:
+            yield message.SerializeToString()
+        async for _ in messages:
+            heard += 1
+
+    kind = {"Attend": grpc.stream_stream_rpc_method_handler(attend)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("hansa.v1.Fleet", kind),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with LightSite(f"127.0.0.1:{port}", "a").attending() as site:
+            async with asyncio.timeout(20):
+                while heard < 3:  # it is still there
+                    await asyncio.sleep(0.05)
+            assert site.attendance._heartbeat == BEAT[0]
+            assert site.cancelled == ["\x1b[2J"]
+    finally:
+        await server.stop(None)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.clock import SystemClock
-from hansa.common.errors import Forbidden
+from hansa.common.errors import Forbidden, Taken
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
@@ -106,6 +106,20 @@ async def test_nobody_can_flood_it_with_refusals_that_differ(tmp_path: Path) -> 
             await other.List(operator_pb2.ListRequest())
     found = Counter(record.who for record in lines(tmp_path / "state") if record.what == "refused")
     assert found == {"learner evil": REFUSALS, "learner b": 1}
+
+
+async def test_a_second_daemon_under_a_name_is_recorded(tmp_path: Path) -> None:
+    """Perhaps somebody has copied the site's key."""
+    pki = Consortium(tmp_path / "pki")
+    async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
+        mine = pki.issue("learner", "a")
+        async with LightSite(served.address, "a", tls=mine).attending():
+            with pytest.raises(Taken):
+                async with LightSite(served.address, "a", tls=mine).attending():
+                    pass
+    (found,) = [record for record in lines(tmp_path / "state") if record.what == "refused"]
+    assert (found.who, found.about) == ("learner a", "Attend")
+    assert "another learner of site 'a' is attending" in found.why
 
 
 class Turned(SystemClock):

@@ -9,6 +9,7 @@ from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Profile, Surve
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.rules.compose import compose
 
@@ -37,6 +38,7 @@ class Play:
         self.accepted: list[ev.Event] = []
         self.effects: list[Effect] = []
         self.saved = Snapshot(0, "", {})  # as a journal keeps it: with all chapters
+        self.outline: Outline | None = None  # of version 0, for rules that need it
 
     def do(self, event: ev.Event) -> list[Effect]:
         """Let something happen."""
@@ -100,8 +102,11 @@ class Play:
             importance=importance,
         )
         who = SiteName(site or task.site)
+        outline = self.outline if isinstance(task.work, Init) else None
         return self.do(
-            ev.UpdateArrived(at=self.now, task=task.id, site=who, facts=facts, digest=f"d-{task.id}", tensors=2)
+            ev.UpdateArrived(
+                at=self.now, task=task.id, site=who, facts=facts, digest=f"d-{task.id}", tensors=2, outline=outline
+            )
         )
 
     def quarantine(self, task: Task, reason: str = "NaN") -> list[Effect]:

@@ -13,6 +13,7 @@ from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
     STEPS,
+    Anatomy,
     Evaluate,
     Evaluation,
     Failure,
@@ -94,6 +95,8 @@ def _train(**fields: Any) -> Train:
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
         Evaluate(model=ModelKey("j1/v3"), version=3),
         Evaluate(model=ModelKey("j1/u7"), version=3, validation=True),
+        Evaluate(model=ModelKey("j1/u7"), base=ModelKey("j1/v3"), version=3),
+        _train(base=ModelKey("j1/v2"), tensors=("a",)),
         Train(
             model=ModelKey("j1/v3"),
             version=3,
@@ -185,6 +188,17 @@ def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float,
 def test_what_a_learner_finds_of_its_update_makes_the_round_trip(own: Evaluation) -> None:
     facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, loss=0, evaluation=own)
     assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+
+
+def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded() -> None:
+    told = Anatomy(ties=(("a", "b"), ("c", "d", "e")), blocks=(0, 1, 1), remarks=("another order",))
+    for anatomy in (told, Anatomy(), None):
+        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, loss=0, anatomy=anatomy)
+        assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+    with pytest.raises(ValueError, match="at most 10 items"):
+        codec.facts_from_wire(fleet.UpdateFacts(anatomy=fleet.Anatomy(remarks=["x"] * 11)))
+    with pytest.raises(ValueError, match="at most 1000 items"):
+        codec.facts_from_wire(fleet.UpdateFacts(anatomy=fleet.Anatomy(ties=[fleet.Tie(tensors=["a"])] * 1001)))
 
 
 def test_what_a_learner_finds_is_refused_if_it_makes_no_sense() -> None:

@@ -168,6 +168,8 @@ def test_what_is_no_job_is_said(tmp_path: Path) -> None:
         ({"rule": "fedadam", "pace": {"rounds": 7}, "server": {"lr": 0.5}}, 7, None),
         ({"rule": "async-fedavg", "pace": {"updates": 42}}, 5, None),
         ({"rule": "krum", "sample": {"kind": "uniform", "fraction": 0.5}}, 10, None),
+        ({"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"epochs": 2, "batch_size": 32}}, 7, None),
+        ({"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"batches": 3, "batch_size": 32}}, 7, 12),
     ],
 )
 def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
@@ -177,6 +179,8 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     made = centralised(spec, 10)
     assert made.train.batch_size == 320
     assert made.train.batches == batches
+    if spec.rule == "radfed" and not batches:
+        assert made.train.epochs == 8  # as often as a model is trained before it is averaged
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
     rule = compose(made)
     assert rule.pace.rounds_asked() == rounds

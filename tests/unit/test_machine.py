@@ -34,9 +34,10 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     (init,) = sent(play.join("b"))
     assert (init.site, init.round, init.seed, init.work) == ("a", 0, 7, Init())
     assert play.picture()[0]["status"] == "running"
-    assert play.machine.state.alarms == {}
+    assert play.machine.state.alarms == {"first-model": 60.0}
 
     first = sent(play.update(init))
+    assert play.machine.state.alarms == {}
     assert [task.site for task in first] == ["a", "b"]
     for task in first:
         assert isinstance(task.work, Train)
@@ -470,6 +471,57 @@ def test_a_site_that_leaves_while_another_builds_the_first_model_changes_nothing
     init = play.tasks(Init)["a"]
     assert play.leave("c") == []
     assert play.tasks(Init) == {"a": init}
+
+
+def test_a_site_that_hangs_over_the_first_model_does_not_hold_up_the_job() -> None:
+    play = Play()
+    play.join("a", "b", "c")
+    (hanging,) = play.tasks(Init).values()
+    (second,) = sent(play.ring("first-model"))
+    assert (hanging.site, second.site) == ("a", "b")
+    assert "has not come from a in 60 s" in play.machine.state.reason
+    (third,) = sent(play.ring("first-model"))
+    assert third.site == "c"
+    assert sent(play.ring("first-model")) == []  # all of them are at it
+    play.save()
+    play.machine = play.again()
+    assert endings(play.fail(third)) == []
+    effects = play.update(second)
+    assert withdrawn(effects) == [hanging.id]
+    assert [task.site for task in sent(effects)] == ["a", "b", "c"]
+    assert play.machine.state.reason == ""
+    _stale(play, lambda: play.update(hanging))
+
+
+def test_a_site_that_comes_while_the_others_hang_over_the_first_model_is_asked() -> None:
+    play = Play(sites={"min": 1})
+    play.join("a")
+    assert sent(play.join("b")) == []  # a has just been asked
+    assert [task.site for task in sent(play.ring("first-model"))] == ["b"]
+    assert sent(play.ring("first-model")) == []
+    (late,) = sent(play.join("c"))
+    assert late.site == "c"
+    for site in ("a", "b"):
+        assert endings(play.fail(play.tasks(Init)[site])) == []
+    ((status, reason),) = endings(play.fail(late, "no such layer"))
+    assert (status, reason) == ("failed", "site c could not build the first model: no such layer")
+
+
+def test_the_slow_builder_of_the_first_model_may_still_be_the_first() -> None:
+    play = Play()
+    play.join("a", "b")
+    slow = play.tasks(Init)["a"]
+    (second,) = sent(play.ring("first-model"))
+    assert withdrawn(play.update(slow)) == [second.id]
+    assert play.machine.state.current == "j1/u1"
+
+
+def test_nobody_builds_the_first_model_before_the_time_is_up() -> None:
+    play = Play(stop={"seconds": 100})
+    play.join("a", "b")
+    play.ring("first-model")
+    ((status, reason),) = endings(play.ring("time"))
+    assert (status, reason) == ("failed", "time limit of 100 s reached before there was a model")
 
 
 def test_after_the_first_model_the_job_waits_again_if_sites_have_left() -> None:

@@ -7,16 +7,21 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from hansa.common.errors import Stale
 from hansa.common.ids import SiteName, TaskId
+from hansa.common.model import ModelSpec, TensorInfo
+from hansa.common.model import Role as TensorRole
 from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.effects import Effect, MergePlan
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.outline import outline_of
 from hansa.controller.pacers.redistribute import Redistribute, Trip
+from hansa.controller.rules.divergence import METRICS
 from tests.unit import appraised, examined
 from tests.unit.play import Play, Role, dropped, endings, plans, sent, withdrawn
 
@@ -63,6 +68,9 @@ JOBS = st.fixed_dictionaries(
         "weigh": st.sampled_from(
             [{"kind": "examples"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
         ),
+        "layers": st.sampled_from(
+            [{}, {"kind": "divide", "prepass": 2}, {"kind": "divide", "prepass": 1, "restart": True}]
+        ),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -83,6 +91,7 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
         "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
+        "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
@@ -136,12 +145,22 @@ ORDERS = st.lists(
 )
 
 
+OUTLINE = outline_of(
+    ModelSpec(
+        tuple(TensorInfo(name, "float32", (2, 2), TensorRole.PARAM, i) for i, name in enumerate("xyz")), tuple("xyz")
+    )
+)
+
+
 class AnyOrder:
     """A job to which anything may happen."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
+        if job.get("layers") and "until" in job.get("train", {}):
+            job = job | {"train": {}}  # they do not go together
         self.play = Play(**job)
+        self.play.outline = OUTLINE
         self.ends: list[tuple[str, str]] = []
         self.asked: dict[TaskId, Task] = {}
         self.answered: set[TaskId] = set()
@@ -158,7 +177,7 @@ class AnyOrder:
             assert self.play.picture() == before
             return
         except ValueError as error:  # what a rule may raise; the shell then ends the job from the state before
-            if "no site has validation data" not in str(error):
+            if "no site has validation data" not in str(error) and "could not tell where to divide" not in str(error):
                 raise
             self.play.machine = self.play.again()
             effects = self.play.give_up(str(error))
@@ -179,7 +198,8 @@ class AnyOrder:
         assert self.merging is None, "two merges at once"
         self.merging = plan.version
         assert plan.version == state.version + 1
-        assert plan.current == state.current
+        restart = self.job.get("layers", {}).get("restart")
+        assert plan.current == state.current or (restart and plan.current == state.first)
         travels = self._travels()
         whose = [part.slot if travels else part.site for part in plan.added]
         assert len(set(whose)) == len(whose), "a site, or a slot, counts twice"
@@ -262,8 +282,15 @@ class AnyOrder:
     def _examine(self, number: int, pick: int) -> None:
         """Let a part find something, keep something, or fail."""
         play = self.play
-        facts = {site: float(pick % 3) for site in SITES}
-        kept = dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
+        inquiry = play.machine.state.inquiries.get(number)
+        facts: JsonValue = {site: float(pick % 3) for site in SITES}
+        if inquiry and inquiry.point == "layers":
+            facts = {"divergences": {metric: [0.1, 0.5 * (pick % 3), None] for metric in METRICS}}
+        kept = (
+            {}
+            if inquiry and inquiry.point == "layers"
+            else dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
+        )
         found = ev.Examined(at=play.now, inquiry=number, facts=facts, kept=kept)
         failed = ev.ExaminationFailed(at=play.now, inquiry=number, reason="no memory")
         self.happen(lambda: play.do(failed if pick % 5 == 0 else found))

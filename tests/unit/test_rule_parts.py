@@ -266,13 +266,13 @@ def test_with_an_unknown_rule_the_faults_of_its_parts_are_told_in_the_same_breat
     assert "local" not in told
 
 
-def test_a_limit_that_pulls_itself_down_is_warned_of() -> None:
-    spec = job_spec(train={"until": {"rolling": True}})
+def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
+    spec = job_spec(rule="async-dvw-adaptive", train={"until": {"rolling": True}})
     ((where, why),) = compose(spec).warnings(spec)
     assert where == ("train", "until", "rolling")
-    assert "every task that the limit on staleness ends is just above it and pulls it down" in why
-    calm = job_spec(train={"until": {}})
-    assert compose(calm).warnings(calm) == []
+    assert why.startswith("every task that the limit on staleness ends")
+    still = job_spec(rule="async-dvw-adaptive", train={"until": {}})
+    assert compose(still).warnings(still) == []
 
 
 # Commands.

@@ -12,7 +12,7 @@ def entry(version: int, *updates: tuple[str, int, int], accuracy: float | None =
         "seconds": 10.0 + version,
         "metrics": {} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
         "contributions": {site: 1.0 for site, _, _ in updates},
-        "site_steps": {site: steps for site, steps, _ in updates},
+        "steps": {site: steps for site, steps, _ in updates},
         "staleness": {site: (stale, 0) for site, _, stale in updates},
         "bytes_up": 3,
         "bytes_down": 5,
@@ -20,10 +20,6 @@ def entry(version: int, *updates: tuple[str, int, int], accuracy: float | None =
 
 
 def report(*history: dict[str, Any]) -> dict[str, Any]:
-    steps = 0
-    for each in history:
-        steps += sum(each["site_steps"].values())
-        each["steps"] = steps
     return {"history": list(history)}
 
 

@@ -1,0 +1,15 @@
+"""Handwritten digits, 28×28 pixels: the network with two hidden layers of 200 of the RADFed paper."""
+
+from torch import nn
+
+from hansa import App
+
+
+def build() -> nn.Module:
+    """Return two hidden layers."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+    )
+
+
+app = App(model=build, task="classification", classes=10)

@@ -1,0 +1,417 @@
+"""Divide-and-Conquer in the engine: phases, the pre-pass and what it finds, and what is refused (§2, §4, §7, §8)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.common.errors import InvalidJob
+from hansa.common.ids import ModelKey, SiteName
+from hansa.common.model import ModelSpec, Role, TensorInfo
+from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
+from hansa.controller.community.reading import Library
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Effect, StartExamination
+from hansa.controller.engine.outline import Outline, outline_of
+from hansa.controller.engine.state import Inquiry
+from hansa.controller.examining import StoredEvidence
+from hansa.controller.job_views import _history_views
+from hansa.controller.rules.compose import compose
+from hansa.controller.rules.divergence import divergences
+from hansa.controller.rules.divide import Divide, Division
+from hansa.controller.stores.memory import MemoryStore
+from tests.unit.play import Play, dropped, endings, job_spec, plans
+from tests.unit.samples import keep, values
+
+LAYERS = ("one", "two", "three", "four")
+
+
+def _tensors(layers: tuple[str, ...]) -> list[TensorInfo]:
+    found: list[TensorInfo] = []
+    for at, name in enumerate(layers):
+        found.append(TensorInfo(f"{name}.weight", "float32", (3, 3), Role.PARAM, at))
+        found.append(TensorInfo(f"{name}.bias", "float32", (3,), Role.PARAM, at))
+        found.append(TensorInfo(f"{name}.mean", "float32", (3,), Role.STAT, at))
+        found.append(TensorInfo(f"{name}.count", "int64", (), Role.COUNT, at))
+    return found
+
+
+SPEC = ModelSpec(tuple(_tensors(LAYERS)), LAYERS)
+MODEL = outline_of(SPEC, Anatomy(blocks=(0, 1, 1, 2)))
+
+
+def names(*layers: str) -> tuple[str, ...]:
+    return tuple(info.name for info in SPEC.tensors if info.name.partition(".")[0] in layers)
+
+
+def play_of(outline: Outline = MODEL, rounds: int = 20, epochs: int = 20, lr: float = 0.001, **fields: Any) -> Play:
+    given: dict[str, Any] = {"rule": "divide", "pace": {"rounds": rounds}}
+    train = {"epochs": epochs, "optimizer": {"kind": "adam", "lr": lr}}
+    play = Play(**(given | {"train": train} | fields))
+    play.outline = outline
+    return play
+
+
+def facts(eq3: list[float | None], cosine: list[float | None] | None = None) -> dict[str, Any]:
+    other = cosine or eq3
+    return {"divergences": {"eq3": eq3, "cosine": other, "relative_l2": other}, "sites": 2, "pairs": 2}
+
+
+RISING = facts([0.1, 0.1, 0.9, 0.9])
+
+
+def answer(play: Play, found: dict[str, Any] | None = None, trouble: str = "") -> list[Effect]:
+    """Let every site answer, and what is examined be found; return the last effects."""
+    effects: list[Effect] = []
+    for task in play.tasks(Train).values():
+        effects = play.update(task)
+    numbers = [effect.inquiry for effect in effects if isinstance(effect, StartExamination)]
+    for number in numbers:
+        if trouble:
+            effects = play.do(ev.ExaminationFailed(at=0, inquiry=number, reason=trouble))
+        else:
+            effects = play.do(ev.Examined(at=0, inquiry=number, facts=found or RISING))
+    return effects
+
+
+def round_of(play: Play, found: dict[str, Any] | None = None, trouble: str = "") -> list[Effect]:
+    answer(play, found, trouble)
+    return play.merged()
+
+
+def work_of(play: Play) -> Train:
+    tasks = list(play.tasks(Train).values())
+    assert len({task.work.model_dump_json() for task in tasks}) == 1, "all sites are asked for the same"
+    assert isinstance(tasks[0].work, Train)
+    return tasks[0].work
+
+
+def shown(play: Play) -> list[dict[str, Any]]:
+    return [dict(entry.diagnostics.get("layers", {})) for entry in _history_views(play.machine, 1)]
+
+
+def test_the_schedule_is_that_of_the_specification() -> None:
+    play = play_of()
+    play.training("a", "b")
+    phases = []
+    for number in range(11):
+        work = work_of(play)
+        phases.append(play.machine.phase)
+        fine = number >= 5 and (number - 5) % 2 == 1
+        assert work.optimizer.lr == pytest.approx(0.001 * 0.9**number * (0.5 if fine else 1), rel=1e-12)
+        assert work.epochs == (4 if fine else 20)
+        whole = number < 5
+        assert work.tensors == (() if whole else names("three", "four") if fine else names("one", "two"))
+        round_of(play)
+    assert phases == ["prepass"] * 5 + ["feature", "fine-tuning"] * 3
+    history = list(_history_views(play.machine, 1))
+    assert [entry.phase for entry in history] == phases
+    assert history[5].diagnostics["layers"]["lr"] == pytest.approx(5.9049e-4)
+    assert history[6].diagnostics["layers"]["lr"] == pytest.approx(2.657205e-4)
+    assert [told["split"] for told in shown(play)] == [None] * 4 + [2] * 7
+
+
+def test_both_groups_together_are_the_whole_model_each_tensor_once() -> None:
+    rule = Divide()
+    for split in range(1, 4):
+        first, last = rule.group(MODEL, split, "feature"), rule.group(MODEL, split, "fine-tuning")
+        assert sorted(first + last) == sorted(SPEC.names)
+    assert rule.group(MODEL, 4, "feature") == SPEC.names  # not to be had by a job: it is FedAvg in every other round
+    assert rule.group(MODEL, 4, "fine-tuning") == ()
+
+
+def test_the_prepass_reports_all_metrics_and_warns_if_they_disagree() -> None:
+    play = play_of(layers={"prepass": 2})
+    play.training("a", "b")
+    round_of(play)
+    round_of(play, facts([0.1, 0.1, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9]))
+    told = shown(play)[1]
+    assert told["splits"] == {"eq3": 2, "cosine": 1, "relative_l2": 1}
+    assert told["divergences"]["cosine"] == [0.1, 0.9, 0.9, 0.9]
+    assert told["warning"] == (
+        "the metrics would divide differently: eq3 after layer 2, cosine after layer 1, relative_l2 after layer 1"
+    )
+    assert work_of(play).tensors == names("one", "two")
+    assert shown(play)[0]["layers"] == list(LAYERS)
+
+
+@pytest.mark.parametrize(("metric", "wanted"), [("eq3", ("one", "two")), ("cosine", ("one",))])
+def test_the_metric_of_the_job_decides(metric: str, wanted: tuple[str, ...]) -> None:
+    play = play_of(layers={"prepass": 1, "metric": metric})
+    play.training("a", "b")
+    round_of(play, facts([0.1, 0.1, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9]))
+    assert work_of(play).tensors == names(*wanted)
+
+
+def test_without_a_clear_split_only_the_last_layer_is_apart_and_that_is_said() -> None:
+    play = play_of(layers={"prepass": 1})
+    play.training("a", "b")
+    round_of(play, facts([0.5, 0.5, 0.5, 0.6]))
+    assert work_of(play).tensors == names("one", "two", "three")
+    assert "no clear split by eq3" in shown(play)[0]["warning"]
+
+
+def test_a_split_that_is_given_is_taken_whatever_the_prepass_finds() -> None:
+    play = play_of(layers={"prepass": 1, "split": 3})
+    play.training("a", "b")
+    round_of(play)
+    assert work_of(play).tensors == names("one", "two", "three")
+    assert "warning" not in shown(play)[0]
+    assert shown(play)[0]["splits"]["eq3"] == 2
+    at_once = play_of(layers={"prepass": 0, "split": 1, "feature_epochs": 7, "fine_epochs": 2, "decay": 1.0})
+    at_once.training("a", "b")
+    assert (work_of(at_once).tensors, work_of(at_once).epochs) == (names("one"), 7)
+    round_of(at_once)
+    assert (work_of(at_once).tensors, work_of(at_once).epochs) == (names("two", "three", "four"), 2)
+
+
+def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fails() -> None:
+    play = play_of(layers={"prepass": 2}, sites={"min": 1})
+    play.training("a")
+    round_of(play)
+    assert work_of(play).optimizer.lr == pytest.approx(0.0009)
+    round_of(play)
+    assert work_of(play).tensors == ()
+    assert work_of(play).optimizer.lr == pytest.approx(0.0009)
+    assert shown(play)[1]["warning"] == "the pre-pass round is repeated: fewer than two sites took part"
+    round_of(play)
+    answer(play)
+    with pytest.raises(ValueError, match=r"give layers\.split"):
+        play.merged()
+
+
+def test_a_prepass_round_counts_when_two_sites_take_part() -> None:
+    play = play_of(layers={"prepass": 1}, sites={"min": 1})
+    play.training("a")
+    round_of(play)
+    play.join("b")
+    round_of(play)
+    round_of(play)
+    assert work_of(play).tensors
+    assert [entry.phase for entry in _history_views(play.machine, 1)] == ["prepass"] * 3
+
+
+def test_a_prepass_round_whose_layers_could_not_be_compared_is_repeated() -> None:
+    play = play_of(layers={"prepass": 1})
+    play.training("a", "b")
+    round_of(play, trouble="no memory")
+    assert work_of(play).tensors == ()
+    assert "could not be compared (no memory)" in shown(play)[0]["warning"]
+    round_of(play)
+    assert work_of(play).tensors == names("one", "two")
+
+
+def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
+    layers = {"kind": "divide", "prepass": 0, "split": 2, "decay": 0.5}
+    play = play_of(rule="async-fedavg", pace={"updates": 20}, layers=layers)
+    tasks = play.training("a", "b")
+
+    def cycle(site: str) -> Task:
+        play.update(play.tasks(Train)[site])
+        play.merged()
+        return play.tasks(Train)[site]
+
+    assert {task.work.tensors for task in tasks.values() if isinstance(task.work, Train)} == {names("one", "two")}
+    second, third = cycle("a"), cycle("a")
+    assert isinstance(second.work, Train)
+    assert isinstance(third.work, Train)
+    assert second.work.tensors == names("three", "four")
+    assert second.work.optimizer.lr == pytest.approx(0.001 * 0.5 * 0.5)
+    assert third.work.tensors == names("one", "two")
+    assert cycle("b").work.tensors == names("three", "four")  # type: ignore[union-attr]
+    assert [entry.phase for entry in _history_views(play.machine, 1)] == ["feature", "fine-tuning", "feature"]
+    assert play.machine.phase == ""
+
+
+def test_a_restart_makes_version_0_again_and_keeps_it_until_then() -> None:
+    play = play_of(layers={"prepass": 2, "restart": True})
+    play.training("a", "b")
+    first = play.machine.state.current
+    assert first not in dropped(round_of(play))
+    (plan,) = plans(answer(play))
+    assert (plan.version, plan.current) == (2, first)
+    assert [member.weight for member in plan.added] == [0, 0]
+    play.merged()
+    assert play.machine.state.history[2].note == "begins again from version 0"
+    assert work_of(play).tensors == names("one", "two")
+    (plan,) = plans(answer(play))
+    assert plan.current == play.machine.state.current != first
+    assert first in dropped(play.cancel())
+
+
+def test_a_crash_at_any_moment_leaves_phase_and_split_as_they_were() -> None:
+    play = play_of(layers={"prepass": 2})
+    play.training("a", "b")
+    for number in range(6):
+        tasks = list(play.tasks(Train).values())
+        play.update(tasks[0])
+        play.machine = play.again()
+        play.update(tasks[1])
+        play.machine = play.again()
+        for inquiry in list(play.machine.state.inquiries):
+            assert StartExamination(inquiry) in play.machine.resume()
+            play.do(ev.Examined(at=0, inquiry=inquiry, facts=RISING))
+        if number % 2:
+            play.save()
+        play.machine = play.again()
+        play.merged()
+        again = play.again()
+        assert again.state.model_dump_json() == play.machine.state.model_dump_json()
+        assert again.memories == play.machine.memories
+    assert [told["split"] for told in shown(play)] == [None, 2, 2, 2, 2, 2]
+
+
+def test_where_last_updates_are_remembered_a_part_replaces_its_tensors_and_the_rest_goes_on_counting() -> None:
+    play = play_of(layers={"prepass": 1, "split": 2}, merge={"kind": "latest"})
+    play.training("a", "b")
+    round_of(play)
+    whole = {site: held[0].model for site, held in play.machine.state.members.items()}
+    answer(play)
+    plan = play.machine.state.plan
+    assert plan is not None
+    assert {member.model for member in plan.removed} == set(whole.values())
+    assert {member.tensors for member in plan.removed} == {frozenset(names("one", "two"))}
+    play.merged()
+    for site, held in play.machine.state.members.items():
+        assert [member.tensors for member in held] == [
+            frozenset(names("three", "four")),
+            frozenset(names("one", "two")),
+        ]
+        assert held[0].model == whole[site]
+        assert held[0].model in play.machine.state.models
+    round_of(play)
+    assert not set(whole.values()) & play.machine.state.models
+
+
+def test_the_learning_rate_never_reaches_zero() -> None:
+    rule = Divide(prepass=0, split=1)
+    play = play_of(layers={"prepass": 0, "split": 1})
+    play.training("a", "b")
+    work = rule.shape(Division(round=100_000), SiteName("a"), work_of(play), play.machine._job.view(0))
+    assert OptimizerSpec.model_validate(work.optimizer.model_dump()).lr > 0
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({"layers": {"prepass": 0}}, "layers.split: without a pre-pass nothing tells where to divide"),
+        ({"sites": {"names": ["a"]}}, "layers.split: one site alone has no divergence"),
+        ({"pace": {"kind": "async"}}, "async does not go with layers divide: a pre-pass compares updates of one round"),
+        ({"pace": {"kind": "async"}, "layers": {"prepass": 0}}, "layers.split: without a pre-pass"),
+        ({"pace": {"kind": "semisync"}}, "semisync does not go with layers divide"),
+        ({"train": {"until": {}}}, "train.until: layers: divide says how many epochs"),
+        ({"layers": {"restart": True}, "server": {"kind": "adam"}}, "adam does not go with layers divide: restart"),
+        ({"layers": {"restart": True}, "merge": {"kind": "latest"}}, "latest does not go with layers divide: restart"),
+        ({"layers": {"split": 0}}, "layers.split: "),
+        ({"layers": {"metric": "manhattan"}}, "layers.metric: "),
+        ({"layers": {"epochs": 3}}, "layers.epochs: unknown key"),
+    ],
+)
+def test_a_job_that_cannot_work_is_refused_when_it_is_submitted(changed: dict[str, Any], wanted: str) -> None:
+    base: dict[str, Any] = {"rule": "divide", "sites": {"min": 1}}
+    with pytest.raises(InvalidJob) as refused:
+        compose(job_spec(**(base | changed)))
+    assert wanted in str(refused.value)
+
+
+TIED = MODEL.model_copy(update={"anatomy": Anatomy(ties=(("one.weight", "four.weight"),))})
+ONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ("one",)))
+NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
+
+
+@pytest.mark.parametrize(
+    ("layers", "model", "wanted"),
+    [
+        ({}, ONE, "layers: the model has one layer (one), and two are needed to divide it"),
+        ({}, NONE, "layers: nothing is known of the model's layers"),
+        ({}, NONE.model_copy(update={"anatomy": Anatomy()}), "layers: no part of the model has a matrix of weights"),
+        ({"split": 4}, MODEL, "layers.split: 4 is out of range: the model has 4 layers, so 1 to 3 are possible"),
+        ({"split": 2}, TIED, "layers.split: tied parameter crosses the split: one.weight and four.weight are one"),
+        ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
+        ({"blocks": True}, TIED, "layers.blocks: nothing is known of the model's blocks"),
+        (
+            {"order": ["one", "two", "three"]},
+            MODEL,
+            "layers.order: name each of the model's 4 layers once; wrong: four",
+        ),
+        ({"order": ["one", "two", "three", "three"]}, MODEL, "layers.order: name each"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
+    layers: dict[str, Any], model: Outline, wanted: str
+) -> None:
+    play = play_of(model, layers=layers)
+    play.training("a", "b")
+    ((status, reason),) = endings(play.effects)
+    assert status == "failed"
+    assert reason.startswith(wanted)
+    given = play_of(model, layers=layers)
+    given.do(ev.ModelGiven(at=0, digest="d", outline=model))
+    assert endings(given.effects) == [(status, reason)]
+
+
+def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
+    play = play_of(TIED, layers={"prepass": 1})
+    play.training("a", "b")
+    with pytest.raises(ValueError, match="chose to divide after layer 2, but tied parameter crosses the split"):
+        answer(play)
+
+
+def test_blocks_are_not_cut_and_an_order_of_the_job_holds() -> None:
+    play = play_of(layers={"prepass": 1, "blocks": True})
+    play.training("a", "b")
+    round_of(play)  # rises after layer 2, which is inside a block
+    assert work_of(play).tensors in (names("one"), names("one", "two", "three"))
+    turned = play_of(layers={"prepass": 0, "split": 1, "order": ["four", "three", "two", "one"]})
+    turned.training("a", "b")
+    assert work_of(turned).tensors == names("four")
+
+
+def test_what_the_builder_remarked_is_shown_unless_the_job_names_the_order() -> None:
+    model = MODEL.model_copy(update={"anatomy": Anatomy(remarks=("another order",))})
+    play = play_of(model, layers={"prepass": 1})
+    play.training("a", "b")
+    round_of(play)
+    assert "another order" in shown(play)[0]["warning"]
+    play = play_of(model, layers={"prepass": 1, "order": list(LAYERS)})
+    play.training("a", "b")
+    round_of(play)
+    assert "warning" not in shown(play)[0]
+
+
+# The examination itself.
+
+
+def test_only_matrices_are_compared_and_all_of_a_layer_together() -> None:
+    play = play_of(layers={"prepass": 1})
+    tasks = play.training("a", "b")
+    for task in tasks.values():
+        play.update(task)
+    (inquiry,) = play.machine.state.inquiries.values()
+    store = MemoryStore()
+    arrays = [values(SPEC, 1), values(SPEC, 2)]
+    arrays[1] = arrays[0] | {"two.weight": arrays[1]["two.weight"], "three.bias": arrays[1]["three.bias"]}
+    held = [c.model for c in inquiry.contributions]
+    keep(store, inquiry.current, SPEC, arrays[0])
+    for key, array in zip(held, arrays, strict=True):
+        keep(store, key, SPEC, array)
+    rule = Divide()
+    with Library(store.open) as library:
+        found: Any = rule.examine(inquiry.question, inquiry.contributions, StoredEvidence(inquiry, library, 0)).facts
+    eq3 = found["divergences"]["eq3"]
+    assert [value == pytest.approx(0, abs=1e-12) for value in eq3] == [True, False, True, True]
+    rows = np.stack([array["two.weight"].ravel().astype(np.float64) for array in arrays])
+    assert eq3[1] == pytest.approx(divergences([rows], [(0, 1), (1, 0)], 2)["eq3"])
+    assert (found["sites"], found["pairs"]) == (2, 2)
+
+
+def test_an_inquiry_survives_the_snapshot() -> None:
+    play = play_of(layers={"prepass": 1})
+    for task in play.training("a", "b").values():
+        play.update(task)
+    (inquiry,) = play.machine.state.inquiries.values()
+    assert Inquiry.model_validate_json(inquiry.model_dump_json()).question == inquiry.question
+    assert ModelKey(inquiry.current) in inquiry.models()
