@@ -136,7 +136,9 @@ def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:
     assert compose(ours).merge == compose(plain).merge
 
 
-@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed", "groups/feddaf"])
+@pytest.mark.parametrize(
+    "name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed", "groups/feddaf"]
+)
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
     job = f"examples/{name}.yaml"
     done = subprocess.run(
