@@ -101,14 +101,15 @@ class Redistribute(Rounds):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what takes an update for its site's own: a slot is nobody's."""
-        found: list[Problem] = []
         if rule.merge.remembers:
-            why = "a travelling model is no site's own, so there is no last one; use mean"
-            found.append(self.clash(rule.merge, why))
+            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
+        return []
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Tell that groups are sought among travelling models, not among sites."""
         if rule.weigh.joint and self.hops > 1:
-            why = "a travelling model was trained at many sites and tells nothing of the last one; use equal"
-            found.append(self.clash(rule.weigh, why))
-        return found
+            return [(("weigh",), f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful")]
+        return []
 
     # Hops.
 

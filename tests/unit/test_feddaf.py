@@ -228,6 +228,21 @@ def test_without_memory_another_set_of_sites_is_another_fit() -> None:
     assert not job.machine.state.kept.get("weigh")
 
 
+def test_models_that_travelled_are_grouped_as_slots_and_anew_for_every_merge() -> None:
+    job = Federation(pace={"kind": "redistribute", "rounds": 3, "hops": 2, "divergence": "none"})
+    job.begin()
+    for fit in (1, 2):
+        for _ in range(2):
+            for task in list(job.tasks(Train).values()):
+                job.answer(task)
+        assert len(job.commit()) == len(SITES)
+        assert job.told["fit"] == fit
+        assert set(job.told["weights"]) == {f"slot-{number}" for number in range(1, len(SITES) + 1)}
+    assert not job.machine.state.kept.get("weigh")
+    ((where, why),) = job.machine.rule.warnings(job.spec)
+    assert (where, "rarely useful" in why) == (("weigh",), True)
+
+
 def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
     job = Federation(weigh={"refit": 3})
     job.begin()
