@@ -41,7 +41,7 @@ class Row:
     job: Path
     changes: Mapping[str, object]
     slow: Mapping[str, float]
-    within: float | None  # seconds after the first model that count
+    within: float | None  # virtual time that counts
 
     def definition(self, seed: int) -> str:
         """Return a digest of everything that decides what a run computes, but the code."""
@@ -93,7 +93,7 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
     definition, load, started = row.definition(seed), os.getloadavg()[0], time.time()
     with tempfile.TemporaryDirectory(prefix="hansa-accuracy-") as folder:
         report = run_trial(row.job, Path(folder) / "out", {**row.changes, "seed": seed}, row.slow)
-    found = outcome(report, row.within)
+    found = outcome(report, row.slow, row.within)
     loads = [round(load, 2), round(os.getloadavg()[0], 2)]
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
     known = {"row": row.name, "seed": seed, "definition": definition, "code": code, "at": stamp, "load": loads}
@@ -140,17 +140,19 @@ def _mean(runs: Sequence[Mapping[str, Any]], field: str) -> float:
 def print_markdown(table: Table, results: Results, rows: Sequence[Row], seeds: Sequence[int], code: str) -> None:
     """Print what is known of a table as it is defined now."""
     print(f"\n{table.title}\n{table.budget}\n")
-    print("| row | seeds | accuracy | best | merges | updates | steps | up | down | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    counts = ["rounds", "updates", "steps", *(["virtual"] if any(row.within for row in rows) else [])]
+    titles = ["row", "seeds", "accuracy", "best", "merges", *counts[1:], "up", "down", "seconds"]
+    for line in (titles, ["---"] * len(titles)):
+        print(f"| {' | '.join(line)} |")
     older = False
     for row in rows:
         runs = [run for seed in seeds if (run := results.find(row, seed, None))]
         if not runs:
-            print(f"| {row.name} | 0 | | | | | | | | |")
+            print(f"| {row.name} | 0 {'| ' * (len(titles) - 2)}|")
             continue
         mark = "" if all(run["code"] == code for run in runs) else " †"
         older = older or bool(mark)
-        whole = " | ".join(f"{_mean(runs, field):.0f}" for field in ("rounds", "updates", "steps"))
+        whole = " | ".join(f"{_mean(runs, field):.0f}" for field in counts)
         traffic = " | ".join(amount(round(_mean(runs, field))) for field in ("bytes_up", "bytes_down"))
         quality = f"{_share(run['accuracy'] for run in runs)} | {_share(run['best'] for run in runs)}"
         print(f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {_mean(runs, 'seconds'):.0f} |")

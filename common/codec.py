@@ -68,6 +68,7 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire.validation.fraction = task.validation.fraction
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
+    wire.local_statistics = task.local_statistics
     if task.standard is not None:
         wire.standard.MergeFrom(_standard_to_wire(task.standard))
     match task.work:
@@ -96,6 +97,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
             wire.train.validate = work.validate_update
             wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
+            wire.train.keep_optimizer = work.keep_optimizer
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
@@ -132,6 +134,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
                 validate_update=wire.train.validate,
+                keep_optimizer=wire.train.keep_optimizer,
             )
         case "evaluate":
             asked_for = wire.evaluate
@@ -156,6 +159,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         hop=wire.hop,
         slot=wire.slot,
         turn=wire.turn,
+        local_statistics=wire.local_statistics,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 

@@ -76,6 +76,9 @@ class TrainSpec(Value):
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
+    keep_optimizer: bool = Field(
+        False, description="a learner goes on from its optimizer's state after its last task, until it is restarted"
+    )
 
     @model_validator(mode="after")
     def _epochs_or_batches(self) -> "TrainSpec":
@@ -221,14 +224,29 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
                     ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + _not_loaded())
                 )
             continue
-        if rule is None and kind is None:
-            continue  # a part of a rule that nobody here knows
+        if rule is None and kind is None:  # a part of a rule that nobody here knows
+            faults += _faults_of_any(point, given) if final and given else []
+            continue
         try:
             plugins.fill(point, rule, given)
         except ValidationError as error:
             cls = kinds[str(kind or (rule.part(point)["kind"] if rule else ""))]
             faults += problems(error, cls, (point,))
     return faults
+
+
+def _faults_of_any(point: str, given: Part) -> list[Problem]:
+    """Return what is wrong with a part whatever its kind is: the faults for the kind that it fits best."""
+    found: list[tuple[int, list[Problem]]] = []  # with how many keys each kind does not know
+    for cls in plugins.kinds(point).values():
+        try:
+            cls.model_validate(given)
+        except ValidationError as error:
+            strange = sum(fault["type"] == "extra_forbidden" for fault in error.errors())
+            found.append((strange, problems(error, cls, (point,))))
+        else:
+            return []
+    return min(found, key=lambda each: (each[0], len(each[1])), default=(0, []))[1]
 
 
 def _not_loaded() -> str:

@@ -22,7 +22,7 @@ class Value(BaseModel):
 
 
 class OptimizerSpec(Value):
-    """The local optimizer; its state is made anew for each task."""
+    """The local optimizer; its state is made anew for each task, unless `train.keep_optimizer` is set."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
@@ -150,6 +150,7 @@ class Train(Value):
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
+    keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
 
 
 class Probe(Value):
@@ -198,6 +199,7 @@ class Task(Value):
     hop: int = 0  # which hop of the round, from 1 on, where models travel from site to site
     slot: int = 0  # which of the travelling models, from 1 on
     turn: int = 0  # hops of the whole job up to this one: what learning-rate schedules count
+    local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
     terms: Terms = Terms()  # added when the task is sent
 
     @property

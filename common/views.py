@@ -59,7 +59,7 @@ class HistoryView(Value):
     evaluated: bool = False  # every evaluator that was asked has answered
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
-    steps: int = 0  # of optimizers, at all sites, that have led to this version
+    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why

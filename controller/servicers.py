@@ -93,8 +93,8 @@ class FleetServicer:
         enrol = first.enrol
         if enrol.protocol != PROTOCOL:
             raise Refused(
-                f"{enrol.site} speaks protocol {enrol.protocol} (Hansa {enrol.version}), this controller speaks"
-                f" protocol {PROTOCOL} (Hansa {__version__}): update the older one"
+                f"{plain(enrol.site, 64)} speaks protocol {enrol.protocol} (Hansa {plain(enrol.version, 40)}), this"
+                f" controller speaks protocol {PROTOCOL} (Hansa {__version__}): update the older one"
             )
         if enrol.role not in ROLES:
             raise InvalidInput("a daemon enrols as learner or evaluator")

@@ -11,7 +11,7 @@ import numpy as np
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples
 from hansa.common.data.standard import standardised
-from hansa.common.errors import InvalidData, Stale
+from hansa.common.errors import InvalidData, Refused, Stale
 from hansa.common.ids import JobId
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
 from hansa.common.site.holdout import parts, split
@@ -20,6 +20,7 @@ from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
+from hansa.common.torch_statistics import estimate_statistics
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Evaluator(SiteDaemon):
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
         self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by the part of the data: validation or test
+        self._training: dict[JobId, Tensors] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Evaluate and report."""
@@ -63,7 +65,20 @@ class Evaluator(SiteDaemon):
             return app.evaluate({name: array.copy() for name, array in arrays.items()}, held.examples)
         assert held.tensors is not None
         load(held.network, arrays)
+        if task.local_statistics:
+            try:
+                estimate_statistics(held.network, self._learned_from(app, task))
+            except InvalidData as error:  # others can measure the model; the job goes on without this site
+                raise Refused(f"batch-norm statistics cannot be found at this site: {error}") from None
         return measure(app, held.network, held.tensors)
+
+    def _learned_from(self, app: App, task: Task) -> Tensors:
+        """Return what the site's learner trains on: where statistics do not travel, these data have their own."""
+        if task.job not in self._training:
+            make_room(self._training)
+            training, _ = parts(self._training_data(app, task), task)
+            self._training[task.job] = to_tensors(app, training, self.options.device)
+        return self._training[task.job]
 
     def _prepare(self, app: App, task: Task) -> Prepared:
         """Return the data to evaluate on (the validation part, or all of a test set) and the app's model."""

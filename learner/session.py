@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, assert_never
@@ -44,12 +45,15 @@ from hansa.common.tasks import (
 from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
+from hansa.common.torch_statistics import Statistics, put_statistics, statistics_of
 from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
 from hansa.learner.importance import Gauge, gauge_of
+from hansa.learner.memory import Memory
+from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.trainer import Cancelled, Hooks, train
 from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
@@ -72,6 +76,8 @@ def _require_plugins(app: App, work: Train | Probe) -> None:
             raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
         if plugin.name == IMPORTANCE and app.train is not None:
             raise InvalidApp("sample importance: the app trains by a function of its own, whose gradients nobody sees")
+    if isinstance(work, Train) and work.keep_optimizer and app.train is not None:
+        raise InvalidApp("train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own")
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,7 @@ class Learner(SiteDaemon):
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
         self._windows = Windows(options.state)
+        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""
@@ -209,35 +216,45 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
-            seed = task_seed(task)
-            with Scope(network, work.tensors) as scope:
-                enough, pull = self._trigger(app, task, work, validation), pull_of(work, network)
-                gauge = gauge_of(work, network)
-                watch = gauge.watch if gauge else None
-                done = train(
-                    app,
-                    network,
-                    training.tensors,
-                    work,
-                    seed,
-                    progress,
-                    drag,
-                    pull,
-                    enough,
-                    scope.awaken,
-                    window,
-                    watch,
+            trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
+            with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
+                seed, data, gauge = task_seed(task), training.tensors, gauge_of(work, network)
+                hooks = Hooks(
+                    pull=pull_of(work, network),
+                    enough=self._trigger(app, task, work, validation),
+                    awaken=scope.awaken,
+                    watch=gauge.watch if gauge else None,
                 )
+                done = train(app, network, data, work, seed, progress, drag, hooks, window, optimizer)
                 drag.rest()
                 facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
                 facts["seconds"] = time.monotonic() - started
                 if gauge:
                     scope.awaken()
-                    facts["importance"] = gauge.score(app, training.tensors, work.batch_size, seed, drag)
+                    facts["importance"] = gauge.score(app, data, work.batch_size, seed, drag)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
         return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+
+    @contextmanager
+    def _remembering(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
+        """Lend an optimizer for a task; it and the site's own statistics go on from the task before, if they are to."""
+        optimizer = make_optimizer(work.optimizer, network)
+        if task.job not in self._memories:
+            make_room(self._memories)
+            self._memories[task.job] = Memory(({}, {}), ({}, {}))
+        memory = self._memories[task.job]
+        states, statistics = memory.recall(task.id)
+        if work.keep_optimizer:
+            take_up(states, task, optimizer, network)
+        if task.local_statistics:
+            put_statistics(network, statistics)
+        yield optimizer
+        memory.after = (
+            states_after(states, optimizer, network) if work.keep_optimizer else {},
+            statistics_of(network) if task.local_statistics else {},
+        )
 
     def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
         """Return who says when an update is due, if that is not for the number of epochs or steps alone."""

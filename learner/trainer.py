@@ -8,9 +8,10 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.errors import HansaError
-from hansa.common.tasks import OptimizerSpec, Train
+from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
+from hansa.learner.optimizers import make_optimizer
 from hansa.learner.window import Window
 
 
@@ -28,6 +29,19 @@ class Trained:
     loss: float  # mean over the last epoch
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What plugins of the learner do while it trains."""
+
+    pull: Callable[[], None] | None = None  # may add to the gradients of a batch
+    enough: Callable[[int, int], bool] | None = None  # says after (epoch, steps) whether an update is due
+    awaken: Callable[[], object] | None = None  # puts a module of which only a part is trained into training mode
+    watch: Callable[[int], None] | None = None  # sees the gradients of each batch of an epoch, before `pull`
+
+
+NO_HOOKS = Hooks()
+
+
 def train(
     app: App,
     module: nn.Module,
@@ -36,22 +50,20 @@ def train(
     seed: int,
     progress: Callable[[int, int, float], None],
     cancelled: Callable[[], bool],
-    pull: Callable[[], None] | None = None,
-    enough: Callable[[int, int], bool] | None = None,
-    awaken: Callable[[], object] | None = None,
+    hooks: Hooks = NO_HOOKS,
     window: Window | None = None,
-    watch: Callable[[int], None] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
     """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. `watch` sees the gradients of each
-    batch of an epoch, then `pull` may add to them; `awaken` puts the module into training mode where only a part of it
-    is trained.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` it is a new
+    one: no state survives from task to task.
     """
     torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
     generator = torch.Generator().manual_seed(seed)
-    optimizer = make_optimizer(work.optimizer, module)
-    (awaken or module.train)()
+    optimizer = optimizer or make_optimizer(work.optimizer, module)
+    awaken = hooks.awaken or module.train
+    awaken()
     drop_single = normalises(module)
     steps = used = 0
     mean = float("nan")
@@ -70,10 +82,10 @@ def train(
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
-            if watch is not None:
-                watch(epoch)
-            if pull is not None:
-                pull()
+            if hooks.watch is not None:
+                hooks.watch(epoch)
+            if hooks.pull is not None:
+                hooks.pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
             sizes.append(len(rows))
@@ -86,20 +98,8 @@ def train(
         progress(epoch, steps, mean)
         if not seen or window:
             break  # nothing to train on, or nothing more
-        if enough is not None:
-            if enough(epoch, steps):
+        if hooks.enough is not None:
+            if hooks.enough(epoch, steps):
                 break
-            (awaken or module.train)()  # it may have been measured meanwhile
+            awaken()  # it may have been measured meanwhile
     return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
-
-
-def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
-    """Return a new optimizer over the trainable parameters; no state survives from task to task."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)

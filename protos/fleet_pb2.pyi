@@ -302,6 +302,7 @@ class Task(google.protobuf.message.Message):
     HOP_FIELD_NUMBER: builtins.int
     SLOT_FIELD_NUMBER: builtins.int
     TURN_FIELD_NUMBER: builtins.int
+    LOCAL_STATISTICS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     site: builtins.str
@@ -315,6 +316,8 @@ class Task(google.protobuf.message.Message):
     """which of the travelling models, from 1 on; else 0"""
     turn: builtins.int
     """hops of the whole job up to this one: what learning-rate schedules count; else 0"""
+    local_statistics: builtins.bool
+    """batch-norm statistics are each site's own: none travel"""
     @property
     def validation(self) -> global___ValidationSpec: ...
     @property
@@ -353,9 +356,10 @@ class Task(google.protobuf.message.Message):
         hop: builtins.int = ...,
         slot: builtins.int = ...,
         turn: builtins.int = ...,
+        local_statistics: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "probe", b"probe", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "hop", b"hop", "id", b"id", "init", b"init", "job", b"job", "probe", b"probe", "round", b"round", "seed", b"seed", "site", b"site", "slot", b"slot", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "turn", b"turn", "validation", b"validation", "work", b"work"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "hop", b"hop", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "probe", b"probe", "round", b"round", "seed", b"seed", "site", b"site", "slot", b"slot", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "turn", b"turn", "validation", b"validation", "work", b"work"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey", "probe"] | None: ...
 
 global___Task = Task
@@ -518,6 +522,7 @@ class TrainWork(google.protobuf.message.Message):
     BASE_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
+    KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -534,6 +539,8 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: the next so many batches of a pass over the site's data instead of epochs"""
     after: builtins.str
     """the task of the site's last update that is committed: its batches are used up"""
+    keep_optimizer: builtins.bool
+    """go on from the optimizer's state after the job's last task here, not from none"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """may change and must come back; empty: all"""
@@ -558,9 +565,10 @@ class TrainWork(google.protobuf.message.Message):
         base: builtins.str = ...,
         batches: builtins.int = ...,
         after: builtins.str = ...,
+        keep_optimizer: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

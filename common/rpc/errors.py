@@ -17,11 +17,22 @@ log = logging.getLogger(__name__)
 
 
 async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
+    if not isinstance(error, HansaError):
+        log.error("%s failed unexpectedly", method, exc_info=error)
+    _forget_frames(error)
     if isinstance(error, HansaError):
         await context.abort(grpc.StatusCode[error.code], _short(str(error)), ((KIND, type(error).__name__),))
-    log.error("%s failed unexpectedly", method, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details")
     raise AssertionError  # abort always raises
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what the call held. gRPC keeps in a cycle what `abort` raises, and with it our error and its frames,
+    whose messages of many megabytes would stay until Python looks for cycles: size does not make it look.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _short(text: str) -> str:

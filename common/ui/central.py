@@ -10,14 +10,17 @@ from hansa.common.plugins import POINTS, fill, rules
 def centralised(spec: JobSpec, sites: int) -> JobSpec:
     """Return plain central training in place of a job of so many sites.
 
-    Of the rule only the number of rounds, of hops and of batches is left. A step is over as many examples as a step of
-    all sites together, so that each version comes after as many steps and as many examples as the federation's.
+    Of the rule only the number of rounds, of hops and of batches is left, and how models are evaluated. A step is over
+    as many examples as a step of all sites together, so that each version comes after as many steps and examples.
     """
     rule = rules()[spec.rule]
     pace: Any = fill("pace", rule, spec.pace)
     merges: int = pace.rounds_asked()
     rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
-    plain: dict[str, Any] = dict.fromkeys(POINTS) | {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    plain: dict[str, Any] = {point: None for point in POINTS if point != "evaluate"}
+    plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    if spec.evaluate and "virtual" in spec.evaluate:  # there is no mean between merges of one site's model
+        plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
     hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
     batches = spec.train.batches or rule.batches
     train = spec.train.model_copy(

@@ -10,6 +10,7 @@ import click
 from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
+from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import HistoryView, JobView, warnings
 
@@ -149,6 +150,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     print_table(("version", "round", "seconds", "metrics", "contributions", "remarks"), rows, "no model yet")
+    print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()
         columns = [str(label) for label in range(max(map(len, view.survey.classes.values())))]

@@ -50,16 +50,18 @@ class Outcome:
     updates: int  # that were merged
     updates_by_site: Mapping[str, int]
     steps: int  # of optimizers, that were merged
+    virtual: float  # the time it took if nothing took time but steps: one of a site that is not slowed takes 1
     bytes_up: int
     bytes_down: int
     seconds: float  # from the first model to the last: without the start of the processes
     curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
 
 
-def outcome(report: Report, within: float | None = None) -> Outcome:
-    """Sum a report up; perhaps only what happened `within` so many seconds after the first model was there."""
+def outcome(report: Report, slow: Mapping[str, float] | None = None, within: float | None = None) -> Outcome:
+    """Sum a report up; perhaps only what happened `within` so much virtual time."""
     start = report["history"][0]["seconds"] if report["history"] else 0.0
-    history = [entry for entry in report["history"] if within is None or entry["seconds"] - start <= within]
+    times = virtual_times(report, slow or {})
+    history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
     measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
     curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
     merged = [site for entry in history for site in entry["contributions"]]
@@ -70,9 +72,28 @@ def outcome(report: Report, within: float | None = None) -> Outcome:
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
-        steps=history[-1]["steps"] if history else 0,
+        steps=sum(sum(entry["steps"].values()) for entry in history),
+        virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),
         bytes_down=sum(entry["bytes_down"] for entry in history),
         seconds=round(history[-1]["seconds"] - start, 1) if history else 0.0,
         curve=curve,
     )
+
+
+def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
+    """Return when each version would have been there if nothing took time but steps, `slow` times as much at some.
+
+    Sites that are played on one machine compete for it, and other work slows all of them down: seconds tell little. The
+    versions that updates started from, and those that they were merged into, tell what had to wait for what.
+    """
+    free: dict[str, float] = {}  # when each site has done its last task
+    times: list[float] = []
+    for entry in report["history"]:
+        at = times[-1] if times else 0.0
+        for site, steps in entry["steps"].items():
+            base = entry["version"] - 1 - entry["staleness"][site][0]
+            free[site] = max(free.get(site, 0.0), times[base]) + steps * slow.get(site, 1)
+            at = max(at, free[site])
+        times.append(at)
+    return times

@@ -22,6 +22,7 @@ from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
+from hansa.controller.community.statistics import with_pooled_variances
 from hansa.controller.engine.arithmetic import (
     Aggregator,
     Coordinatewise,
@@ -133,7 +134,10 @@ def _propose(
         note = f"{aggregator.kind} took {', '.join(counting[i].site for i in chosen)} of {len(counting)} updates"
         counting = [counting[i] for i in chosen]
     whole = Change(tuple(counting), (), counting)
-    return _Proposal(sums.frames(whole, means.open_model, current, means.pool), touched, note)
+    frames = sums.frames(whole, means.open_model, current, means.pool)
+    if aggregator.pools:
+        frames = with_pooled_variances(frames, counting, stack.enter_context(Library(means.open_model)), current)
+    return _Proposal(frames, touched, note)
 
 
 def _copied(current: StoredModel) -> Iterator[np.ndarray]:

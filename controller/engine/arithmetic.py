@@ -31,6 +31,11 @@ class Aggregator(Part):
         """Whether a site that leaves takes its contribution with it."""
         return False
 
+    @property
+    def pools(self) -> bool:
+        """Whether batch-norm variances are those of all sites' data together."""
+        return False
+
     def taken(self, count: int) -> int:
         """Return how many of `count` contributions the proposal is made of."""
         return count

@@ -32,6 +32,11 @@ class Composition:
         return [warning for part in self.parts.values() for warning in part.warnings(spec, self)]
 
     @property
+    def local_statistics(self) -> bool:
+        """Whether batch-norm statistics stay at the sites."""
+        return any(policy.local_statistics for policy in self.policies.values())
+
+    @property
     def needs_outline(self) -> bool:
         """Whether some part must know the model's tensors and layers."""
         return any(part.needs_outline for part in self.parts.values())

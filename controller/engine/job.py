@@ -149,6 +149,7 @@ class Job:
             standard=self._standard() if isinstance(work, Probe | Train | Evaluate) else None,
             work=work,
             **travel,
+            local_statistics=self.rule.local_statistics,
         )
         if judged is not None:
             self.state.judging[task.id] = judged

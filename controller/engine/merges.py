@@ -202,7 +202,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         digest=event.digest,
         contributions=_by_site(plan.added),
         updates=len(plan.added),
-        steps=state.steps,
+        steps=_steps(pending.contributions),
         hops=state.hops,
         staleness=_stalest(pending.contributions),
         scores=pending.scores,
@@ -227,6 +227,14 @@ def _by_site(added: Sequence[Member]) -> dict[SiteName, float]:
     found: dict[SiteName, float] = {}
     for member in added:
         found[member.site] = found.get(member.site, 0.0) + member.weight
+    return found
+
+
+def _steps(contributions: Sequence[Contribution]) -> dict[SiteName, int]:
+    """Return the optimizer steps of each site's contribution, of all together if it has several."""
+    found: dict[SiteName, int] = {}
+    for c in contributions:
+        found[c.site] = found.get(c.site, 0) + c.facts.steps
     return found
 
 

@@ -387,6 +387,8 @@ class Pacer(Part):
 class Policy(Part):
     """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
 
+    local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites, and each has its own
+
     @abstractmethod
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to be given to a site instead; policies are asked in turn."""

@@ -102,6 +102,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         optimizer=job.spec.train.optimizer,
         plugins=job.rule.sample.plugins,
         validate_update=job.rule.weigh.appraises,
+        keep_optimizer=job.spec.train.keep_optimizer,
     )
     for point, policy in job.rule.policies.items():
         work = policy.shape(job.memories[point], ask.site, work, job.view(now))

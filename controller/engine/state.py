@@ -51,7 +51,7 @@ class VersionRecord(BaseModel):
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
-    steps: int = 0  # of optimizers, at all sites, that have led to it: S_c of metis-dvw §5
+    steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated

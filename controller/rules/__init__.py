@@ -15,6 +15,7 @@ from hansa.controller.rules import (
     fedmmb,
     fedopt,
     fedprox,
+    parameters,
     radfed,
     robust,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "fedmmb",
     "fedopt",
     "fedprox",
+    "parameters",
     "radfed",
     "redistribute",
     "robust",

@@ -43,6 +43,13 @@ class Until(Policy):
             ]
         return []
 
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Warn of a limit that pulls itself down (metis-dvw §8.5)."""
+        if not self.until.rolling:
+            return []
+        why = "every task that the limit on staleness ends is just above it and pulls it down, so tasks become shorter"
+        return [(("train", "until", "rolling"), f"{why} and shorter; without rolling the limit is fixed")]
+
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Let the learner decide, within the most epochs allowed."""
         assert isinstance(state, Staleness)

@@ -1,7 +1,7 @@
 """`hansa rules list|show`."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -9,10 +9,12 @@ from pydantic import ValidationError
 
 from hansa.common import plugins
 from hansa.common.errors import NotFound
-from hansa.common.job import JobSpec
+from hansa.common.job import JobSpec, UntilSpec
 from hansa.common.plugins import POINTS, Rule
+from hansa.common.tasks import Value
 from hansa.common.ui.options import json_option, print_json, print_table
 from hansa.common.words import suggestion
+from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.compose import objections
 
 
@@ -45,20 +47,27 @@ def show(name: str, as_json: bool) -> None:
     rule = known[name]
     refused = {point: dict(_refused(rule, point)) for point in POINTS}
     parts = {point: _describe(rule, point) for point in POINTS}
+    until = _parameters(UntilSpec, {}) if rule.adaptive else []
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
-        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole})
+        more: dict[str, Any] = {"train.until": until} if until else {}
+        more |= {"train": {"batches": rule.batches}} if rule.batches else {}
+        print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | more)
         return
     click.echo(f"{rule.name}: {rule.summary}\n  {rule.paper}\n")
     for point, part in parts.items():
         click.echo(f"{point}: {part['kind']} — {part['summary']}")
-        for field in part["parameters"]:
-            click.echo(f"    {field['name']} = {_shown(field['default'])}  {field['meaning']}")
+        _print_parameters(part["parameters"])
         others = sorted(set(plugins.kinds(point)) - {part["kind"]} - set(refused[point]))
         if others:
             click.echo(f"    (or: {', '.join(others)})")
         for why in refused[point].values():
             click.echo(f"    (refused: {why})")
+    if until:
+        click.echo(f"train.until: {(inspect.getdoc(Until) or '').splitlines()[0]}")
+        _print_parameters(until)
+    if rule.batches:
+        click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
 
 
 def _describe(rule: Rule, point: str) -> dict[str, Any]:
@@ -66,15 +75,26 @@ def _describe(rule: Rule, point: str) -> dict[str, Any]:
     start = rule.part(point)
     kind = str(start["kind"])
     cls = plugins.kinds(point)[kind]
-    parameters = []
+    summary = (inspect.getdoc(cls) or "").splitlines()[0]
+    return {"kind": kind, "summary": summary, "parameters": _parameters(cls, start)}
+
+
+def _parameters(cls: type[Value], start: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the fields of a plugin or section: names, what they start from, what they mean."""
+    found = []
     for name, field in cls.model_fields.items():
         said = field.alias or name
-        parameters.append({"name": said, "default": start.get(said, field.default), "meaning": field.description or ""})
-    return {"kind": kind, "summary": (inspect.getdoc(cls) or "").splitlines()[0], "parameters": parameters}
+        found.append({"name": said, "default": start.get(said, field.default), "meaning": field.description or ""})
+    return found
+
+
+def _print_parameters(parameters: Iterable[Mapping[str, Any]]) -> None:
+    for field in parameters:
+        click.echo(f"    {field['name']} = {_shown(field['default'])}  {field['meaning']}")
 
 
 def _shown(default: object) -> str:
-    return "none" if default is None else str(default)
+    return "none" if default in (None, {}) else str(default)
 
 
 def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -13,6 +13,9 @@ from hansa.common.plugins import Rule, add_rule, register
 from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Contribution, Sampler, View, Weigher
+
+BatchNorm = Literal["mean", "pooled"]
+POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance of all their data together"
 
 
 @register("sample", "all")
@@ -64,6 +67,13 @@ class Equal(Weigher):
 class Mean(Aggregator):
     """The weighted mean of the round's contributions, exact and independent of their order."""
 
+    bn: BatchNorm = Field("mean", description=POOLED)
+
+    @property
+    def pools(self) -> bool:
+        """Whether batch-norm variances are those of all sites' data together."""
+        return self.bn == "pooled"
+
 
 @register("merge", "incremental")
 class Incremental(Remembering):
@@ -82,6 +92,13 @@ class Incremental(Remembering):
 @register("merge", "latest")
 class Latest(Remembering):
     """The mean of every site's last contribution, computed anew for each merge: O(model × sites)."""
+
+    bn: BatchNorm = Field("mean", description=POOLED)
+
+    @property
+    def pools(self) -> bool:
+        """Whether batch-norm variances are those of all sites' data together."""
+        return self.bn == "pooled"
 
 
 @register("server", "plain")

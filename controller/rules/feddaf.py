@@ -215,7 +215,7 @@ class Fusion(Weigher):
             allocation=tuple(map(tuple, found.allocation.round(DIGITS).tolist())),
             shares=tuple(found.shares.tolist()),
             why=found.why,
-            warning=warning,
+            warning=found.warning or warning,
         )
 
     # After it: what follows.
@@ -241,7 +241,12 @@ class Fusion(Weigher):
             state.version = view.version + 1
             state.told = found.grouped.shown()
         elif trouble:
-            state.told = {"fit": state.fits, "of": state.version, "trouble": trouble}
+            counts = f"that of version {state.version} counts on" if state.version else "base weights count"
+            state.told = {
+                "fit": state.fits,
+                "of": state.version,
+                "warning": f"no groups were found, {counts}: {trouble}",
+            }
 
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""

@@ -54,6 +54,7 @@ def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None
     assert run["updates_by_site"] == {"site-1": 1, "site-2": 1}
     assert run["curve"] == [[1, run["curve"][0][1], run["accuracy"]]]
     assert run["bytes_up"] > 0 < run["bytes_down"]
+    assert run["virtual"] == 6
     assert run["steps"] == 12  # about 95 examples of each site are trained on, 16 in a batch; the partial one counts
 
     code, shown, complaint = _drive(tmp_path)
@@ -66,6 +67,7 @@ def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None
     assert held.keys() == {"fedavg", "slowly"}
     assert held["fedavg"] == run, "it was not measured again"
     assert held["slowly"]["accuracy"] == run["accuracy"], "slow sites train no worse"
+    assert held["slowly"]["virtual"] == 9
 
     (tmp_path / "small.yaml").write_text(TABLE.replace("rounds: 1", "rounds: 2"))
     code, shown, _ = _drive(tmp_path, "--print")

@@ -1,8 +1,22 @@
 """DVW and adaptive training with real learners and evaluators."""
 
+import math
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from hansa.common.frames import views
+from hansa.common.ids import update_key
+from hansa.common.tasks import Receipt
+from hansa.controller.backends import opened
+from hansa.controller.engine.machine import Machine
+from hansa.controller.federation import replay
+from hansa.controller.rules.adaptive import Staleness
+from hansa.controller.rules.dvw import Worth
+from hansa.controller.verify import verify
 from tests.e2e.conftest import Site, write_data
+from tests.unit.samples import payload_of
 
 
 def _start(scene: Site, sites: str) -> None:
@@ -35,28 +49,74 @@ def test_updates_are_scored_on_validation_data_even_by_evaluators_of_test_data(s
     assert shown["history"][-1]["metrics"]["accuracy"] < 0.5  # the community model is measured on a's test data
 
 
-def test_an_adaptive_asynchronous_job_survives_a_killed_controller(scene: Site) -> None:
+def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(scene: Site) -> None:
     scene.grace = 60.0
     scene.controller()
     _start(scene, "abc")
-    until = "{loss: 1, tombstones: 1, cycles: 2, max_epochs: 6, groups: {slow: {sites: [c], tombstones: 0}}}"
-    words = ("--set", "rule=async-dvw-adaptive", "--set", "pace={updates: 24}", "--set", f"train.until={until}")
+    until = "{loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
+    words = ("--set", "rule=async-dvw-adaptive", "--set", "pace={updates: 80}", "--set", f"train.until={until}")
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
-    scene.until(lambda: scene.json("job", "show", job)["version"] >= 9)
-    before = scene.json("job", "show", job)["history"]
-    scene.kill("controller")
-    scene.controller("controller-again", listen=scene.address)
+    kept = ("version", "contributions", "steps", "staleness", "scores")
+    before: list[dict[str, Any]] = []
+    for life, version in enumerate((9, 40, 72)):
+        scene.until(lambda version=version: scene.json("job", "show", job)["version"] >= version, 60)
+        seen = [{name: entry[name] for name in kept} for entry in scene.json("job", "show", job)["history"]]
+        assert seen[: len(before)] == before, "what was committed before a kill is as it was"
+        before = seen
+        scene.kill(f"controller-{life}" if life else "controller")
+        scene.controller(f"controller-{life + 1}", listen=scene.address)
     watched = scene.cli("job", "watch", job)
     assert watched.returncode == 0, watched.stderr + watched.stdout
     shown = scene.json("job", "show", job)
-    assert (shown["status"], shown["version"]) == ("completed", 24)
-    kept = ("version", "contributions", "staleness", "scores")
+    assert (shown["status"], shown["version"]) == ("completed", 80)
     again = [{name: entry[name] for name in kept} for entry in shown["history"]]
-    assert again[: len(before)] == [{name: entry[name] for name in kept} for entry in before]
+    assert again[: len(before)] == before
     assert all(score["value"] > 0 for entry in again[1:] for score in entry["scores"].values())
-    state = str(scene.folder / "state" / "controller")
-    verified = scene.cli("job", "verify", job, "--state", state)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    exported = scene.json("job", "model", job, "-o", "out.safetensors")["digest"]
+    scene.nursery.stop(["controller-3"])
+    _assert_bit_exact(scene.folder / "state" / "controller", exported)
+
+
+def _assert_bit_exact(folder: Path, exported: str) -> None:
+    """Replay a job's journal from its first event, and add its last model up from the receipts."""
+    with opened(f"disk:{folder / 'store'}", folder, lease=False) as backends:
+        (record,) = backends.journal.jobs()
+        replayed, _, faults = verify(backends, record)
+        assert faults == []
+
+        # A controller resumes from a snapshot and the events after it: the same, to the last bit of the rule's memory.
+        snapshot = backends.journal.snapshot(record.id)
+        assert snapshot is not None, "the job is long enough for one"
+        resumed = Machine(record.id, replayed.spec, replayed.rule, record.at)
+        resumed.start()
+        resumed.restore(snapshot)
+        for entry in backends.journal.entries(record.id, snapshot.sequence):
+            replay(resumed, entry)
+        assert resumed.state.model_dump() == replayed.state.model_dump()
+        assert resumed.memories == replayed.memories
+        worth, staleness = replayed.memories["weigh"], replayed.memories["until"]
+        assert isinstance(worth, Worth)
+        assert isinstance(staleness, Staleness)
+        assert set(worth.last) == set(staleness.limits) == set("abc")
+
+        # The last model: the mean of every site's last update by its last score, as the receipts tell them.
+        receipts = [Receipt.model_validate_json(e.receipt) for e in backends.journal.entries(record.id) if e.receipt]
+        merged = [receipt for receipt in receipts if receipt.version]
+        assert merged[-1].digest == exported
+        site_of = {receipt.task: receipt.site for receipt in receipts if receipt.task}
+        last = {site_of[task]: (task, p) for receipt in merged for task, p in receipt.contributions.items()}
+        assert {site: p for site, (_, p) in last.items()} == worth.last
+        total = math.fsum(p for _, p in last.values())
+        sums: dict[str, np.ndarray] = {}
+        for task, p in last.values():
+            with backends.store.open(update_key(task)) as model:
+                for name, values in views(model.layout, payload_of(model)).items():
+                    sums[name] = sums.get(name, np.zeros(values.shape)) + p * values.astype(np.float64)
+        key = replayed.state.current
+        assert key is not None
+        with backends.store.open(key) as model:
+            for name, values in views(model.layout, payload_of(model)).items():
+                np.testing.assert_array_max_ulp(values, (sums[name] / total).astype(values.dtype), 1)
 
 
 def test_training_until_it_is_enough_is_refused_where_the_app_trains_by_itself(scene: Site) -> None:

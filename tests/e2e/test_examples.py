@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.cli import hansa
 from hansa.common.job import load_job
 from hansa.common.plugins import rules
 from hansa.controller.pacers.redistribute import Redistribute
@@ -54,6 +56,30 @@ def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None
     assert shown[0].split() == ["rule", "seed", "accuracy", "loss", "updates", "seconds"]
     assert [line.split()[:2] for line in shown[1:]] == [["fedadam", "1990"], ["fedasync", "1990"]]
     assert [line.split()[4] for line in shown[1:]] == ["2", "2"]
+
+
+@pytest.mark.timeout(240)
+def test_concordance_with_central_training_can_be_tried(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
+    small = ("--set", "data.sites=2", "--set", "data.partition.labels=5", "--set", "pace.rounds=2")
+    runs = {"fedsmb": ("fedsmb",), "fedmmb": ("fedmmb",), "central": ("fedsmb", "--central")}
+    for name, (job, *more) in runs.items():
+        words = ("run", f"examples/concordance/{job}.yaml", *small, "--set", "evaluate.every=1", *more)
+        shown = _script(tmp_path, "-m", "hansa", *words, "--out", str(tmp_path / name))
+    assert "central training: one site holds all data, in batches of 100 examples" in shown
+    assert "Done: 1 site trained one model in 2 rounds" in shown
+    folders = [str(tmp_path / name) for name in ("central", "fedsmb", "fedmmb")]
+    compared = CliRunner().invoke(hansa, ["job", "compare", *folders, "--concordance", "--json"])
+    found = json.loads(compared.stdout)["concordance"]
+    assert found["reference"] == "concordance-fedsmb-central"
+    single, multiple = found["against"]
+    # Batches of 50 are all of a site's 30 examples: central training has no other order to take them in.
+    assert (single["concordant"], single["versions"], single["remarks"]) == (True, 2, [])
+    assert single["discordance"] < 1e-10
+    assert single["distance"] < 1e-5
+    assert multiple["distance"] > 100 * single["distance"]
+    report = json.loads((tmp_path / "fedsmb" / "report.json").read_text())
+    assert report["history"][1]["contributions"] == {"site-1": 30, "site-2": 30}
 
 
 def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() -> None:

@@ -1,23 +1,19 @@
-"""Windows of batches, central training and comparisons with real processes."""
+"""Windows of batches and comparisons with real processes; central training is in test_examples.py."""
 
 import asyncio
 import json
-from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
-from hansa.common.cli import hansa as hansa_cli
+from hansa.common.cli import hansa
 from hansa.common.job import JobSpec, load_job
 from hansa.common.ui.client import Client
 from hansa.common.views import JobView
 from hansa.controller.backends import opened
 from hansa.controller.verify import verify
-from tests.e2e.conftest import ROOT, Site, hansa
+from tests.e2e.conftest import Site
 
 WINDOW = "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"
-DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
-WHOLE = "train={batch_size: 100000, optimizer: {kind: sgd, lr: 0.3}}"
 
 OWN_APP = '''
 """Its own training: it learns nothing, and writes down which examples it was given."""
@@ -37,28 +33,6 @@ app = App(model=lambda: {"w": np.zeros(2)}, classes=2, train=train, evaluate=eva
 '''
 
 
-def test_fedsmb_over_all_examples_is_central_training_and_compare_says_so(tmp_path: Path) -> None:
-    """With batches of everything the order of examples cannot matter, so what is left is rounding."""
-    words = ("--set", "rule=fedsmb", "--set", WHOLE, "--set", "validation.fraction=0", "--set", "pace.rounds=5")
-    for name, more in (("federation", ()), ("central", ("--central",))):
-        done = hansa("run", DIGITS, *words, *more, "--out", str(tmp_path / name), cwd=ROOT, timeout=120)
-        assert done.returncode == 0, done.stderr
-    assert "central training: one site holds all data, in batches of 500000 examples" in done.stdout
-    assert "Done: 1 site trained one model in 5 rounds" in done.stdout
-    compared = hansa("job", "compare", "central", "federation", "--concordance", "--json", cwd=tmp_path)
-    assert compared.returncode == 0, compared.stderr
-    found = json.loads(compared.stdout)
-    (against,) = found["concordance"]["against"]
-    assert found["concordance"]["reference"] == "digits-central"
-    assert (against["concordant"], against["versions"], against["remarks"]) == (True, 5, [])
-    assert against["discordance"] < 1e-10
-    assert against["distance"] < 1e-5
-    federated = json.loads((tmp_path / "federation" / "report.json").read_text())
-    losses = [entry["metrics"]["loss"] for entry in federated["history"][1:]]
-    assert losses == sorted(losses, reverse=True)
-    assert sum(federated["history"][1]["contributions"].values()) == 1438  # every example, weighted as one
-
-
 async def _run(address: str, specs: list[JobSpec]) -> dict[str, JobView]:
     """Run jobs side by side to their ends."""
     async with Client(address) as client:
@@ -70,7 +44,7 @@ async def _run(address: str, specs: list[JobSpec]) -> dict[str, JobView]:
 
 
 def _compare(address: str, *words: str) -> Result:
-    return CliRunner().invoke(hansa_cli, ["job", "compare", "--controller", address, *words])
+    return CliRunner().invoke(hansa, ["job", "compare", "--controller", address, *words])
 
 
 def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
@@ -147,7 +121,6 @@ def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -
     assert "job.yaml:7: train: a task has so many epochs or so many batches" in refused.stderr
 
 
-@pytest.mark.timeout(60)
 def test_a_learner_that_lost_its_memory_says_so_and_goes_on(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "a", pause=0.02)

@@ -9,7 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from hansa.common import networks
+from hansa.common.app import load_app, load_npz
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.job import load_job
+from hansa.common.site.holdout import split
+from hansa.common.tasks import Task, Train
+from hansa.common.torch_data import to_tensors
+from hansa.learner.optimizers import make_optimizer
+from hansa.learner.session import task_seed
+from hansa.learner.trainer import train
 from tests.e2e.conftest import ROOT, hansa
 
 DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
@@ -158,3 +170,67 @@ def test_options_come_from_flags_then_variables_then_the_toml_file(tmp_path: Pat
     assert "127.0.0.1:13" in by_flag.stderr
     (tmp_path / "hansa.toml").write_text("[operatr]\n")
     assert "unknown section [operatr]" in hansa("job", "list", cwd=tmp_path).stderr
+
+
+def test_an_optimizer_that_is_kept_goes_on_from_round_to_round(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    changes = ("pace.rounds=3", "train.epochs=1", "train.keep_optimizer=true", "data.examples=200")
+    words = [word for change in (*changes, "data.partition={kind: iid}") for word in ("--set", change)]
+    done = hansa("run", DIGITS, "--sites", "1", "--out", str(out), "--json", *words, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "no optimizer state" not in (out / "logs" / "learner-site-1.log").read_text()
+
+    # The same by hand: one site and one optimizer, so rounds make no difference to it.
+    app = load_app(f"{ROOT / 'examples' / 'digits' / 'app.py'}:app")
+    spec = load_job(Path(DIGITS), changes)
+    held = load_npz(out / "data" / "site-1.npz", "train")
+    rows, _ = split(held.y, spec.validation, spec.seed, SiteName("site-1"))
+    data = to_tensors(app, held.take(rows), "cpu")
+    module = networks.build(app, spec.seed, "cpu")
+    kept = make_optimizer(spec.train.optimizer, module)
+    train_spec = spec.train
+    work = Train(
+        model=ModelKey("m"), version=0, epochs=1, batch_size=train_spec.batch_size, optimizer=train_spec.optimizer
+    )
+    for round_ in (1, 2, 3):
+        task = Task(
+            id=TaskId("t"),
+            job=JobId("j"),
+            site=SiteName("site-1"),
+            round=round_,
+            app=spec.app,
+            seed=spec.seed,
+            validation=spec.validation,
+            work=work,
+        )
+        train(app, module, data, work, task_seed(task), lambda *_: None, lambda: False, optimizer=kept)
+    for name, value in load_file(out / "model.safetensors").items():
+        torch.testing.assert_close(value, module.state_dict()[name])
+
+
+NORMAL = """
+from torch import nn
+from hansa import App
+
+build = lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10))
+app = App(model=build, classes=10)
+"""
+
+
+def test_batch_norm_statistics_can_stay_at_the_sites(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(NORMAL)
+    changes = (f"app={tmp_path / 'app.py'}:app", "pace.rounds=3", "rule=sync-dvw", "data.examples=400")
+    words = [word for change in (*changes, "data.partition={kind: iid}") for word in ("--set", change)]
+    found = {}
+    for kind in ("all", "parameters"):
+        out = tmp_path / kind
+        more = ("--sites", "2", "--out", str(out), "--json", "--set", f"layers.kind={kind}")
+        done = hansa("run", DIGITS, *words, *more, cwd=ROOT, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found[kind] = json.loads(done.stdout), load_file(out / "model.safetensors")
+    (_, shared), (result, own) = found["all"], found["parameters"]
+    assert shared["1.running_mean"].abs().max() > 0
+    assert own["1.running_mean"].abs().max() == 0, "nobody told, so they are those of version 0"
+    assert int(own["1.num_batches_tracked"]) == 0
+    assert result["metrics"]["accuracy"] > 0.6, "evaluators find statistics of their own"
+    assert result["bytes_up"] < found["all"][0]["bytes_up"]

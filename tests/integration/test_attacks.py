@@ -418,18 +418,41 @@ async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp
         await of.close()
 
 
-async def test_what_was_refused_is_not_kept(served: Served) -> None:
+def large(method: str) -> tuple[bytes, grpc.StatusCode]:
+    """Return a large message for an RPC, and the status it gets."""
+    long = "x" * (4 * FRAME)
+    match method:
+        case "Fleet/Offer":
+            offer = fleet_pb2.OfferRequest(site="a", task="j00000000-1", manifest=model_pb2.Manifest(layers=[long]))
+            return offer.SerializeToString(), CODE.NOT_FOUND
+        case "Fleet/Report":
+            report = fleet_pb2.TaskReport(site="a", task="j00000000-1", failure=fleet_pb2.Failure(reason=long))
+            return report.SerializeToString(), CODE.NOT_FOUND
+        case "Fleet/Attend":
+            return enrolment(protocol=9, version=long[: FRAME // 2]).SerializeToString(), CODE.FAILED_PRECONDITION
+        case "Operator/Submit":
+            header = operator_pb2.SubmitHeader(job_json="{}", manifest=model_pb2.Manifest(layers=[long]))
+            return header.SerializeToString(), CODE.INVALID_ARGUMENT
+        case _:
+            return long.encode(), CODE.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("method", ["Fleet/Offer", "Fleet/Report", "Fleet/Attend", "Operator/Submit", "Operator/Show"])
+async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None:
     """Large messages do not make Python collect garbage: none of them may be part of a cycle."""
     of = grpc.aio.insecure_channel(served.address)
-    offer = fleet_pb2.OfferRequest(site="a", task="j00000000-1")
-    offer.manifest.layers.append("x" * (4 * FRAME))
-    message = offer.SerializeToString()
+    message, wanted = large(method)
+
+    async def words() -> AsyncIterator[bytes]:
+        yield message
+
     gc.collect()
     gc.disable()
     try:
         for _ in range(10):
-            assert (await status(of.unary_unary("/hansa.v1.Fleet/Offer")(message)))[0] is CODE.NOT_FOUND
-        await asyncio.sleep(0.1)
+            call = of.stream_stream(f"/hansa.v1.{method}")(words())
+            assert (await status(anext(aiter(call), None)))[0] is wanted
+        await asyncio.sleep(0.2)
         found = [held for each in gc.get_objects() for held in gc.get_referents(each) if isinstance(held, bytes)]
     finally:
         gc.enable()

@@ -13,6 +13,8 @@ from hansa.common.ids import SiteName, update_key
 from hansa.common.job import JobSpec
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.tasks import Task, Train
+from hansa.common.ui.groups import print_groups
+from hansa.common.views import HistoryView, JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.machine import Machine
@@ -291,7 +293,8 @@ def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
         effects += job.update(task)
     job.examine(effects, fails="weigh 'fusion': nothing was found in 10 s")
     assert job.commit() == first
-    assert job.told == {"fit": 2, "of": 1, "trouble": "weigh 'fusion': nothing was found in 10 s"}
+    said = "no groups were found, that of version 1 counts on: weigh 'fusion': nothing was found in 10 s"
+    assert job.told == {"fit": 2, "of": 1, "warning": said}
 
 
 def test_a_first_fit_that_fails_leaves_base_weights() -> None:
@@ -302,7 +305,8 @@ def test_a_first_fit_that_fails_leaves_base_weights() -> None:
         effects += job.update(task)
     job.examine(effects, fails="no memory")
     assert job.commit() == dict.fromkeys(SITES, 1.0)
-    assert job.told == {"fit": 1, "of": 0, "trouble": "no memory"}
+    said = "no groups were found, base weights count: no memory"
+    assert job.told == {"fit": 1, "of": 0, "warning": said}
     for task in job.tasks(Train).values():
         job.update(task)
     assert job.examined == 1, "the next fit is tried when it is due"
@@ -340,7 +344,7 @@ def test_statistics_that_are_no_numbers_leave_base_weights_and_are_not_remembere
         keep(job.store, update_key(task.id), SPEC, arrays)
         job.examine(job.update(task))
     assert job.commit() == dict.fromkeys(SITES, 1.0)
-    assert job.told["why"] == "statistics of 1 of 10 contributions are not finite"
+    assert job.told["why"] == job.told["warning"] == "statistics of 1 of 10 contributions are not finite"
     assert set(job.memory.known) == set(SITES) - {"c"}
 
 
@@ -456,3 +460,37 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert "does not go with" in refusal(merge={"kind": "median"})
     compose(JobSpec(app="a.py:a", rule="feddaf", pace={"kind": "async"}, merge={"kind": "latest"}))
     compose(JobSpec(app="a.py:a", rule="feddaf", server={"kind": "adam"}, local={"kind": "proximal"}))
+
+
+# What people see.
+
+
+def shown(job: Federation, capsys: pytest.CaptureFixture[str]) -> str:
+    history = [
+        HistoryView(version=r.version, round=r.round, seconds=0, diagnostics=r.diagnostics)
+        for r in job.machine.state.history
+    ]
+    print_groups(JobView(job="j", name="n", status="running", history=tuple(history)))
+    return capsys.readouterr().out
+
+
+def test_people_see_who_is_in_which_group(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Federation(weigh={"backend": "em"})
+    job.begin()
+    assert shown(job, capsys) == ""
+    job.play_round()
+    job.play_round()
+    lines = shown(job, capsys).splitlines()
+    assert lines[1] == "groups, as of version 1:"
+    assert [line.split() for line in lines[-2:]] == [
+        ["1", "64.6%", *(f"{site}," for site in "abcdefg"), "h"],
+        ["2", "35.4%", "i,", "j"],
+    ]
+
+
+def test_people_see_why_there_are_no_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Federation()
+    job.begin("a", "b")
+    job.play_round()
+    said = "groups, as of version 1: none, 2 contributions; groups are looked for from 4 on"
+    assert shown(job, capsys).strip() == said

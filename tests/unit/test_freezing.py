@@ -13,7 +13,7 @@ from hansa.common.torch_data import Tensors
 from hansa.common.torch_model import spec_of
 from hansa.learner.freezing import Scope
 from hansa.learner.proximal import pull_of
-from hansa.learner.trainer import Trained, train
+from hansa.learner.trainer import Hooks, Trained, train
 from tests.unit.test_torch_layers import Characters
 
 
@@ -59,7 +59,7 @@ def trained(
     work = Train(model="j/v0", version=0, epochs=2, batch_size=5, optimizer=optimizer, tensors=tensors, plugins=plugins)
     with Scope(module, tensors) as scope:
         pull = pull_of(work, module)
-        return train(APP, module, data(), work, 7, lambda *_: None, lambda: False, pull, awaken=scope.awaken)
+        return train(APP, module, data(), work, 7, lambda *_: None, lambda: False, Hooks(pull, awaken=scope.awaken))
 
 
 def snapshot(module: nn.Module) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from hansa.controller.engine.parts import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores
 from hansa.learner.importance import Gauge, measured
 from hansa.learner.session import _require_plugins
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
 from tests.unit.play import Play, endings, sent, withdrawn
 from tests.unit.test_redistribute import radfed
@@ -302,7 +302,7 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
             assert parameter.grad is not None
             parameter.grad.add_(100.0)
 
-    train(CLASSES, module, data, asked, 1, lambda *_: None, never, pull, watch=watch)
+    train(CLASSES, module, data, asked, 1, lambda *_: None, never, Hooks(pull, watch=watch))
     assert len(seen) == 3
     assert gauge.score(CLASSES, data, 5, 1, never) == pytest.approx(sum(seen) / 3)
 
@@ -314,7 +314,7 @@ def test_watching_does_not_change_training() -> None:
         module = nn.Linear(4, 3)
         watch = Gauge(module, Importance(online=watched)).watch
         assert (watch is not None) is watched
-        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, watch=watch)
+        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, Hooks(watch=watch))
         made.append(module.weight.detach().clone())
     assert torch.equal(*made)
 

@@ -13,7 +13,7 @@ from hansa.common.torch_data import Tensors
 from hansa.controller.rules.fedprox import Plain, ProximalTerm
 from hansa.learner.proximal import Pull, pull_of
 from hansa.learner.session import _require_plugins
-from hansa.learner.trainer import train
+from hansa.learner.trainer import Hooks, train
 from tests.contract.test_plugins import SITES, view, work
 
 
@@ -58,7 +58,7 @@ POINT = App(model=Point, task="regression", loss=lambda outputs, _: outputs.mean
 
 
 def fitted(given: Train, module: nn.Module, app: App = CLASSIFY, held: Tensors | None = None) -> nn.Module:
-    train(app, module, held or data(), given, 7, lambda *_: None, lambda: False, pull_of(given, module))
+    train(app, module, held or data(), given, 7, lambda *_: None, lambda: False, Hooks(pull_of(given, module)))
     return module
 
 

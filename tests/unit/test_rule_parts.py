@@ -1,5 +1,6 @@
 """What the engine does for server updates and aggregators: which models it keeps, what it refuses, what it tells."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, load_job
+from hansa.common.job import JobSpec, UntilSpec, load_job
 from hansa.common.plugins import register, rules
 from hansa.common.tasks import PROXIMAL, Train
 from hansa.controller.engine import events as ev
@@ -20,7 +21,7 @@ from hansa.controller.engine.models import Models
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
-from tests.unit.play import Play, dropped, endings, plans
+from tests.unit.play import Play, dropped, endings, job_spec, plans
 
 # Models that a version stands on.
 
@@ -245,6 +246,35 @@ def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -
     assert message in str(caught.value)
 
 
+def test_with_an_unknown_rule_the_faults_of_its_parts_are_told_in_the_same_breath(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "app: app.py:app\nrule: fedadamm\npace: {rounds: -1}\nserver: {taw: 1}\nweigh: {kind: nonsense}\n"
+        "merge: {trim: 0.2}\nsample: {fraction: 2}\nlocal: {mu: 0.1}\n"
+    )
+    with pytest.raises(InvalidJob) as caught:
+        compose(load_job(tmp_path / "job.yaml"))
+    told = str(caught.value)
+    for said in (
+        "rule: there is no rule 'fedadamm' (did you mean 'fedadam'",
+        "pace.rounds: input should be greater than or equal to 1 (given: -1)",
+        "server.taw: unknown key",
+        "weigh.kind: there is no 'nonsense'",
+        "sample.fraction: input should be less than or equal to 1 (given: 2)",
+    ):
+        assert said in told
+    assert "merge" not in told, "some kind of merge has a trim"
+    assert "local" not in told
+
+
+def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
+    spec = job_spec(rule="async-dvw-adaptive", train={"until": {"rolling": True}})
+    ((where, why),) = compose(spec).warnings(spec)
+    assert where == ("train", "until", "rolling")
+    assert why.startswith("every task that the limit on staleness ends")
+    still = job_spec(rule="async-dvw-adaptive", train={"until": {}})
+    assert compose(still).warnings(still) == []
+
+
 # Commands.
 
 
@@ -276,6 +306,17 @@ def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
 def test_every_rule_can_be_shown(rule: str) -> None:
     assert _cli("rules", "show", rule).startswith(f"{rule}: ")
     assert '"refused"' in _cli("rules", "show", rule, "--json")
+
+
+def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
+    shown = _cli("rules", "show", "async-dvw-adaptive")
+    assert "train.until: Sites train until" in shown
+    for said in ("loss = 1.0  percent", "tombstones = 1  ", "max_epochs = 100  ", "cycles = 20  ", "groups = none  "):
+        assert said in shown
+    told = json.loads(_cli("rules", "show", "async-dvw-adaptive", "--json"))["train.until"]
+    assert {each["name"] for each in told} == set(UntilSpec.model_fields)
+    assert all(each["meaning"] for each in told)
+    assert "train.until" not in _cli("rules", "show", "async-dvw")
 
 
 # Plugins of other packages.

@@ -14,8 +14,9 @@ from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors
 from hansa.common.torch_metrics import measure
 from hansa.learner.batches import shuffled
+from hansa.learner.optimizers import make_optimizer
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, Trained, make_optimizer, train
+from hansa.learner.trainer import Cancelled, Hooks, Trained, train
 
 SGD = OptimizerSpec(kind="sgd", lr=0.1)
 
@@ -252,7 +253,7 @@ def test_training_ends_when_somebody_says_that_it_is_enough(until: int) -> None:
         network.eval()  # as whoever measures it does
         return epoch == until
 
-    done = train(CLASSIFY, network, _data(8), _work(epochs=9), 1, _ignore, _never, enough=enough)
+    done = train(CLASSIFY, network, _data(8), _work(epochs=9), 1, _ignore, _never, Hooks(enough=enough))
     assert asked == [(epoch, 2 * epoch) for epoch in range(1, until + 1)]
     assert (done.steps, done.epochs) == (2 * until, until)
 
@@ -266,7 +267,7 @@ def test_measuring_between_epochs_changes_nothing() -> None:
         measure(CLASSIFY, measured, _data(8, seed=2))
         return False
 
-    train(CLASSIFY, measured, _data(8), _work(epochs=3), 1, _ignore, _never, enough=enough)
+    train(CLASSIFY, measured, _data(8), _work(epochs=3), 1, _ignore, _never, Hooks(enough=enough))
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), measured.parameters(), strict=True))
 
 

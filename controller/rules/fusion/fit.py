@@ -1,6 +1,6 @@
 """The whole fit: from vectors of statistics to weights, with what an operator may want to know of it (feddaf §3)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ class Fit:
     edge: float = 0.0  # eigenvalues up to here are noise
     top: float = 0.0  # the largest
     why: str = ""  # why the weights are the base weights, if they are
+    warning: str = ""  # if that is no good sign
 
 
 def fit(
@@ -50,7 +51,8 @@ def fit(
         return _alone(base, f"{count} contributions; groups are looked for from {FEWEST} on")
     if not np.isfinite(vectors).all():
         odd = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        return _alone(base, f"statistics of {len(odd)} of {count} contributions are not finite")
+        why = f"statistics of {len(odd)} of {count} contributions are not finite"
+        return replace(_alone(base, why), warning=why)
     with np.errstate(over="ignore", invalid="ignore"):
         spectrum = reduced(adjusted(vectors, steps) if method.adjust == "steps" else vectors)
     if not spectrum.statistics:

@@ -1,0 +1,49 @@
+"""Buffers of a network that stay at a site: batch-norm statistics and counters (baselines §7)."""
+
+import torch
+from torch import nn
+
+from hansa.common.errors import InvalidData
+from hansa.common.torch_data import Tensors
+
+BATCH = 256
+Statistics = dict[str, torch.Tensor]
+
+
+def statistics_of(module: nn.Module) -> Statistics:
+    """Return copies of a network's buffers."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+@torch.no_grad()
+def put_statistics(module: nn.Module, held: Statistics) -> None:
+    """Give a network buffers that it had before."""
+    for name, buffer in module.named_buffers():
+        if name in held:
+            buffer.copy_(held[name])
+
+
+@torch.no_grad()
+def estimate_statistics(module: nn.Module, data: Tensors) -> None:
+    """Find the batch-norm statistics that a network has on some data, all batches counting the same; no label is used.
+
+    Everything but batch norm is in evaluation mode: dropout would distort what is found.
+    """
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    norms = [part for part in norms if part.track_running_stats]
+    if not norms:
+        return
+    if len(data) < 2:
+        raise InvalidData("there are too few training examples here to find the model's batch-norm statistics")
+    usual = [part.momentum for part in norms]
+    module.eval()
+    for part in norms:
+        part.reset_running_stats()
+        part.momentum = None  # the mean over all batches
+        part.train()
+    for start in range(0, len(data), BATCH):
+        if len(data) - start > 1:  # one value has no variance
+            module(data.x[start : start + BATCH])
+    for part, momentum in zip(norms, usual, strict=True):
+        part.momentum = momentum
+    module.eval()

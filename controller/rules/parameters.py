@@ -1,0 +1,26 @@
+"""Only parameters travel: batch-norm statistics and counters stay at the sites (Metis did so for its ResNets)."""
+
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from hansa.common.ids import SiteName
+from hansa.common.model import Role
+from hansa.common.plugins import register
+from hansa.common.tasks import Train
+from hansa.controller.engine.parts import Policy, View
+
+
+@register("layers", "parameters")
+class ParametersOnly(Policy):
+    """Sites return what they train and keep statistics to themselves; evaluators find those of their own data."""
+
+    needs_outline: ClassVar[bool] = True
+    local_statistics: ClassVar[bool] = True
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Name the parameters; a model without anything else is returned whole."""
+        tensors = view.outline.tensors if view.outline else ()
+        if all(tensor.role is Role.PARAM for tensor in tensors):
+            return work
+        return work.model_copy(update={"tensors": tuple(t.name for t in tensors if t.role is Role.PARAM)})
