@@ -19,6 +19,8 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
     plain: dict[str, Any] = {point: None for point in POINTS if point != "evaluate"}
     plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    if spec.evaluate and "virtual" in spec.evaluate:  # there is no mean between merges of one site's model
+        plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
     hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
     batches = spec.train.batches or rule.batches
     train = spec.train.model_copy(

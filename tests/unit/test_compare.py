@@ -188,3 +188,10 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     for point in ("sample", "local", "layers", "merge", "server"):
         assert rule.parts[point] == plain[point]
     assert made.evaluate == spec.evaluate
+
+
+def test_central_training_has_no_travelling_models_to_evaluate() -> None:
+    spec = JobSpec.model_validate({"app": "a.py:a", "rule": "radfed", "evaluate": {"every": 3, "virtual": True}})
+    made = centralised(spec, 10)
+    assert made.evaluate == {"every": 3}
+    assert compose(made).evaluate.timeout == compose(spec).evaluate.timeout
