@@ -103,13 +103,10 @@ class Redistribute(Rounds):
         """Refuse what takes an update for its site's own: a slot is nobody's."""
         found: list[Problem] = []
         if rule.merge.remembers:
-            found.append(
-                self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")
-            )
+            why = "a travelling model is no site's own, so there is no last one; use mean"
+            found.append(self.clash(rule.merge, why))
         if rule.weigh.joint and self.hops > 1:
-            why = (
-                "a travelling model was trained at many sites, so it tells nothing of the one that was last; use equal"
-            )
+            why = "a travelling model was trained at many sites and tells nothing of the last one; use equal"
             found.append(self.clash(rule.weigh, why))
         return found
 
@@ -289,7 +286,8 @@ class Redistribute(Rounds):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        if not state.trained and state.failed and state.failed == state.used:
+        fresh = not any(slot.hops for slot in state.slots)  # later in a round, slots skip a hop that nobody manages
+        if fresh and state.failed and state.failed == state.used:
             site = min(state.failed)
             where = f"hop {state.hop} of round {view.round}"
             return [Stop(f"every site failed in {where}; {site}: {state.gone[site]}", failed=True)]

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem, UntilSpec
 from hansa.common.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
+from hansa.common.words import suggestion
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Contribution, Policy, View
 
@@ -36,12 +37,22 @@ class Until(Policy):
         return Staleness()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse a pacer that says itself how long sites train."""
+        """Refuse a pacer that says itself how long sites train, data to look at nothing, and groups of strangers."""
+        found: list[Problem] = []
         if rule.pace.kind == "semisync":
-            return [
-                (("train", "until"), "pace: semisync says how many steps each site makes; until cannot say it, too")
-            ]
-        return []
+            why = "pace: semisync says how many steps each site makes; until cannot say it, too"
+            found.append((("train", "until"), why))
+        if not spec.validation.fraction:
+            why = "train.until looks at the loss on a validation part of the sites' data; such as 0.05, not 0"
+            found.append((("validation", "fraction"), why))
+        known = spec.sites.names
+        if known is not None:
+            for name, group in self.until.groups.items():
+                at = ("train", "until", "groups", name, "sites")
+                strange = [site for site in group.sites if site not in known]
+                why = "is not among the job's sites.names"
+                found += [(at, f"{site} {why}" + suggestion(site, known)) for site in strange]
+        return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of a limit that pulls itself down (metis-dvw §8.5)."""

@@ -99,7 +99,9 @@ class Fusion(Weigher):
     stats: Literal["auto", "norm", "weights"] = Field(
         "auto", description="compare normalisation layers, or weights; auto: weights if there is no such layer"
     )
-    base: Literal["equal", "examples"] = Field("equal", description="what updates are worth before groups are regarded")
+    base: Literal["equal", "examples", "used"] = Field(
+        "equal", description="what updates are worth before groups are regarded: alike, or by examples at hand or used"
+    )
     max_components: int = Field(15, ge=1, description="most groups; 1 switches grouping off")
     min_clients: int = Field(2, ge=1, description="least updates of a group; 1 lets a single site be one")
     theta: float = Field(1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's")
@@ -268,7 +270,8 @@ class Fusion(Weigher):
         return state.told or {"fit": state.fits, "of": state.version}
 
     def _base(self, c: Contribution) -> float:
-        return float(c.facts.n_train) if self.base == "examples" else 1.0
+        counts = {"equal": 1, "examples": c.facts.n_train, "used": c.facts.n_used}
+        return float(counts[self.base])
 
     def _worth(self, state: Fusing, site: SiteName) -> float:
         return state.base.get(site, 1.0) * state.boost.get(site, 1.0)

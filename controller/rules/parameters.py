@@ -5,9 +5,11 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.model import Role
 from hansa.common.plugins import register
 from hansa.common.tasks import Train
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy, View
 
 
@@ -17,6 +19,12 @@ class ParametersOnly(Policy):
 
     needs_outline: ClassVar[bool] = True
     local_statistics: ClassVar[bool] = True
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse to pool what nobody sends."""
+        if rule.merge.pools:
+            return [(("merge", "bn"), "pooled does not go with layers parameters: statistics stay at the sites")]
+        return []
 
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Name the parameters; a model without anything else is returned whole."""

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.common.frames import Sealer, cut, pack
+from hansa.common.frames import Sealer, cut, pack, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores.base import StoredModel
 from hansa.controller.stores.memory import MemoryStore
+from tests.unit.samples import payload_of
 
 SPEC = ModelSpec(
     (
@@ -234,3 +235,32 @@ def test_counters_come_from_the_committing_site() -> None:
         with community.open(f"c/{community.version}") as model:
             held = np.frombuffer(model.read(0), np.int64, 1, offset=model.layout.offsets[3])
             assert held[0] == value
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_once_every_site_has_committed_the_incremental_model_is_the_synchronous_mean(seed: int) -> None:
+    """metis-dvw §9.4, bit for bit and in whatever order the updates came."""
+    rng = np.random.default_rng(seed)
+    community = Community()
+    sites = [(f"s{i}", arrays_of(rng), float(rng.integers(1, 3000))) for i in range(8)]
+    for at in rng.permutation(len(sites)):
+        site, arrays, weight = sites[at]
+        digest = community.commit(*community.replace(site, community.update(site, arrays, weight)))
+    together = Community(kept=False)
+    added = [together.update(site, arrays, weight) for site, arrays, weight in sites]
+    together.members = {member.site: [member] for member in added}
+    assert digest == together.commit(added, [])
+
+
+def test_identical_models_with_equal_scores_are_the_community_model() -> None:
+    """metis-dvw §9.5: DVW gives them one weight, whatever that is, and the mean is that model."""
+    arrays = arrays_of(np.random.default_rng(1))
+    for score in (1.0, 0.7, 1e-6):
+        community = Community()
+        for site in "abc":
+            community.commit(*community.replace(site, community.update(site, arrays, score)))
+        with community.open(f"c/{community.version}") as made:
+            found = views(made.layout, payload_of(made))
+        for name in ("w", "s"):
+            np.testing.assert_array_max_ulp(found[name], arrays[name], 1)
+        np.testing.assert_allclose(found["v"], arrays["v"], rtol=1e-9)  # as near as the grid is fine

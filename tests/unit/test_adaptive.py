@@ -175,6 +175,22 @@ def test_semisynchronous_rounds_leave_nothing_to_decide() -> None:
         compose(job_spec(rule="semisync-fedavg", train={"until": {}}))
 
 
+def test_without_validation_data_there_is_nothing_to_go_by() -> None:
+    with pytest.raises(InvalidJob, match=r"validation\.fraction: train\.until looks at the loss on a validation part"):
+        compose(job_spec(rule="async-fedavg", train={"until": {}}, validation={"fraction": 0}))
+
+
+def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
+    until = {"groups": {"slow": {"sites": ["nort"], "loss": 2}}}
+    names = {"names": ["north", "west"], "min": 2}
+    with pytest.raises(InvalidJob) as caught:
+        compose(job_spec(train={"until": until}, sites=names))
+    assert str(caught.value) == (
+        "train.until.groups.slow.sites: nort is not among the job's sites.names (did you mean 'north'?)"
+    )
+    compose(job_spec(train={"until": until}))  # whoever may come is not known before
+
+
 @pytest.mark.parametrize(
     ("until", "problem"),
     [

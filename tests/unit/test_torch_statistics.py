@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.errors import InvalidData
+from hansa.common.errors import InvalidData, InvalidJob
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.tasks import OptimizerSpec, Train
@@ -84,3 +84,8 @@ def test_tasks_name_the_parameters_and_say_that_statistics_stay() -> None:
         assert shaped.tensors == wanted
     assert compose(job_spec(layers={"kind": "parameters"})).local_statistics
     assert not compose(job_spec()).local_statistics
+
+
+def test_statistics_that_stay_cannot_be_pooled() -> None:
+    with pytest.raises(InvalidJob, match=r"merge\.bn: pooled does not go with layers parameters"):
+        compose(job_spec(layers={"kind": "parameters"}, merge={"bn": "pooled"}))
