@@ -140,11 +140,19 @@ def test_a_run_without_a_model_or_with_another_network_has_no_distance(tmp_path:
     assert [each["concordant"] for each in found] == [True, True]  # which is of the losses
 
 
+def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared(tmp_path: Path) -> None:
+    a, b = leave(tmp_path, "a", [1.0], survey=7, unheard_of={}), leave(tmp_path, "b", [1.0])
+    report = json.loads((a / "report.json").read_text())
+    report["history"][1]["contributions"] = "another form"
+    (a / "report.json").write_text(json.dumps(report))
+    assert concordance(a, b)["against"][0]["discordance"] == 0
+
+
 def test_what_is_no_job_is_said(tmp_path: Path) -> None:
     good = leave(tmp_path, "good", [1.0])
     (tmp_path / "empty").mkdir()
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "report.json").write_text("{}")
+    (tmp_path / "odd" / "report.json").write_text('{"history": [1]}')
     told = (
         ((good,), "name at least two jobs"),
         ((good, tmp_path / "empty"), "there is no report.json in it"),
