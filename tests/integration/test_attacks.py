@@ -453,7 +453,7 @@ async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None
             call = of.stream_stream(f"/hansa.v1.{method}")(words())
             assert (await status(anext(aiter(call), None)))[0] is wanted
         await asyncio.sleep(0.2)
-        found = [held for each in gc.get_objects() for held in gc.get_referents(each) if isinstance(held, bytes)]
+        found = [held for each in gc.get_objects() for held in gc.get_referents(each) if type(held) is bytes]
     finally:
         gc.enable()
     kept = {id(held) for held in found if len(held) == len(message)} - {id(message)}
