@@ -48,6 +48,7 @@ bench: $(STAMP)  ## run the benchmarks (half an hour)
 	@$(BIN)/python benchmarks/many_sites.py
 	@$(BIN)/python benchmarks/engine_events.py
 	@$(BIN)/python benchmarks/partitions.py
+	@$(BIN)/python benchmarks/fusion.py
 	@$(BIN)/python benchmarks/async_gain.py
 
 clean:  ## remove the virtual environments and caches

@@ -1,4 +1,4 @@
-"""FedDAF: Federated Learning with Data-Agnostic Distribution Fusion (2023).
+"""FedDAF (Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023).
 
 Sites whose models have alike statistics form groups, and groups, not sites, are averaged: where many sites share one
 distribution, they stop dominating the mean. Nothing changes at the sites. The arithmetic is in `fusion`; where it
@@ -24,7 +24,7 @@ from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Contribution, Evidence, Findings, View, Weigher
 from hansa.controller.rules.fedavg import FEDAVG
 
-PAPER = "Federated Learning with Data-Agnostic Distribution Fusion, 2023"
+PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"
 MOST_NUMBERS = 16_000_000  # of all vectors together in a fit: 128 MB, and the fit holds three copies
 DIGITS = 6  # of an allocation that is shown
 
@@ -79,6 +79,7 @@ class Fusing(BaseModel):
 
     boost: dict[SiteName, float] = {}  # of the last fit that succeeded
     fits: int = 0  # that were begun
+    failures: int = 0  # of the last of them in a row
     since: int = 0  # merges since the last of them
     tried: tuple[SiteName, ...] = ()  # whose statistics it was to see
     known: dict[SiteName, tuple[float, int]] = {}  # base weight and steps of the updates whose statistics are kept
@@ -146,7 +147,9 @@ class Fusion(Weigher):
         present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
         state.asked, state.told = None, {}
         recalled = {site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites}
-        due = state.fits == 0 or state.since >= self.refit or _everybody(present, recalled) != state.tried or travelled
+        # After a failure it is tried again in 1, 2, 4 … merges: what was slow once (a cold start) may be quick now.
+        wait = min(self.refit, 1 << (state.failures - 1)) if state.failures else self.refit
+        due = state.fits == 0 or state.since >= wait or _everybody(present, recalled) != state.tried or travelled
         # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
         if not due and not (self.memory and any(site not in present for site in view.sites)):
             return None
@@ -239,17 +242,13 @@ class Fusion(Weigher):
             state.known |= {site: present[site] for site in found.remembered}
         if state.asked.fit is not None:
             state.fits, state.since, state.tried = state.asked.fit, 0, _everybody(present, state.asked.recalled)
+            state.failures = min(state.failures + 1, 30) if trouble else 0
         if found.grouped:
             state.boost = dict(zip(found.grouped.sites, found.grouped.boost, strict=True))
             state.version = view.version + 1
             state.told = found.grouped.shown()
         elif trouble:
-            counts = f"that of version {state.version} counts on" if state.version else "base weights count"
-            state.told = {
-                "fit": state.fits,
-                "of": state.version,
-                "warning": f"no groups were found, {counts}: {trouble}",
-            }
+            state.told = {"fit": state.fits, "of": state.version, "warning": _regret(state, trouble)}
 
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""
@@ -290,6 +289,14 @@ def _name(c: Contribution) -> SiteName:
 
 def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
     return tuple(sorted({*present, *recalled}))
+
+
+def _regret(state: Fusing, trouble: str) -> str:
+    """Say what counts in the place of a fit that failed."""
+    if state.asked is None or state.asked.fit is None:
+        return f"statistics of updates could not be remembered: {trouble}"
+    instead = f"the fit of version {state.version} counts on" if state.version else "base weights count"
+    return f"no fit was made, {instead}: {trouble}"
 
 
 def _matrix(vectors: Sequence[np.ndarray], seed: int) -> np.ndarray:

@@ -119,7 +119,12 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     """A twin of the groups example: six sites in the place of twenty, and noise with a bright row for clothes."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
     job, out = "examples/groups/feddaf.yaml", tmp_path / "out"
-    changes = ("pace.rounds=2", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
+    changes = (
+        "pace.rounds=2",
+        "weigh.time_limit=100",
+        "data.sites=6",
+        "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}",
+    )
     words = [word for change in changes for word in ("--set", change)]
     _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
     (told,) = [e["diagnostics"]["weigh"] for e in json.loads((out / "report.json").read_text())["history"][1:2]]

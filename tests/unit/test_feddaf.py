@@ -308,7 +308,7 @@ def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
         effects += job.update(task)
     job.examine(effects, fails="weigh 'fusion': nothing was found in 10 s")
     assert job.commit() == first
-    said = "no groups were found, that of version 1 counts on: weigh 'fusion': nothing was found in 10 s"
+    said = "no fit was made, the fit of version 1 counts on: weigh 'fusion': nothing was found in 10 s"
     assert job.told == {"fit": 2, "of": 1, "warning": said}
 
 
@@ -320,11 +320,26 @@ def test_a_first_fit_that_fails_leaves_base_weights() -> None:
         effects += job.update(task)
     job.examine(effects, fails="no memory")
     assert job.commit() == dict.fromkeys(SITES, 1.0)
-    said = "no groups were found, base weights count: no memory"
+    said = "no fit was made, base weights count: no memory"
     assert job.told == {"fit": 1, "of": 0, "warning": said}
-    for task in job.tasks(Train).values():
-        job.update(task)
-    assert job.examined == 1, "the next fit is tried when it is due"
+
+
+def test_a_fit_that_fails_is_tried_again_soon_but_less_and_less_often() -> None:
+    job = Federation(weigh={"refit": 10})
+    job.begin()
+    tried = []
+    for version in range(1, 30):
+        effects: list[Effect] = []
+        for task in job.tasks(Train).values():
+            effects += job.update(task)
+        if job.examine(effects, fails="too slow"):
+            tried.append(version)
+        job.commit()
+    assert tried == [1, 2, 4, 8, 16, 26]
+    for _ in range(7):
+        assert job.memory.failures == 6
+        job.play_round()
+    assert (job.told["fit"], job.memory.failures) == (7, 0)
 
 
 def test_a_merge_waits_as_long_as_the_job_says() -> None:
