@@ -17,6 +17,7 @@ from hansa.common.errors import Broken, HansaError, Refused, StoreFailed, Taken
 
 READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon says that it is up, or why not
 FORMAT = 1
+LOOKS = 10  # times that a lock is tried, in half a second
 
 
 @contextmanager
@@ -33,17 +34,27 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         os.umask(mask)
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _flock(handle):
             held = read_note(folder, role).get("pid", "unknown")
-            raise Taken(f"state directory {folder} is in use by another {role} (pid {held})") from None
+            raise Taken(f"state directory {folder} is in use by another {role} (pid {held})")
         _check_format(folder)
         write_note(folder, role, {"pid": os.getpid()})
         yield
     finally:
         os.umask(mask)
         os.close(handle)
+
+
+def _flock(handle: int) -> bool:
+    """Take a lock for ourselves alone; `status` and `stop`, which only look, hold it for a moment."""
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
 
 
 def make_folder(folder: Path) -> None:
@@ -93,7 +104,7 @@ def holder(folder: Path, role: str) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others who look are not taken for the holder
     except OSError:
         return int(read_note(folder, role).get("pid", 0)) or None
     else:

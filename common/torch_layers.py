@@ -5,13 +5,14 @@ buffers but no matrix (norms) joins the layer before it, in the order in which m
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from hansa.common.errors import one_line
-from hansa.common.tasks import Anatomy
+from hansa.common.tasks import COLUMNS, TIES, Anatomy
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 SHOWN = 6  # layers that a remark names
@@ -44,8 +45,12 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
     layers, _ = layers_of(module)
     blocks = list(_blocks(module, layers))
     numbers = {block: i for i, block in enumerate(dict.fromkeys(blocks))}
-    remarks = tuple(_order_remarks(module, layers, batch)) if batch is not None and len(batch) else ()
-    return Anatomy(ties=tuple(ties_of(module)), blocks=tuple(numbers[block] for block in blocks), remarks=remarks)
+    remarks = _order_remarks(module, layers, batch) if batch is not None and len(batch) else iter(())
+    return Anatomy(
+        ties=tuple(islice(ties_of(module), TIES)),  # a learner looks at all of its own network's before it trains
+        blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
+        remarks=tuple(remark[:1000] for remark in remarks),
+    )
 
 
 def ties_of(module: nn.Module) -> Iterator[tuple[str, ...]]:

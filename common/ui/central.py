@@ -17,14 +17,17 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     pace: Any = fill("pace", rule, spec.pace)
     merges: int = pace.rounds_asked()
     rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
-    plain: dict[str, Any] = dict.fromkeys(POINTS) | {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    plain: dict[str, Any] = {point: None for point in POINTS if point != "evaluate"}
+    plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
+    if spec.evaluate and "virtual" in spec.evaluate:  # there is no mean between merges of one site's model
+        plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
     hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
     batches = spec.train.batches or rule.batches
     train = spec.train.model_copy(
         update={
             "batch_size": sites * spec.train.batch_size,
             "batches": hops * batches if batches else None,
-            "epochs": hops * spec.train.epochs,
+            "epochs": spec.train.epochs if batches else hops * spec.train.epochs,
         }
     )
     return spec.model_copy(update=plain | {"name": central_name(spec), "train": train})

@@ -5,6 +5,7 @@ two jobs, version by version; below ε they count as concordant. DC is how far t
 reference's: ‖w − w′‖/‖w′‖.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any
 
 import click
 import numpy as np
-from pydantic import ValidationError
 
 from hansa.common.checkpoints import load_checkpoint
 from hansa.common.errors import InvalidInput, NotFound
@@ -22,13 +22,14 @@ from hansa.common.frames import Layout, views
 from hansa.common.model import Manifest, Role
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import ask, numbers, summary
+from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
 from hansa.common.views import HistoryView, JobView
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
 REPORT, MODEL = "report.json", "model.safetensors"  # what `hansa run` leaves in its folder
+COMPARED = {"version", "round", "seconds", "metrics", "examples", "bytes_up", "bytes_down"}  # of each version
 Model = tuple[Manifest, np.ndarray]
 
 
@@ -180,17 +181,18 @@ def _named_apart(found: Sequence[Compared]) -> list[Compared]:
 
 def _left_by_run(folder: Path, with_model: bool) -> Compared:
     try:
-        view = JobView.model_validate_json((folder / REPORT).read_bytes())
-    except (OSError, ValidationError):
+        held = json.loads((folder / REPORT).read_bytes())
+        history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in held["history"]]
+        view = JobView.model_validate({name: held[name] for name in SUMMARY & held.keys()} | {"history": history})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(f"{folder / REPORT}: not the report of a job") from None
     model = load_checkpoint(folder / MODEL) if with_model and (folder / MODEL).exists() else None
     return Compared(view.name, view, model)
 
 
 def _document(found: Sequence[Compared], against: Sequence[Concordance], epsilon: float) -> dict[str, Any]:
-    kept = {"version", "round", "seconds", "metrics", "examples", "bytes_up", "bytes_down"}
     jobs = [
-        summary(each.view) | {"history": [entry.model_dump(include=kept) for entry in each.view.history]}
+        summary(each.view) | {"history": [entry.model_dump(include=COMPARED) for entry in each.view.history]}
         for each in found
     ]
     if not against:

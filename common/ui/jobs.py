@@ -15,6 +15,7 @@ from hansa.common.ui.options import amount, controller_option, json_option, prin
 from hansa.common.views import HistoryView, JobView, warnings
 
 T = TypeVar("T")
+SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
 
@@ -50,8 +51,7 @@ def ask(controller: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
 
 def summary(view: JobView) -> dict[str, object]:
     """Return the one JSON object that `run`, `submit` and `list` speak of a job."""
-    fields = ("job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down")
-    return view.model_dump(include=set(fields))
+    return view.model_dump(include=SUMMARY)
 
 
 def details(view: JobView) -> dict[str, object]:

@@ -116,6 +116,12 @@ def probed(job: Job, event: events.Probed) -> list[Effect]:
     return next_round(job, event.at) if probes.complete(job) else []
 
 
+def probes_late(job: Job, now: float) -> list[Effect]:
+    """Begin without those who have not measured the first model."""
+    effects = probes.give_up(job)
+    return effects + (next_round(job, now) if probes.complete(job) else [])
+
+
 def studied(job: Job, event: events.HopStudied) -> list[Effect]:
     """Take what was found of a hop's models; it may be the last thing that the job waits for."""
     return hops.studied(job, event) + endings.complete(job, event.at)

@@ -20,7 +20,8 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
     job.state.hops.append(
         HopRecord(hop=action.hop, at=now, trained=len(action.trained), skipped=action.skipped, lost=dict(action.lost))
     )
-    wanted = job.rule.evaluate.midway and not action.last and bool(job.evaluators)
+    # With one hop sites were not asked whether others may see their models, and a mean may be of one slot.
+    wanted = job.rule.evaluate.midway and job.rule.redistributes and not action.last and bool(job.evaluators)
     plan = StudyPlan(
         version=job.state.version + 1,
         hop=action.hop,

@@ -28,7 +28,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, endings, evaluation, sites, snapshots
+from hansa.controller.engine import answers, appraisal, endings, evaluation, probes, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import (
@@ -216,6 +216,8 @@ class Machine:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
         if event.alarm == LAST_EVALUATION:
             return endings.end(job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at)
+        if event.alarm == probes.ALARM:
+            return answers.probes_late(job, event.at)
         if event.alarm.startswith(appraisal.ALARM):
             return appraisal.time_out(job, event.alarm, event.at)
         actions = job.rule.pace.on_alarm(job.pacing, event.alarm, job.draw, job.view(event.at))

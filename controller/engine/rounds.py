@@ -33,7 +33,7 @@ def next_round(job: Job, now: float) -> list[Effect]:
         job.state.reason = f"waiting for {job.spec.sites.min} sites"
         return [wait_for_sites(job, now)]
     if probes.wanted(job):
-        return probes.ask(job)
+        return probes.ask(job, now)
     job.state.phase = "training"
     job.state.round += 1
     return act(job, job.rule.pace.on_start(job.pacing, job.draw, job.view(now)), now)

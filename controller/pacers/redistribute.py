@@ -101,17 +101,15 @@ class Redistribute(Rounds):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what takes an update for its site's own: a slot is nobody's."""
-        found: list[Problem] = []
         if rule.merge.remembers:
-            found.append(
-                self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")
-            )
+            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
+        return []
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Tell that groups are sought among travelling models, not among sites."""
         if rule.weigh.joint and self.hops > 1:
-            why = (
-                "a travelling model was trained at many sites, so it tells nothing of the one that was last; use equal"
-            )
-            found.append(self.clash(rule.weigh, why))
-        return found
+            return [(("weigh",), f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful")]
+        return []
 
     # Hops.
 
@@ -289,7 +287,8 @@ class Redistribute(Rounds):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        if not state.trained and state.failed and state.failed == state.used:
+        fresh = not any(slot.hops for slot in state.slots)  # later in a round, slots skip a hop that nobody manages
+        if fresh and state.failed and state.failed == state.used:
             site = min(state.failed)
             where = f"hop {state.hop} of round {view.round}"
             return [Stop(f"every site failed in {where}; {site}: {state.gone[site]}", failed=True)]

@@ -50,7 +50,8 @@ def show(name: str, as_json: bool) -> None:
     until = _parameters(UntilSpec, {}) if rule.adaptive else []
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
-        more = {"train.until": until} if until else {}
+        more: dict[str, Any] = {"train.until": until} if until else {}
+        more |= {"train": {"batches": rule.batches}} if rule.batches else {}
         print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | more)
         return
     click.echo(f"{rule.name}: {rule.summary}\n  {rule.paper}\n")
@@ -65,6 +66,8 @@ def show(name: str, as_json: bool) -> None:
     if until:
         click.echo(f"train.until: {(inspect.getdoc(Until) or '').splitlines()[0]}")
         _print_parameters(until)
+    if rule.batches:
+        click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
 
 
 def _describe(rule: Rule, point: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ fit the weights are p restricted to them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -99,7 +100,9 @@ class Fusion(Weigher):
     stats: Literal["auto", "norm", "weights"] = Field(
         "auto", description="compare normalisation layers, or weights; auto: weights if there is no such layer"
     )
-    base: Literal["equal", "examples"] = Field("equal", description="what updates are worth before groups are regarded")
+    base: Literal["equal", "examples", "used"] = Field(
+        "equal", description="what updates are worth before groups are regarded: alike, or by examples at hand or used"
+    )
     max_components: int = Field(15, ge=1, description="most groups; 1 switches grouping off")
     min_clients: int = Field(2, ge=1, description="least updates of a group; 1 lets a single site be one")
     theta: float = Field(1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's")
@@ -140,10 +143,10 @@ class Fusion(Weigher):
     def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
         assert isinstance(state, Fusing)
-        present = {c.site for c in contributions}
+        present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
         state.asked, state.told = None, {}
         recalled = {site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites}
-        due = state.fits == 0 or state.since >= self.refit or _everybody(present, recalled) != state.tried
+        due = state.fits == 0 or state.since >= self.refit or _everybody(present, recalled) != state.tried or travelled
         # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
         if not due and not (self.memory and any(site not in present for site in view.sites)):
             return None
@@ -166,9 +169,9 @@ class Fusion(Weigher):
             reading = plan(models.spec, self.stats)
         except NoNormalisation as error:
             return Findings(Found(refused=str(error)).model_dump(mode="json"))
-        vectors = {c.site: reading.vector(lambda name, c=c: models.numbers(c, name), asked.seed) for c in contributions}  # type: ignore[misc]
+        vectors = {_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions}
         keep: dict[str, np.ndarray | None] = dict.fromkeys(asked.forgotten)
-        if self.memory:
+        if self.memory and not _travelled(contributions):
             keep |= {site: vector for site, vector in vectors.items() if np.isfinite(vector).all()}
         grouped = None
         if asked.fit is not None:
@@ -177,7 +180,7 @@ class Fusion(Weigher):
                 held = models.kept(site)
                 assert held is not None, f"statistics of {site} were kept"
                 vectors[site] = held
-            known = {c.site: (self._base(c), c.facts.steps) for c in contributions} | asked.recalled
+            known = {_name(c): (self._base(c), c.facts.steps) for c in contributions} | asked.recalled
             grouped = self._fitted(asked, vectors, known, reading.kind, warning)
         remembered = tuple(sorted(site for site, vector in keep.items() if vector is not None))
         return Findings(Found(remembered=remembered, grouped=grouped).model_dump(mode="json"), keep)
@@ -229,7 +232,7 @@ class Fusion(Weigher):
         found = Found() if trouble else Found.model_validate(facts)
         if found.refused:
             raise ValueError(found.refused)
-        present = {c.site: (self._base(c), c.facts.steps) for c in contributions}
+        present = {_name(c): (self._base(c), c.facts.steps) for c in contributions}
         if not trouble:
             gone = set(state.asked.forgotten)
             state.known = {site: told for site, told in state.known.items() if site not in gone}
@@ -252,8 +255,8 @@ class Fusion(Weigher):
         """Return base weights, each times what belonging to its group is worth."""
         assert isinstance(state, Fusing)
         state.since += 1
-        state.base |= {c.site: self._base(c) for c in contributions}
-        return np.array([self._worth(state, c.site) for c in contributions], dtype=np.float64)
+        state.base |= {_name(c): self._base(c) for c in contributions}
+        return np.array([self._worth(state, _name(c)) for c in contributions], dtype=np.float64)
 
     def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
         """Return what the last updates of sites are worth by the newest fit."""
@@ -268,10 +271,21 @@ class Fusion(Weigher):
         return state.told or {"fit": state.fits, "of": state.version}
 
     def _base(self, c: Contribution) -> float:
-        return float(c.facts.n_train) if self.base == "examples" else 1.0
+        counts = {"equal": 1, "examples": c.facts.n_train, "used": c.facts.n_used}
+        return float(counts[self.base])
 
     def _worth(self, state: Fusing, site: SiteName) -> float:
         return state.base.get(site, 1.0) * state.boost.get(site, 1.0)
+
+
+def _travelled(contributions: Sequence[Contribution]) -> bool:
+    """Whether updates are models that have been at several sites (`pace: redistribute`)."""
+    return any(c.task.hop > 1 for c in contributions)
+
+
+def _name(c: Contribution) -> SiteName:
+    """Return whose statistics an update has: its site's or, if it has been at several, its slot's for this merge."""
+    return SiteName(f"slot-{c.task.slot}") if c.task.hop > 1 else c.site
 
 
 def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:

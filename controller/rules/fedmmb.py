@@ -68,12 +68,13 @@ class Window(Policy):
         found: list[Problem] = []
         optimizer = spec.train.optimizer
         place = ("train", "optimizer")
-        if optimizer.kind != "sgd" and self.batches < FEW:
+        anew = not spec.train.keep_optimizer
+        if anew and optimizer.kind != "sgd" and self.batches < FEW:
             why = f"{optimizer.kind} begins anew with every task, and in its first steps it knows no scale"
             found.append((place, f"{why}; with fewer than {FEW} batches use sgd, or an optimizer at the server"))
-        if optimizer.momentum and self.batches == 1:
+        if anew and optimizer.momentum and self.batches == 1:
             why = "momentum begins anew with every task; over one batch it does nothing"
-            found.append((place, f"{why} (`server: {{kind: momentum}}` keeps it)"))
+            found.append((place, f"{why} (`server: {{kind: momentum}}` or train.keep_optimizer keep it)"))
         if isinstance(rule.weigh, ByExamples):
             found.append((("weigh",), "examples counts all examples of a site; used counts those of its window"))
         return found

@@ -115,7 +115,30 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
 
 
-@pytest.mark.parametrize("name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed"])
+def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
+    """A twin of the groups example: six sites in the place of twenty, and noise with a bright row for clothes."""
+    write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
+    job, out = "examples/groups/feddaf.yaml", tmp_path / "out"
+    changes = ("pace.rounds=2", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
+    words = [word for change in changes for word in ("--set", change)]
+    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    (told,) = [e["diagnostics"]["weigh"] for e in json.loads((out / "report.json").read_text())["history"][1:2]]
+    assert (told["kind"], told["warning"]) == ("norm", "")
+    assert set(told["weights"]) == {f"site-{number}" for number in range(1, 7)}
+    assert sum(told["weights"].values()) == pytest.approx(1)
+    assert told["why"] or told["weights"]["site-6"] > 1 / 6 > told["weights"]["site-1"]
+
+
+def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:
+    ours, plain = (load_job(ROOT / "examples" / "groups" / f"{name}.yaml") for name in ("feddaf", "equal"))
+    assert (ours.seed, ours.app, ours.train, ours.data) == (plain.seed, plain.app, plain.train, plain.data)
+    assert (compose(ours).weigh.kind, compose(plain).weigh.kind) == ("fusion", "equal")
+    assert compose(ours).merge == compose(plain).merge
+
+
+@pytest.mark.parametrize(
+    "name", ["hospitals/job", "writers/job", "fashion/fedavg", "redistribution/radfed", "groups/feddaf"]
+)
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
     job = f"examples/{name}.yaml"
     done = subprocess.run(

@@ -65,6 +65,19 @@ def test_radfed_with_fedprox_importance_and_fedadam(scene: Site) -> None:
     assert "3 hops, divergence 0." in scene.cli("job", "show", "plane").stdout
 
 
+def test_a_divided_model_travels_in_parts_with_yogi_at_the_server(scene: Site) -> None:
+    _start(scene)
+    words = ("--set", "rule=radfed", "--set", "pace={rounds: 4, hops: 2}", "--set", "sample.fraction=0.67")
+    divided = ("--set", "layers={kind: divide, prepass: 2, split: 1}", "--set", "server={kind: yogi, lr: 0.05}")
+    state = _run(scene, *words, *divided, "--set", "sites.min=3")
+    assert [record.phase for record in state.history[1:]] == ["prepass", "prepass", "feature", "fine-tuning"]
+    for record in state.history[1:]:
+        assert [hop.trained for hop in record.hops] == [2, 2]
+        assert all(hop.divergence is not None for hop in record.hops)
+    (members,) = {frozenset(m.tensors or ()) for held in state.members.values() for m in held}
+    assert members == {"2.weight", "2.bias"}  # the last round was for the classifier
+
+
 def test_a_learner_that_dies_in_the_middle_of_a_hop_loses_its_model_to_another_site(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "a")

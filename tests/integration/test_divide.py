@@ -250,6 +250,28 @@ async def test_without_rounds_stale_parts_are_measured_over_what_their_sites_sta
     check(tmp_path, runner)
 
 
+async def test_parts_of_models_travel_from_site_to_site_and_a_server_optimizer_takes_them(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as stack:
+        sites = await attend(served, stack, "ab")
+        parts: dict[str, Any] = {"layers": {"kind": "divide", "prepass": 1}, "server": {"kind": "yogi", "lr": 0.01}}
+        parts["sample"] = {"kind": "all"}  # two models travel
+        runner = await ended(await submit(served, rule="radfed", pace={"rounds": 4, "hops": 3}, **parts))
+        assert runner.view().status == "completed", runner.view().reason
+        history = runner.view().history[1:]
+        assert [entry.phase for entry in history] == ["prepass", "feature", "fine-tuning", "feature"]
+        split = history[0].diagnostics["layers"]["split"]
+        assert isinstance(split, int)
+        last = tuple(info.name for info in SPEC.tensors if info.layer >= split)
+        final = model_of(served, runner)
+        for site in sites:  # what it held in the last hop of the last round: the frozen part is the community's
+            assert same(site.held[4], final, last)
+            assert not same(site.held[4], final, [name for name in floats(SPEC.names) if name not in last])
+        whole, part = history[0].bytes_up, history[1].bytes_up
+        assert whole > 6 * Layout(SPEC).size  # two slots, three hops, and version 0
+        assert part == 6 * Layout(SPEC.subset([name for name in SPEC.names if name not in last])).size
+    check(tmp_path, runner)
+
+
 async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: Path) -> None:
     seen: list[Arrays] = []
 

@@ -1,8 +1,12 @@
 """Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+import pytest
+
+from hansa.common.errors import Stale
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Profile, Survey, Task, Train, UpdateFacts
@@ -202,3 +206,11 @@ def dropped(effects: list[Effect]) -> set[str]:
 def endings(effects: list[Effect]) -> list[tuple[str, str]]:
     """Return how the job ended."""
     return [(effect.status, effect.reason) for effect in effects if isinstance(effect, JobEnded)]
+
+
+def stale(play: Play, happen: Callable[[], object]) -> None:
+    """Check that something is refused as stale and leaves no trace."""
+    before = play.picture()
+    with pytest.raises(Stale):
+        happen()
+    assert play.picture() == before

@@ -140,11 +140,19 @@ def test_a_run_without_a_model_or_with_another_network_has_no_distance(tmp_path:
     assert [each["concordant"] for each in found] == [True, True]  # which is of the losses
 
 
+def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared(tmp_path: Path) -> None:
+    a, b = leave(tmp_path, "a", [1.0], survey=7, unheard_of={}), leave(tmp_path, "b", [1.0])
+    report = json.loads((a / "report.json").read_text())
+    report["history"][1]["contributions"] = "another form"
+    (a / "report.json").write_text(json.dumps(report))
+    assert concordance(a, b)["against"][0]["discordance"] == 0
+
+
 def test_what_is_no_job_is_said(tmp_path: Path) -> None:
     good = leave(tmp_path, "good", [1.0])
     (tmp_path / "empty").mkdir()
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "report.json").write_text("{}")
+    (tmp_path / "odd" / "report.json").write_text('{"history": [1]}')
     told = (
         ((good,), "name at least two jobs"),
         ((good, tmp_path / "empty"), "there is no report.json in it"),
@@ -184,12 +192,14 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
     rule = compose(made)
     assert rule.pace.rounds_asked() == rounds
-    kinds = {point: part.kind for point, part in rule.parts.items() if point != "window"}
-    assert kinds | {"weigh": "-"} == {
-        "pace": "sync",
-        "sample": "all",
-        "local": "plain",
-        "merge": "mean",
-        "server": "plain",
-        "weigh": "-",
-    }
+    plain = compose(JobSpec(app="app.py:app")).parts
+    for point in ("sample", "local", "layers", "merge", "server"):
+        assert rule.parts[point] == plain[point]
+    assert made.evaluate == spec.evaluate
+
+
+def test_central_training_has_no_travelling_models_to_evaluate() -> None:
+    spec = JobSpec.model_validate({"app": "a.py:a", "rule": "radfed", "evaluate": {"every": 3, "virtual": True}})
+    made = centralised(spec, 10)
+    assert made.evaluate == {"every": 3}
+    assert compose(made).evaluate.timeout == compose(spec).evaluate.timeout

@@ -9,6 +9,8 @@ from hansa.common.errors import InvalidJob
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
+from hansa.common.ui.live import _line
+from hansa.common.views import HistoryView, JobView
 from hansa.controller.community.reading import Library
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
@@ -415,3 +417,11 @@ def test_an_inquiry_survives_the_snapshot() -> None:
     (inquiry,) = play.machine.state.inquiries.values()
     assert Inquiry.model_validate_json(inquiry.model_dump_json()).question == inquiry.question
     assert ModelKey(inquiry.current) in inquiry.models()
+
+
+def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
+    told = {"layers": {"phase": "feature", "warning": "no clear split"}}
+    entry = HistoryView(version=6, round=6, seconds=1.0, phase="feature", diagnostics=told)
+    line = _line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
+    assert line.startswith("round 6/9 (feature)")
+    assert line.endswith("no clear split")

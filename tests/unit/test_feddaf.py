@@ -66,7 +66,7 @@ class Federation(Play):
 
     def __init__(self, model: ModelSpec = SPEC, policies: Mapping[str, Any] | None = None, **fields: Any) -> None:
         words = {"rule": "feddaf", "sites": {"min": 2}, "evaluate": {"every": 1000}, "pace": {"rounds": 100}, **fields}
-        super().__init__(**words)
+        super().__init__(**words | {"weigh": {"backend": "em"} | words.get("weigh", {})})
         if policies:
             rule = replace(self.machine.rule, policies=dict(policies))
             self.machine = Machine(JOB, self.spec, rule, 0.0)
@@ -177,7 +177,7 @@ def test_three_sites_count_as_they_are_and_the_version_says_so() -> None:
 
 
 def test_base_weights_may_be_examples() -> None:
-    job = Federation(weigh={"backend": "em", "base": "examples"})
+    job = Federation(weigh={"base": "examples"})
     job.begin()
     for task in job.tasks(Train).values():
         job.answer(task, n_train=40 if task.site == "i" else 10)
@@ -188,7 +188,7 @@ def test_base_weights_may_be_examples() -> None:
 
 @pytest.mark.parametrize("adjust", ["steps", "none"])
 def test_what_follows_from_the_number_of_steps_makes_no_groups(adjust: str) -> None:
-    job = Federation(weigh={"backend": "em", "adjust": adjust})
+    job = Federation(weigh={"adjust": adjust})
     job.begin()
     for number, task in enumerate(job.tasks(Train).values()):
         steps, arrays = 3 + 5 * (7 * number % 10), model_of(task.site, 1)
@@ -204,7 +204,7 @@ def test_what_follows_from_the_number_of_steps_makes_no_groups(adjust: str) -> N
 
 
 def test_a_fit_holds_for_ten_rounds() -> None:
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     first = job.play_round()
     for _ in range(9):
@@ -217,7 +217,7 @@ def test_a_fit_holds_for_ten_rounds() -> None:
 
 
 def test_without_memory_another_set_of_sites_is_another_fit() -> None:
-    job = Federation(weigh={"backend": "em", "memory": False})
+    job = Federation(weigh={"memory": False})
     job.begin()
     job.play_round()
     job.play_round(missing="a")
@@ -228,8 +228,23 @@ def test_without_memory_another_set_of_sites_is_another_fit() -> None:
     assert not job.machine.state.kept.get("weigh")
 
 
+def test_models_that_travelled_are_grouped_as_slots_and_anew_for_every_merge() -> None:
+    job = Federation(pace={"kind": "redistribute", "rounds": 3, "hops": 2, "divergence": "none"})
+    job.begin()
+    for fit in (1, 2):
+        for _ in range(2):
+            for task in list(job.tasks(Train).values()):
+                job.answer(task)
+        assert len(job.commit()) == len(SITES)
+        assert job.told["fit"] == fit
+        assert set(job.told["weights"]) == {f"slot-{number}" for number in range(1, len(SITES) + 1)}
+    assert not job.machine.state.kept.get("weigh")
+    ((where, why),) = job.machine.rule.warnings(job.spec)
+    assert (where, "rarely useful" in why) == (("weigh",), True)
+
+
 def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
-    job = Federation(weigh={"backend": "em", "refit": 3})
+    job = Federation(weigh={"refit": 3})
     job.begin()
     job.play_round()
     assert set(job.machine.state.kept["weigh"]) == set(SITES)
@@ -246,7 +261,7 @@ def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
 
 
 def test_with_sampling_every_site_that_was_seen_takes_part() -> None:
-    job = Federation(weigh={"backend": "em"}, sample={"kind": "uniform", "fraction": 0.4})
+    job = Federation(sample={"kind": "uniform", "fraction": 0.4})
     job.begin()
     seen: set[str] = set()
     while seen != set(SITES):
@@ -256,7 +271,7 @@ def test_with_sampling_every_site_that_was_seen_takes_part() -> None:
 
 
 def test_a_site_that_is_gone_is_forgotten() -> None:
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     job.play_round()
     job.leave("j")
@@ -269,7 +284,7 @@ def test_a_site_that_is_gone_is_forgotten() -> None:
 
 
 def test_a_newcomer_that_no_fit_has_seen_has_its_base_weight() -> None:
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     before = job.play_round()
     job.join("k")
@@ -285,7 +300,7 @@ def test_a_newcomer_that_no_fit_has_seen_has_its_base_weight() -> None:
 
 
 def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
-    job = Federation(weigh={"backend": "em", "refit": 1})
+    job = Federation(weigh={"refit": 1})
     job.begin()
     first = job.play_round()
     effects: list[Effect] = []
@@ -317,7 +332,7 @@ def test_a_merge_waits_as_long_as_the_job_says() -> None:
 
 
 def test_a_model_without_normalisation_layers_is_told_by_its_weights() -> None:
-    job = Federation(model=BARE, weigh={"backend": "em"})
+    job = Federation(model=BARE)
     job.begin()
     job.play_round()
     assert job.told["kind"] == "weights"
@@ -335,7 +350,7 @@ def test_a_job_that_insists_on_normalisation_layers_fails_without_them() -> None
 
 
 def test_statistics_that_are_no_numbers_leave_base_weights_and_are_not_remembered() -> None:
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     for site, task in job.tasks(Train).items():
         arrays = model_of(site, 1)
@@ -352,7 +367,7 @@ def test_statistics_that_are_no_numbers_leave_base_weights_and_are_not_remembere
 
 
 def test_a_restart_resumes_exactly() -> None:
-    job = Federation(weigh={"backend": "em"}, sample={"kind": "uniform", "fraction": 0.5})
+    job = Federation(sample={"kind": "uniform", "fraction": 0.5})
     job.begin()
     for number in range(6):
         job.play_round()
@@ -366,7 +381,7 @@ def test_a_restart_resumes_exactly() -> None:
 def test_the_order_in_which_updates_arrive_does_not_matter() -> None:
     found = []
     for turn in (1, -1):
-        job = Federation()
+        job = Federation(weigh={"backend": "vae"})
         job.begin()
         for task in list(job.tasks(Train).values())[::turn]:
             job.answer(task)
@@ -377,7 +392,7 @@ def test_the_order_in_which_updates_arrive_does_not_matter() -> None:
 
 def test_very_many_sites_are_compared_by_fewer_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feddaf, "MOST_NUMBERS", 6000)
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     job.play_round()
     assert job.told["numbers"] == 600
@@ -402,7 +417,7 @@ def counted(job: Federation) -> dict[str, float]:
 
 
 def test_without_rounds_every_new_fit_weighs_all_that_is_remembered_anew() -> None:
-    job = Federation(pace={"kind": "async", "updates": 50}, merge={"kind": "latest"}, weigh={"backend": "em"})
+    job = Federation(pace={"kind": "async", "updates": 50}, merge={"kind": "latest"})
     job.begin()
     for task in list(job.tasks(Train).values()):
         job.answer(task)
@@ -427,7 +442,7 @@ def test_partial_updates_are_read_over_the_model_that_they_started_from() -> Non
     job = Federation(
         pace={"kind": "async", "updates": 90},
         merge={"kind": "latest"},
-        weigh={"backend": "em", "refit": 1},
+        weigh={"refit": 1},
         policies={"layers": Halves()},
     )
     job.begin(*"abcdij")
@@ -475,7 +490,7 @@ def shown(job: Federation, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_people_see_who_is_in_which_group(capsys: pytest.CaptureFixture[str]) -> None:
-    job = Federation(weigh={"backend": "em"})
+    job = Federation()
     job.begin()
     assert shown(job, capsys) == ""
     job.play_round()

@@ -1,9 +1,12 @@
 """FedSMB and FedMMB at the controller: what tasks ask for, what updates are worth, what is refused (fedmmb §2, §3)."""
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, TrainSpec, parse_job
@@ -11,7 +14,7 @@ from hansa.common.tasks import Train
 from hansa.controller.engine.composition import Composition
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedmmb import Window
-from tests.unit.play import Play, machine_of
+from tests.unit.play import Play
 
 
 def composed(**fields: Any) -> Composition:
@@ -56,6 +59,9 @@ def test_one_batch_is_fedsmb() -> None:
         ({"rule": "sync-dvw"}, "dvw"),
         ({"rule": "fedasync"}, "equal"),
         ({"rule": "median"}, "equal"),
+        ({"rule": "radfed"}, "equal"),
+        ({"rule": "divide"}, "equal"),
+        ({"rule": "feddaf"}, "fusion"),
         ({"rule": "fedmmb", "weigh": {"kind": "equal"}}, "equal"),
         ({"rule": "fedavg", "weigh": {"kind": "examples"}}, "examples"),  # whoever says so means it
     ],
@@ -109,6 +115,8 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
         ({"rule": "fedmmb", "train": {"batches": 10, "optimizer": {"kind": "adam"}}}, []),
         ({"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}}, ["over one batch it does nothing"]),
         ({"rule": "fedmmb", "train": {"batches": 2, "optimizer": {"momentum": 0.9}}}, []),
+        ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"momentum": 0.9}}}, []),
+        ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"kind": "adam"}}}, []),
         ({"rule": "fedmmb", "weigh": {"kind": "examples"}}, ["used counts those of its window"]),
         ({"rule": "fedavg", "train": {"optimizer": {"kind": "adam"}}}, []),
     ],
@@ -184,5 +192,10 @@ def test_a_pacer_that_counts_steps_says_how_many_batches() -> None:
     assert all(isinstance(work, Train) and work.steps > 0 and work.batches == 2 for work in works)
 
 
-def test_the_machine_of_a_window_job_starts() -> None:
-    assert machine_of(spec(rule="fedsmb")).start()
+def test_a_rule_shows_how_many_batches_its_tasks_have() -> None:
+    shown = CliRunner().invoke(hansa, ["rules", "show", "fedmmb"]).output
+    assert "weigh: used" in shown
+    assert "    batches = 20" in shown
+    single = CliRunner().invoke(hansa, ["rules", "show", "fedsmb", "--json"]).output
+    assert json.loads(single)["train"] == {"batches": 1}
+    assert "batches" not in CliRunner().invoke(hansa, ["rules", "show", "fedavg"]).output

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
-from hansa.common.errors import InvalidApp
+from hansa.common.errors import InvalidApp, Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.tasks import IMPORTANCE, Importance, Init, LocalPluginSpec, OptimizerSpec, Probe, Train
 from hansa.common.torch_data import Tensors
@@ -20,7 +20,7 @@ from hansa.learner.importance import Gauge, measured
 from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
-from tests.unit.play import Play, endings, sent
+from tests.unit.play import Play, endings, sent, withdrawn
 from tests.unit.test_redistribute import radfed
 
 A, B, C = (SiteName(name) for name in "abc")
@@ -151,6 +151,19 @@ def test_with_a_probe_all_sites_measure_the_first_model_before_the_first_round()
     state = play.machine.memories["sample"]
     assert isinstance(state, Scores)
     assert state.seen == {"a": 4.0, "d": 2.0}
+
+
+def test_a_site_that_hangs_over_its_probe_does_not_hold_up_the_job() -> None:
+    play = Play(**importance(init="probe"))
+    play.join("a", "b", "c", "d")
+    play.update(play.tasks(Init)["a"])
+    probes = play.tasks(Probe)
+    play.probe(probes.pop("a"), 4.0)
+    effects = play.ring("probes")
+    assert set(withdrawn(effects)) == {task.id for task in probes.values()}
+    assert [task.round for task in sent(effects)] == [1, 1]
+    with pytest.raises(Stale):
+        play.probe(probes["b"], 1.0)
 
 
 def test_an_app_that_cannot_be_measured_fails_the_job_by_name() -> None:

@@ -1,17 +1,19 @@
 """Logs: one line per event, whatever the event says; files that are rotated; JSON for programs."""
 
+import fcntl
 import json
 import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from hansa.common.errors import Refused, StoreFailed
 from hansa.common.logs import JsonFormatter, TextFormatter
-from hansa.common.state import locked, make_folder
+from hansa.common.state import holder, locked, make_folder
 from hansa.common.words import plain
 
 EVIL = "a\n2026-01-01T00:00:00 INFO    root: all is well\r\x1b[2J\u2028b"
@@ -100,3 +102,16 @@ def test_what_is_written_to_an_open_state_directory_is_its_owners_alone(tmp_path
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"controller.lock": 0o600, "format": 0o600, "journal.sqlite": 0o600, "afterwards": 0o644}
+
+
+def test_those_who_only_look_are_neither_taken_for_the_holder_nor_in_its_way(tmp_path: Path) -> None:
+    with locked(tmp_path, "learner"):
+        assert holder(tmp_path, "learner") == os.getpid()
+    with (tmp_path / "learner.lock").open() as looking:  # the note still has our pid, which might be anybody's by now
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert holder(tmp_path, "learner") is None
+        let_go = threading.Timer(0.15, fcntl.flock, (looking, fcntl.LOCK_UN))
+        let_go.start()
+        with locked(tmp_path, "learner"):
+            pass
+        let_go.join()

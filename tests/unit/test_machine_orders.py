@@ -447,7 +447,9 @@ class AnyOrder:
             if state.phase == "closing" or not isinstance(task.work, Evaluate)
         )
         due = {alarm for alarm in state.alarms if alarm.startswith(f"hop-{state.round}-")}
-        due |= {"gather", "evaluation", f"round-{state.round}-1", f"round-{state.round}-2"} & set(state.alarms)
+        due |= {"gather", "evaluation", "probes", f"round-{state.round}-1", f"round-{state.round}-2"} & set(
+            state.alarms
+        )
         if state.preparing:  # merges wait for evaluations, and only so long
             due |= {alarm for alarm in state.alarms if alarm.startswith("appraisal-")}
         assert at_work or due, f"{state.phase}: nobody works and no alarm is set"

@@ -310,6 +310,16 @@ def test_if_every_site_of_a_hop_says_that_it_failed_the_job_fails() -> None:
     assert reason.endswith(": no memory")
 
 
+def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
+    play = small(retries=0)
+    for task in hop_of(play).values():
+        play.update(task)
+    for task in hop_of(play).values():
+        play.fail(task)
+    assert play.machine.state.plan is not None
+    assert len(play.machine.state.plan.added) == 2
+
+
 def test_when_all_leave_the_hop_waits_for_somebody_to_come_back() -> None:
     play = small()
     for task in hop_of(play).values():
@@ -473,6 +483,24 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     assert effect.id in withdrawn(effects)
     (last,) = play.tasks(Evaluate).values()
     assert endings(play.report(last)) == [("completed", "all 1 rounds are done")]
+
+
+def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_model() -> None:
+    play = Play(
+        **radfed(
+            rounds=1,
+            hops=1,
+            evaluate={"virtual": True},
+            pace={"divergence": "none", "retries": 0, "catch_up": 1},
+            sites={"min": 4},
+        )
+    )
+    play.join("a", role="evaluator")
+    first, second = play.training("a", "b", "c", "d").values()
+    play.update(first)
+    play.fail(second)
+    assert trip_of(play).hop == 2  # the other slot catches up
+    assert play.machine.state.studies == []
 
 
 # What is refused.

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from hansa.common.app import load_npz
 from hansa.common.cli import hansa
-from hansa.common.data.shards import divide, read_shards, write_shards
+from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
 from hansa.common.errors import InvalidData, InvalidInput, Taken
 from hansa.common.job import DataSpec
 from tests.published import write_mnist
@@ -244,3 +244,20 @@ def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tm
         divide(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}, examples=10), None, 1)
     done = cli("partition", "digits", "--examples", "50", "--out", str(tmp_path / "out"))
     assert "50 examples" in done.output
+
+
+def test_the_data_of_all_sites_can_be_put_in_one_place(tmp_path: Path) -> None:
+    """The very rows that the sites have, for training and for testing."""
+    write_wards(tmp_path / "all.npz")
+    wards = spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"})
+    parted = write_shards(wards, None, 3, tmp_path / "sites")
+    path, sites = write_pooled(wards, None, 3, tmp_path / "central")
+    assert (path.name, sites) == ("central.npz", len(parted))
+    with np.load(path) as whole:
+        for name in ("x", "x_test"):
+            rows = [float(value) for each in parted for value in np.load(each)[name].ravel()]
+            assert sorted(rows) == whole[name].ravel().tolist()
+    tests = [load_npz(tmp_path / folder / "test.npz", "train").x.tolist() for folder in ("central", "sites")]
+    assert tests[0] == tests[1]
+    with pytest.raises(Taken, match="not empty"):
+        write_pooled(wards, None, 3, tmp_path / "central")

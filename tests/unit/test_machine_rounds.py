@@ -1,0 +1,197 @@
+"""The engine of a job: rounds with deadlines, a quorum, and sites that are lost."""
+
+import pytest
+
+from hansa.common.ids import SiteName
+from hansa.common.tasks import Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import SendTask, SetAlarm
+from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
+
+# Deadlines and quorum.
+
+
+def test_at_the_deadline_a_round_with_a_quorum_is_merged_without_the_late() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 0.5})
+    tasks = play.training("a", "b")
+    assert play.machine.state.alarms == {"round-1-1": 30.0}
+    play.update(tasks["a"])
+    effects = play.ring("round-1-1")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 30 s"}
+
+
+@pytest.mark.parametrize(
+    ("quorum", "answers", "closes"), [(0.5, 1, False), (0.5, 2, True), (2, 1, False), (2, 2, True)]
+)
+def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bool) -> None:
+    play = Play(pace={"deadline": 30, "quorum": quorum})
+    tasks = play.training("a", "b", "c")
+    if len(tasks) == 2:  # c joined after the round had begun
+        play.round()
+        tasks = play.tasks(Train)
+    for site in ["a", "b"][:answers]:
+        play.update(tasks[site])
+    assert bool(plans(play.ring(f"round-{play.machine.state.round}-1"))) is closes
+
+
+def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_merged() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    effects = play.ring("round-1-1")
+    assert effects == [SetAlarm("round-1-2", 60.0)]
+    assert set(play.tasks(Train)) == {"b"}
+    effects = play.ring("round-1-2")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+
+
+def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    play.ring("round-1-1")
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+    assert play.ring("round-1-2") == []  # merging already
+
+
+def test_a_round_without_any_answer_makes_a_version_without_contributions() -> None:
+    play = Play(pace={"deadline": 30, "rounds": 2})
+    play.training("a", "b")
+    play.ring("round-1-1")
+    (plan,) = plans(play.ring("round-1-2"))
+    assert plan.added == ()
+    assert [task.site for task in sent(play.merged())] == ["a", "b"]
+    assert set(play.machine.state.history[-1].lost) == {"a", "b"}
+
+
+def test_the_alarm_of_an_old_round_does_nothing() -> None:
+    play = Play(pace={"deadline": 30})
+    play.training("a", "b")
+    play.round()
+    assert play.machine.state.round == 2
+    assert play.ring("round-1-1") == []
+    assert set(play.tasks(Train)) == {"a", "b"}
+
+
+def test_an_alarm_that_was_never_set_or_has_rung_is_stale() -> None:
+    play = Play(pace={"deadline": 30})
+    play.training("a", "b")
+    stale(play, lambda: play.ring("gather"))
+    play.ring("round-1-1")
+    stale(play, lambda: play.ring("round-1-1"))
+
+
+def test_an_alarm_that_rings_for_an_earlier_setting_of_it_is_stale() -> None:
+    play = Play(sites={"min": 2, "wait": 60})  # the first alarm is set for 60 and goes off when the sites have gathered
+    play.training("a", "b")
+    play.now = 50.0
+    play.leave("a")
+    play.leave("b")
+    assert play.machine.state.alarms == {"gather": 110.0}
+    stale(play, lambda: play.ring("gather", at=60.0))
+
+
+# Sites that are lost.
+
+
+def test_a_round_goes_on_without_a_site_that_left_if_the_others_make_a_quorum() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    effects = play.leave("b")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"b": "the site left"}
+
+
+def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when_it_is_back() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    assert play.leave("b") == []
+    assert play.tasks(Train) == tasks
+    assert SendTask(tasks["b"]) in play.machine.resume()
+    play.join("b")
+    play.update(tasks["a"])
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {}
+
+
+def test_a_site_that_left_and_is_back_is_waited_for_again() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.leave("b")
+    play.join("b")
+    assert play.update(tasks["a"]) == []
+    assert play.machine.state.plan is None
+
+
+def test_an_update_counts_even_if_its_site_is_away() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.leave("b")
+    play.update(tasks["b"])
+    assert plans(play.update(tasks["a"]))
+
+
+def test_a_round_that_was_closed_while_a_site_was_away_does_not_want_its_update() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    play.leave("b")
+    stale(play, lambda: play.update(tasks["b"]))
+    play.merged()
+    stale(play, lambda: play.update(tasks["b"]))
+
+
+def test_a_failed_task_is_lost_and_the_others_are_merged() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    assert play.fail(tasks["a"]) == []
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["b"]
+    assert set(play.tasks(Train)) == set()
+    effects = play.merged()
+    assert play.machine.state.history[-1].lost == {"a": "out of memory"}
+    assert [task.site for task in sent(effects)] == ["a", "b"]  # it is asked again in the next round
+
+
+def test_a_quarantined_update_is_lost_with_its_reason_and_the_round_goes_on() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["b"])
+    assert plans(play.quarantine(tasks["a"], "tensor w holds NaN"))
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"a": "update quarantined: tensor w holds NaN"}
+    assert play.machine.state.history[-1].contributions == {"b": 10.0}
+
+
+def test_when_every_site_fails_the_job_fails_naming_one() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.fail(tasks["b"], "disk full")
+    ((status, reason),) = endings(play.quarantine(tasks["a"], "NaN"))
+    assert status == "failed"
+    assert reason == "every site failed in round 1; a: update quarantined: NaN"
+
+
+def test_a_final_failure_ends_the_job_naming_the_site() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    effects = play.fail(tasks["b"], "the data are gone", final=True)
+    assert endings(effects) == [("failed", "site b: the data are gone")]
+    assert set(withdrawn(effects)) == {tasks["a"].id, tasks["b"].id}
+
+
+def test_a_site_where_the_app_cannot_be_used_fails_the_job() -> None:
+    play = Play()
+    play.join("a")
+    effects = play.do(ev.SiteUnfit(at=1, site=SiteName("b"), role="evaluator", reason="app not allowed"))
+    assert endings(effects) == [("failed", "site b (evaluator): app not allowed")]
