@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import ROOT
 
 DRIVE = """
@@ -36,12 +38,13 @@ def _drive(folder: Path, *words: str) -> tuple[int, str, str]:
         env={"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(TABLE)
     code, shown, _ = _drive(tmp_path, "--rows", "fedavg")
