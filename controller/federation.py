@@ -77,6 +77,10 @@ class Federation:
 
     async def __aexit__(self, *error: object) -> None:
         self.fleet.close()
+        ended = {runner.id for runner in self._runners.values() if runner.machine.ended}
+        closing = [run for run in self._runs if run.get_name() in ended]
+        if closing and not self.workers.trouble:  # they tidy up and record their end, which takes a moment
+            await asyncio.wait(closing, timeout=5)
         for run in list(self._runs):
             run.cancel()
         self.audit.note("controller", "stopped", __version__)
@@ -182,7 +186,7 @@ class Federation:
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
         self._runners[runner.id] = runner
         if not runner.machine.ended:
-            run = self._tasks.create_task(self._run(runner, effects))
+            run = self._tasks.create_task(self._run(runner, effects), name=runner.id)
             self._runs.append(run)
             run.add_done_callback(self._runs.remove)
 
