@@ -134,6 +134,25 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     assert told["why"] or told["weights"]["site-6"] > 1 / 6 > told["weights"]["site-1"]
 
 
+def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
+    """Groups are sought among updates of a window of batches, whose base weights are the examples used."""
+    write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
+    job, out = "examples/groups/feddaf.yaml", tmp_path / "out"
+    changes = ("pace.rounds=3", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
+    changes += ("train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.1}}",)
+    changes += ("weigh={backend: em, base: used, refit: 1, time_limit: 60}",)
+    words = [word for change in changes for word in ("--set", change)]
+    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    history = json.loads((out / "report.json").read_text())["history"][1:]
+    assert len(history) == 3
+    for fit, entry in enumerate(history, 1):
+        told = entry["diagnostics"]["weigh"]
+        left = 1 if fit == 3 else 2  # 40 examples are five batches: the third window of a pass has one
+        assert (told["fit"], told["kind"], set(entry["steps"].values())) == (fit, "norm", {left})
+        total = sum(entry["contributions"].values())
+        assert {site: p / total for site, p in entry["contributions"].items()} == pytest.approx(told["weights"])
+
+
 def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:
     ours, plain = (load_job(ROOT / "examples" / "groups" / f"{name}.yaml") for name in ("feddaf", "equal"))
     assert (ours.seed, ours.app, ours.train, ours.data) == (plain.seed, plain.app, plain.train, plain.data)
