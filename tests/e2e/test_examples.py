@@ -138,9 +138,11 @@ def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
     """Groups are sought among updates of a window of batches, whose base weights are the examples used."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
     job, out = "examples/groups/feddaf.yaml", tmp_path / "out"
-    changes = ("pace.rounds=3", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
-    changes += ("train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.1}}",)
-    changes += ("weigh={backend: em, base: used, refit: 1, time_limit: 60}",)
+    changes = (
+        *("pace.rounds=3", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}"),
+        "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.1}}",
+        "weigh={backend: em, base: used, refit: 1, time_limit: 60}",
+    )
     words = [word for change in changes for word in ("--set", change)]
     _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
     history = json.loads((out / "report.json").read_text())["history"][1:]
