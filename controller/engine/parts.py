@@ -66,6 +66,7 @@ class View:
     together: int = 1  # sites whose updates make a community model, at least
     common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
     outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
+    turn: int = 0  # of a task: hops of the whole job up to it, where models travel
     draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
 
     def rng(self, name: str, *more: int) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """Rounds: from what the pacer wants to effects."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from hansa.common.tasks import Train
@@ -104,8 +105,9 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         validate_update=job.rule.weigh.appraises,
         keep_optimizer=job.spec.train.keep_optimizer,
     )
+    view = replace(job.view(now), turn=ask.turn)
     for point, policy in job.rule.policies.items():
-        work = policy.shape(job.memories[point], ask.site, work, job.view(now))
+        work = policy.shape(job.memories[point], ask.site, work, view)
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
     sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     job.rule.pace.on_asked(job.pacing, sent.task)

@@ -139,7 +139,8 @@ class Divide(Policy):
         phase = self.phase_of(number)
         whole = self.feature_epochs or work.epochs
         epochs = (self.fine_epochs or max(1, whole // 5)) if phase == "fine-tuning" else whole
-        lr = work.optimizer.lr * self.decay**number * (self.fine_lr if phase == "fine-tuning" else 1.0)
+        trainings = view.turn - 1 if view.turn else number  # where models travel, every hop is one (radfed §4)
+        lr = work.optimizer.lr * self.decay**trainings * (self.fine_lr if phase == "fine-tuning" else 1.0)
         lr = max(lr, LEAST)
         tensors: tuple[str, ...] = ()
         if phase != "prepass":

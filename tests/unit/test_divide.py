@@ -113,6 +113,23 @@ def test_the_schedule_is_that_of_the_specification() -> None:
     assert [told["split"] for told in shown(play)] == [None] * 4 + [2] * 7
 
 
+def test_where_models_travel_the_learning_rate_follows_the_hops_and_the_phase_the_rounds() -> None:
+    pace = {"kind": "redistribute", "rounds": 4, "hops": 3, "divergence": "none"}
+    play = play_of(pace=pace, layers={"kind": "divide", "prepass": 0, "split": 2})
+    play.training("a", "b")
+    seen = []
+    for hop in range(9):
+        rates = {task.work.optimizer.lr for task in play.tasks(Train).values() if isinstance(task.work, Train)}
+        (rate,) = rates
+        fine = hop // 3 == 1
+        assert rate == pytest.approx(0.001 * 0.9**hop * (0.5 if fine else 1), rel=1e-12)
+        seen.append(play.machine.phase)
+        answer(play)
+        if play.machine.state.plan:
+            play.merged()
+    assert seen == ["feature"] * 3 + ["fine-tuning"] * 3 + ["feature"] * 3
+
+
 def test_both_groups_together_are_the_whole_model_each_tensor_once() -> None:
     rule = Divide()
     for split in range(1, 4):
