@@ -24,6 +24,7 @@ from hansa.protos import model_pb2
 
 log = logging.getLogger(__name__)
 HEAD = struct.Struct("<16sI")  # id of the frames, number of peaks; peaks and manifest follow
+NAME = 16  # characters of that id
 
 
 class _Model(StoredModel):
@@ -79,17 +80,21 @@ class _Readers:
         if frames is not None:
             self._remove(name, frames)
 
-    def retire(self, record: bytes) -> None:
-        """Remove the frames of a record that is gone, now or later; should we die before, `sweep` finds them."""
+    def condemn(self, record: bytes) -> tuple[str, int]:
+        """Note that a record's frames are to go, before the record does: should we die then, `sweep` finds them."""
         name, count = HEAD.unpack_from(record)
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         frames = Layout(manifest_from_wire(wire).spec).frames
         self.space.client.hset(self.space.key("drafts"), name.decode(), frames)
+        return name.decode(), frames
+
+    def retire(self, name: str, frames: int) -> None:
+        """Remove the frames of a record that is gone, now or when their last reader is done."""
         with self._lock:
-            if self._count[name.decode()]:
-                self._retired[name.decode()] = frames
+            if self._count[name]:
+                self._retired[name] = frames
                 return
-        self._remove(name.decode(), frames)
+        self._remove(name, frames)
 
     def _remove(self, name: str, frames: int) -> None:
         try:
@@ -119,12 +124,13 @@ class _Draft(Draft):
         space = self._space
         with space.answering():
             old = space.client.get(space.key("model", self._key))
+            replaced = self._readers.condemn(old) if old and not old.startswith(self._id.encode()) else None
             space.client.sadd(space.key("models"), self._key)  # a key without a record is no model
             space.client.set(space.key("model", self._key), record)
             space.client.hdel(space.key("drafts"), self._id)
             self._open = False
-            if old and not old.startswith(self._id.encode()):
-                self._readers.retire(old)
+            if replaced:
+                self._readers.retire(*replaced)
 
     def discard(self) -> None:
         if self._open:
@@ -163,10 +169,11 @@ class RedisStore(Store):
         """Remove a model; harmless if there is none."""
         record = self._record(key)
         with self._space.answering():
+            condemned = self._readers.condemn(record) if record else None
             self._space.client.delete(self._space.key("model", key))
             self._space.client.srem(self._space.key("models"), key)
-            if record:
-                self._readers.retire(record)
+            if condemned:
+                self._readers.retire(*condemned)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -175,11 +182,17 @@ class RedisStore(Store):
         return sorted(ModelKey(key) for key in held if key.startswith(prefix) and self.has(ModelKey(key)))
 
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish."""
+        """Remove drafts that nobody will publish, and frames whose record is gone or was to go."""
         space = self._space
         with space.answering():
-            for left, frames in space.client.hgetall(space.key("drafts")).items():
-                remove_frames(space, left.decode(), int(frames))
+            left = space.client.hgetall(space.key("drafts"))
+            models = space.client.smembers(space.key("models")) if left else ()
+            named = {space.client.getrange(space.key("model", key.decode()), 0, NAME - 1) for key in models}
+            for name, frames in left.items():
+                if name in named:  # its record was to go, and has not: the model is whole
+                    space.client.hdel(space.key("drafts"), name.decode())
+                else:
+                    remove_frames(space, name.decode(), int(frames))
 
     def close(self) -> None:
         """Nothing to do: the space is closed by whoever opened it."""

@@ -274,7 +274,10 @@ async def test_each_role_can_call_what_the_table_allows_and_nothing_else(
     for method, access in TABLE.items():
         if method.startswith("/grpc.health"):
             continue
-        code, text = await _status(of.stream_stream(method)(words()))
+        for _ in range(5):
+            code, text = await _status(of.stream_stream(method)(words()))
+            if "from Core" not in text:
+                break  # gRPC hides the status of a call that is refused while it still sends: ask again, as sites do
         if role in access.roles:
             assert code not in (CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED, CODE.INTERNAL, CODE.UNKNOWN), text
         else:
