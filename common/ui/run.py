@@ -180,7 +180,10 @@ class LocalFederation:
                 raise InvalidInput(f"--slow {name}: there is no such site" + suggestion(name, self._sites))
         if not (where / TEST).exists():
             self._split = "validation"  # everything was parted, so there is nothing else to measure on
-        least = SitesSpec(min=len(paths), wait=max(self._spec.sites.wait, 60))
+        together = self._spec.sites.together
+        if together > len(paths):
+            raise InvalidInput(f"sites.together: {len(paths)} sites cannot make models of {together}")
+        least = SitesSpec(min=len(paths), together=together, wait=max(self._spec.sites.wait, 60))
         self._spec = self._spec.model_copy(update={"sites": least})
 
     async def _work(self, quiet: bool) -> JobView:
