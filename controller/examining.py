@@ -11,8 +11,10 @@ from hansa.common.frames import FRAME, Sealer, cut, pack
 from hansa.common.ids import JobId, ModelKey, kept_key
 from hansa.common.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.controller.community.reading import Cache, Library, read_numbers
-from hansa.controller.engine.parts import Contribution, Evidence, Part
+from hansa.controller.engine.evidence import Evidence
+from hansa.controller.engine.parts import Part
 from hansa.controller.engine.state import Inquiry
+from hansa.controller.engine.view import Contribution
 from hansa.controller.stores import Store
 
 LEAST = 1024  # columns of many models that are read at once, however little memory there is

@@ -6,12 +6,13 @@ from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, probes, sites
+from hansa.controller.engine.actions import Action, Stop
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Action, Contribution, Stop
 from hansa.controller.engine.rounds import act, next_round, pulse
 from hansa.controller.engine.state import Heard
+from hansa.controller.engine.view import Contribution
 
 
 def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
@@ -169,12 +170,8 @@ def examination_failed(job: Job, event: events.ExaminationFailed) -> list[Effect
 
 
 def _heard(job: Job, number: int, heard: Heard, now: float, kept: Mapping[str, str] | None = None) -> list[Effect]:
-    """Let the pacer hear what it asked for; a merge goes on when it has waited for the last of its inquiries."""
+    """Go on with a merge when it has waited for the last of its inquiries."""
     inquiry = inquiries.close(job, number, kept)
-    if inquiry.label:
-        actions = job.rule.pace.on_examined(job.pacing, inquiry.label, heard.facts, heard.trouble, job.view(now))
-        effects = act(job, actions, now)
-    else:
-        job.state.heard[inquiry.point] = heard
-        effects = [] if job.state.merging else merges.weigh(job, now)
+    job.state.heard[inquiry.point] = heard
+    effects = [] if job.state.merging else merges.weigh(job, now)
     return effects + job.models.drop_idle()

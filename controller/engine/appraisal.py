@@ -9,8 +9,8 @@ from hansa.common.tasks import Evaluate, Evaluation, Task, Train
 from hansa.controller.engine import merges
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Contribution
 from hansa.controller.engine.state import Appraisal, PendingMerge
+from hansa.controller.engine.view import Contribution
 
 ALARM = "appraisal-"  # with the task whose update is appraised
 

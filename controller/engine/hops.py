@@ -7,11 +7,12 @@ from hansa.common.errors import Stale
 from hansa.common.ids import ModelKey, hop_key
 from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.actions import HopEnded
 from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import member
-from hansa.controller.engine.parts import Contribution, HopEnded
 from hansa.controller.engine.state import HopRecord
+from hansa.controller.engine.view import Contribution
 
 
 def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:

@@ -1,8 +1,8 @@
 """Inquiries: a part of the rule looks at the numbers of updates, on a worker, and hears in an event what was found.
 
-Before a merge is weighed every part is asked for its question; the merge waits for all that have one. A pacer may ask
-at any time. What an inquiry may read stays in the store while it is under way, and what a part keeps from it stays
-until something else is kept under its name, or the job ends.
+Before a merge is weighed every part is asked for its question; the merge waits for all that have one. What an inquiry
+may read stays in the store while it is under way, and what a part keeps from it stays until something else is kept
+under its name, or the job ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,18 @@ from hansa.common.errors import Stale
 from hansa.common.ids import kept_key
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import Contribution
 from hansa.controller.engine.state import Inquiry, Kept
+from hansa.controller.engine.view import Contribution
 
 
-def ask(job: Job, point: str, question: JsonValue, contributions: Sequence[Contribution], label: str = "") -> Effect:
-    """Have a part look at contributions; without a label the first merge of the queue waits for it."""
+def ask(job: Job, point: str, question: JsonValue, contributions: Sequence[Contribution]) -> Effect:
+    """Have a part look at the contributions of the first merge of the queue, which waits for it."""
     state = job.state
     assert state.current is not None
     state.inquiry_count += 1
     number = state.inquiry_count
     inquiry = state.inquiries[number] = Inquiry(
         point=point,
-        label=label,
         question=question,
         contributions=tuple(contributions),
         current=state.current,

@@ -14,9 +14,10 @@ from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.desk import Desk
 from hansa.controller.engine.effects import SendTask, SetAlarm, StudyPlan
 from hansa.controller.engine.models import Models
-from hansa.controller.engine.parts import Draw, View
+from hansa.controller.engine.parts import Draw
 from hansa.controller.engine.roster import Roster
 from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
+from hansa.controller.engine.view import View
 
 UNDER_WAY = 2  # evaluations per evaluator; a slow one skips versions instead of falling behind for ever
 

@@ -14,8 +14,8 @@ from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Contribution
 from hansa.controller.engine.state import PendingMerge, VersionRecord
+from hansa.controller.engine.view import Contribution
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:

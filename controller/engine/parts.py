@@ -1,223 +1,35 @@
 """The plugin points of a rule and what plugins see and return (algorithms/README §3).
 
 A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine keeps it,
-saves it with the job and hands it to every call. Aggregators and server updates are in `arithmetic`.
+saves it with the job and hands it to every call. Aggregators and server updates are in `arithmetic`; what plugins see
+is in `view`, what pacers want in `actions`, what examinations read in `evidence`.
 """
 
-import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
-from hansa.common.model import ModelSpec
 from hansa.common.plugins import Plugin
-from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train, UpdateFacts, Value
+from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train
 from hansa.common.views import Score
+from hansa.controller.engine.actions import Action
+from hansa.controller.engine.evidence import Evidence, Findings
 from hansa.controller.engine.outline import Outline
+from hansa.controller.engine.view import Contribution, View
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
 
 
-class Contribution(Value):
-    """An update as rules see it: where it is, and what its learner said of it."""
-
-    task: Task
-    model: ModelKey
-    digest: str
-    facts: UpdateFacts
-    # Known when it is weighed.
-    reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
-    unreported: Mapping[SiteName, str] = {}  # who did not answer, and why
-    staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
-    factor: float = 1.0  # by which the pacer multiplies the weigher's weight
-
-    @property
-    def site(self) -> SiteName:
-        """Whose update it is."""
-        return self.task.site
-
-    @property
-    def base(self) -> ModelKey | None:
-        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
-        return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
-
-
-@dataclass(frozen=True)
-class View:
-    """A read-only picture of the job for one call."""
-
-    sites: Sequence[SiteName]  # learners that attend, sorted
-    busy: AbstractSet[SiteName]  # those with an open task
-    examples: Mapping[SiteName, int]
-    evaluators: Sequence[SiteName]  # that attend, sorted
-    version: int
-    round: int
-    steps: int  # committed so far
-    seed: int
-    now: float
-    together: int = 1  # sites whose updates make a community model, at least
-    common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
-    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
-    turn: int = 0  # of a task: hops of the whole job up to it, where models travel
-    draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
-
-    def rng(self, name: str, *more: int) -> np.random.Generator:
-        """Return the random stream of a plugin for this draw: a function of seed, name, round and draw alone."""
-        words = [self.seed, zlib.crc32(name.encode()), self.round, *more]
-        return np.random.default_rng(np.random.SeedSequence(words, spawn_key=self.draw))
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Give a site a training task on the current community model, or on the model of a slot."""
-
-    site: SiteName
-    cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
-    steps: int = 0  # optimizer steps to make; 0: the job's epochs
-    start: Contribution | None = None  # whose model to start from, if it is not the community model
-    hop: int = 0  # of the round, from 1 on, where models travel from site to site
-    slot: int = 0  # which of the travelling models, from 1 on
-    turn: int = 0  # hops of the whole job up to this one
-
-
-@dataclass(frozen=True)
-class NextRound:
-    """Begin the next round, if enough sites are here."""
-
-
-@dataclass(frozen=True)
-class NextHop:
-    """Call `on_hop`, where a pacer can draw sites within a round; what just came is known to the sampler by then."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """An update will not be merged: another one was made from it."""
-
-    model: ModelKey
-
-
-@dataclass(frozen=True)
-class HopEnded:
-    """All slots of a hop were served, or skip it: enter it into the history, and have it looked at if that is wanted.
-
-    `trained` are the updates of this hop with what each was trained from, `slots` what would be merged now.
-    """
-
-    hop: int
-    trained: tuple[tuple[Contribution, ModelKey | None], ...]
-    slots: tuple[Contribution, ...]
-    skipped: int  # slots that nobody trained
-    lost: Mapping[SiteName, str]
-    divergence: str = "none"  # of what to measure how far the updates are apart: weights, delta
-    last: bool = False  # a merge follows
-
-
-@dataclass(frozen=True)
-class Withdraw:
-    """Nobody waits for this task any more."""
-
-    task: TaskId
-    reason: str
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Have an update evaluated now, if the weigher wants that; otherwise it is evaluated when it is to be merged."""
-
-    contribution: Contribution
-
-
-@dataclass(frozen=True)
-class MergeNow:
-    """Merge these contributions into the next community model. `lost` says whose is missing and why."""
-
-    contributions: tuple[Contribution, ...]
-    lost: Mapping[SiteName, str]
-    steps: int = 0  # optimizer steps that are in these contributions beside those of their own tasks
-
-
-@dataclass(frozen=True)
-class Examine:
-    """Have the pacer's `examine` look at contributions now, without a merge; `on_examined` hears what it found."""
-
-    contributions: tuple[Contribution, ...]
-    label: str  # tells the pacer's examinations apart
-    question: JsonValue = None
-
-
-@dataclass(frozen=True)
-class Wake:
-    """Call `on_alarm` in so many seconds."""
-
-    seconds: float
-    alarm: str
-
-
-@dataclass(frozen=True)
-class Stop:
-    """No further training; the job completes, or fails."""
-
-    reason: str
-    failed: bool = False
-
-
-Action = Ask | NextRound | NextHop | Release | HopEnded | Withdraw | Prepare | MergeNow | Examine | Wake | Stop
-
-
 class Nothing(BaseModel):
     """The state of a plugin that remembers nothing."""
-
-
-class Evidence(ABC):
-    """The numbers of models, for an examination. All arrays are read only, in the dtype of their tensor.
-
-    The model behind a contribution is its update laid over the model that its site started from: `numbers` reads a
-    tensor from the update if the update carries it, else from that model.
-    """
-
-    spec: ModelSpec  # of the community model
-
-    @abstractmethod
-    def carried(self, contribution: Contribution) -> Sequence[str]:
-        """Return the tensors that an update carries: all, or those that its task asked for."""
-
-    @abstractmethod
-    def numbers(self, contribution: Contribution, tensor: str) -> np.ndarray:
-        """Return a tensor of the model behind a contribution, in its shape."""
-
-    @abstractmethod
-    def community(self, tensor: str) -> np.ndarray:
-        """Return a tensor of the newest community model, in its shape."""
-
-    @abstractmethod
-    def rows(self, contributions: Sequence[Contribution], tensor: str) -> Iterator[np.ndarray]:
-        """Yield a tensor of many models as float64, a row for each, cut into columns that fit into memory."""
-
-    @abstractmethod
-    def kept(self, name: str) -> np.ndarray | None:
-        """Return what an earlier examination by the same part kept under a name."""
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What an examination found.
-
-    `facts` go through the journal: JSON without NaN, and small (a few thousand numbers). What is larger and must be
-    there in later examinations, such as statistics of every site's last update, is kept in the store: one array of
-    numbers by name, in the place of what was kept under the name before; None keeps nothing under it any more.
-    """
-
-    facts: JsonValue = None
-    keep: Mapping[str, np.ndarray | None] = field(default_factory=dict)
 
 
 class Part(Plugin):
@@ -375,10 +187,6 @@ class Pacer(Part):
     @abstractmethod
     def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """The time of a Wake has come."""
-
-    def on_examined(self, state: BaseModel, label: str, facts: JsonValue, trouble: str, view: View) -> list[Action]:
-        """Hear what an `Examine` found; `trouble` says why it found nothing."""
-        return []
 
     @abstractmethod
     def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:

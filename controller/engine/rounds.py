@@ -5,13 +5,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, endings, hops, inquiries, probes
-from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
-from hansa.controller.engine.job import Job
-from hansa.controller.engine.parts import (
+from hansa.controller.engine import appraisal, endings, hops, probes
+from hansa.controller.engine.actions import (
     Action,
     Ask,
-    Examine,
     HopEnded,
     MergeNow,
     NextHop,
@@ -22,6 +19,8 @@ from hansa.controller.engine.parts import (
     Wake,
     Withdraw,
 )
+from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
+from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import PendingMerge
 
 GATHER = "gather"  # the alarm that ends the wait for sites
@@ -70,8 +69,6 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case MergeNow(contributions, lost, steps):
                 pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
                 effects += appraisal.merge_when_ready(job, pending, now)
-            case Examine(contributions, label, question):
-                effects.append(inquiries.ask(job, "pace", question, contributions, label))
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):

@@ -10,7 +10,7 @@ from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Val
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
 from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Contribution
+from hansa.controller.engine.view import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
@@ -105,7 +105,6 @@ class Inquiry(Value):
     """An examination of updates by a part of the rule that is under way."""
 
     point: str
-    label: str = ""  # the pacer's own; empty: the first merge of the queue waits for it
     question: JsonValue
     contributions: tuple[Contribution, ...]
     current: ModelKey
@@ -188,4 +187,4 @@ class JobState(BaseModel):
     @property
     def merging(self) -> bool:
         """Whether the first merge of the queue is under way: it is computed, or what it is made of is examined."""
-        return self.plan is not None or any(not inquiry.label for inquiry in self.inquiries.values())
+        return self.plan is not None or bool(self.inquiries)

@@ -9,8 +9,10 @@ from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Task
+from hansa.controller.engine.actions import Action, Ask, MergeNow, Stop
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Action, Ask, Contribution, Draw, MergeNow, Pacer, Stop, View
+from hansa.controller.engine.parts import Draw, Pacer
+from hansa.controller.engine.view import Contribution, View
 
 PATIENCE = 3  # failures in a row after which a site is left alone until it joins again
 

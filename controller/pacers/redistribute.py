@@ -16,22 +16,21 @@ from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Task, Train
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import (
+from hansa.controller.engine.actions import (
     Action,
     Ask,
-    Contribution,
-    Draw,
     HopEnded,
     MergeNow,
     NextHop,
     Prepare,
     Release,
     Stop,
-    View,
     Wake,
     Withdraw,
 )
+from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.parts import Draw
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.pacers.sync import Rounds, RoundsState
 
 

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.tasks import STEPS
-from hansa.controller.engine.parts import Action, Ask, Contribution, View
+from hansa.controller.engine.actions import Action, Ask
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.pacers.sync import Sync, SyncState
 
 

@@ -10,20 +10,9 @@ from hansa.common.errors import Stale
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.plugins import register
 from hansa.common.tasks import Task
-from hansa.controller.engine.parts import (
-    Action,
-    Ask,
-    Contribution,
-    Draw,
-    MergeNow,
-    NextRound,
-    Pacer,
-    Prepare,
-    Stop,
-    View,
-    Wake,
-    Withdraw,
-)
+from hansa.controller.engine.actions import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
+from hansa.controller.engine.parts import Draw, Pacer
+from hansa.controller.engine.view import Contribution, View
 
 
 class RoundsState(BaseModel):

@@ -15,7 +15,8 @@ from hansa.common.job import JobSpec, Problem, UntilSpec
 from hansa.common.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
 from hansa.common.words import suggestion
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, Policy, View
+from hansa.controller.engine.parts import Policy
+from hansa.controller.engine.view import Contribution, View
 
 
 class Staleness(BaseModel):

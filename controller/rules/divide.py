@@ -22,8 +22,10 @@ from hansa.common.model import Role
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import Train
 from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.evidence import Evidence, Findings
 from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Contribution, Evidence, Findings, Policy, View
+from hansa.controller.engine.parts import Policy
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Choice, Metric, choose_split, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
 

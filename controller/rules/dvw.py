@@ -21,7 +21,8 @@ from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import Evaluation
 from hansa.common.views import Finding, Score
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, EvalRequest, View, Weigher
+from hansa.controller.engine.parts import EvalRequest, Weigher
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
 from hansa.controller.rules.scores import CLASSIFICATION, inverse_loss
 

@@ -10,7 +10,8 @@ from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import EvalPlan, View
+from hansa.controller.engine.parts import EvalPlan
+from hansa.controller.engine.view import View
 
 
 class _Every(EvalPlan):

@@ -12,7 +12,8 @@ from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, Sampler, View, Weigher
+from hansa.controller.engine.parts import Sampler, Weigher
+from hansa.controller.engine.view import Contribution, View
 
 BatchNorm = Literal["mean", "pooled"]
 POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance of all their data together"

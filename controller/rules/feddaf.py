@@ -21,7 +21,9 @@ from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import Value
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, Evidence, Findings, View, Weigher
+from hansa.controller.engine.evidence import Evidence, Findings
+from hansa.controller.engine.parts import Weigher
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG
 
 PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"

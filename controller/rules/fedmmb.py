@@ -19,7 +19,8 @@ from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import Train
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, Policy, View, Weigher
+from hansa.controller.engine.parts import Policy, Weigher
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.fedavg import FEDAVG, ByExamples
 

@@ -5,7 +5,8 @@ from pydantic import BaseModel, Field
 from hansa.common.ids import SiteName
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import PROXIMAL, LocalPluginSpec, Proximal, Train
-from hansa.controller.engine.parts import Policy, View
+from hansa.controller.engine.parts import Policy
+from hansa.controller.engine.view import View
 from hansa.controller.rules.fedavg import FEDAVG
 
 

@@ -10,7 +10,8 @@ from hansa.common.model import Role
 from hansa.common.plugins import register
 from hansa.common.tasks import Train
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Policy, View
+from hansa.controller.engine.parts import Policy
+from hansa.controller.engine.view import View
 
 
 @register("layers", "parameters")

@@ -17,7 +17,8 @@ from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import IMPORTANCE, Importance, LocalPluginSpec
 from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Contribution, Sampler, View
+from hansa.controller.engine.parts import Sampler
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG, how_many
 
 PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"

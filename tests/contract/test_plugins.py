@@ -14,7 +14,8 @@ from hansa.common.job import JobSpec
 from hansa.common.plugins import POINTS, Plugin
 from hansa.common.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
 from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, MergeInfo, Selecting, ServerUpdate, TooFew
-from hansa.controller.engine.parts import Contribution, EvalPlan, Pacer, Part, Policy, Sampler, View, Weigher
+from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.compose import compose
 from tests.unit import appraised, examined  # noqa: F401 - plugins of tests keep the contract, too
 

@@ -30,6 +30,20 @@ def pause(x):
 
 app = App(model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), classes=2, transform=pause)
 '''
+# An app that trains by itself, and learns nothing.
+OWN_APP = """
+import numpy as np
+from hansa import App
+from hansa.common.tasks import Evaluation
+
+def train(arrays, run):
+    return arrays
+
+def evaluate(arrays, examples):
+    return Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0)))
+
+app = App(model=lambda: {"w": np.zeros(2)}, classes=2, train=train, evaluate=evaluate)
+"""
 JOB_TEXT = """
 name: plane
 seed: 7

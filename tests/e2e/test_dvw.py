@@ -15,7 +15,7 @@ from hansa.controller.federation import replay
 from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
 from hansa.controller.verify import verify
-from tests.e2e.conftest import Site, write_data
+from tests.e2e.conftest import OWN_APP, Site, write_data
 from tests.unit.samples import payload_of
 
 
@@ -120,13 +120,7 @@ def _assert_bit_exact(folder: Path, exported: str) -> None:
 
 
 def test_training_until_it_is_enough_is_refused_where_the_app_trains_by_itself(scene: Site) -> None:
-    (scene.folder / "app.py").write_text(
-        "import numpy as np\n"
-        "from hansa import App\n"
-        "from hansa.common.tasks import Evaluation\n"
-        "app = App(model=lambda: {'w': np.zeros(2)}, classes=2, train=lambda arrays, run: arrays,\n"
-        "    evaluate=lambda arrays, examples: Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0))))\n"
-    )
+    (scene.folder / "app.py").write_text(OWN_APP)
     scene.controller()
     scene.daemon("learner", "a")
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", "--set", "train.until={}")

@@ -11,26 +11,16 @@ from hansa.common.ui.client import Client
 from hansa.common.views import JobView
 from hansa.controller.backends import opened
 from hansa.controller.verify import verify
-from tests.e2e.conftest import Site
+from tests.e2e.conftest import OWN_APP, Site
 
 WINDOW = "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"
 
-OWN_APP = '''
-"""Its own training: it learns nothing, and writes down which examples it was given."""
-import numpy as np
-from hansa import App
-from hansa.common.tasks import Evaluation
-
-def train(arrays, run):
-    with open("given.txt", "a") as file:
+RECORDING = OWN_APP.replace(
+    "    return arrays",
+    """    with open("given.txt", "a") as file:
         print(run.epochs, run.steps, run.batch_size, *run.examples.x[:, 0].tolist(), file=file)
-    return arrays
-
-def evaluate(arrays, examples):
-    return Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0)))
-
-app = App(model=lambda: {"w": np.zeros(2)}, classes=2, train=train, evaluate=evaluate)
-'''
+    return arrays""",
+)
 
 
 async def _run(address: str, specs: list[JobSpec]) -> dict[str, JobView]:
@@ -77,7 +67,7 @@ def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
 
 
 def test_an_app_that_trains_by_itself_gets_the_examples_of_its_window(scene: Site) -> None:
-    (scene.folder / "app.py").write_text(OWN_APP)
+    (scene.folder / "app.py").write_text(RECORDING)
     scene.controller()
     scene.daemon("learner", "a")
     words = ("--set", "rule=fedmmb", "--set", WINDOW, "--set", "pace.rounds=4", "--set", "validation.fraction=0")

@@ -3,7 +3,7 @@
 from hansa.controller.backends import opened
 from hansa.controller.engine.state import JobState
 from hansa.controller.verify import verify
-from tests.e2e.conftest import Site
+from tests.e2e.conftest import OWN_APP, Site
 
 HOPS = ("--set", "pace={rounds: 2, hops: 3}", "--set", "sample.fraction=0.67", "--set", "sites.min=3")
 COMPOSED = (  # radfed × fedprox × importance × fedadam
@@ -104,13 +104,7 @@ def test_a_site_whose_owner_forbids_it_does_not_take_part_in_redistribution(scen
 
 
 def test_importance_is_refused_where_the_app_trains_by_itself(scene: Site) -> None:
-    (scene.folder / "app.py").write_text(
-        "import numpy as np\n"
-        "from hansa import App\n"
-        "from hansa.common.tasks import Evaluation\n"
-        "app = App(model=lambda: {'w': np.zeros(2)}, classes=2, train=lambda arrays, run: arrays,\n"
-        "    evaluate=lambda arrays, examples: Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0))))\n"
-    )
+    (scene.folder / "app.py").write_text(OWN_APP)
     scene.controller()
     scene.daemon("learner", "a")
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "rule=radfed-i", "--set", "sites.min=1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hansa.controller.backends import opened
-from hansa.controller.engine.parts import Findings
+from hansa.controller.engine.evidence import Findings
 from hansa.controller.runner import JobRunner
 from hansa.controller.verify import verify
 from tests.support import LightSite, Served, ended, job, serving

@@ -12,7 +12,8 @@ from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
 from hansa.controller.backends import opened
-from hansa.controller.engine.parts import Sampler, View
+from hansa.controller.engine.parts import Sampler
+from hansa.controller.engine.view import View
 from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.verify import verify
 from tests.redis_server import RedisServer

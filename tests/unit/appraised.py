@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation, Train
-from hansa.controller.engine.parts import Contribution, EvalPlan, EvalRequest, Policy, Sampler, View, Weigher
+from hansa.controller.engine.parts import EvalPlan, EvalRequest, Policy, Sampler, Weigher
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.evaluation import pool
 
 

@@ -1,4 +1,4 @@
-"""Plugins for tests that look at the numbers of updates: a weigher that also remembers arrays, a policy and a pacer."""
+"""Plugins for tests that look at the numbers of updates: a weigher that also remembers arrays, and a policy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,17 +8,9 @@ from pydantic import BaseModel, Field, JsonValue
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.tasks import Train
-from hansa.controller.engine.parts import (
-    Action,
-    Contribution,
-    Evidence,
-    Examine,
-    Findings,
-    Policy,
-    View,
-    Weigher,
-)
-from hansa.controller.pacers.sync import Sync, SyncState
+from hansa.controller.engine.evidence import Evidence, Findings
+from hansa.controller.engine.parts import Policy, Weigher
+from hansa.controller.engine.view import Contribution, View
 
 
 class Sizes(BaseModel):
@@ -110,34 +102,3 @@ class Onlooker(Policy):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Leave it."""
         return work
-
-
-class CuriousState(SyncState):
-    """A round, and what was found of its updates as they came."""
-
-    heard: dict[str, str] = {}
-
-
-@register("pace", "curious")
-class Curious(Sync):
-    """Looks at every update when it comes, whatever becomes of it."""
-
-    def begin(self) -> CuriousState:
-        """Nothing was heard."""
-        return CuriousState()
-
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
-        """Go on as in any round, and look."""
-        actions = super().on_result(state, contribution, view)
-        return [Examine((contribution,), f"round {view.round} {contribution.site}", 7), *actions]
-
-    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
-        """Tell the size of the first tensor."""
-        (c,) = contributions
-        return Findings([question, float(models.numbers(c, models.spec.names[0]).sum())])
-
-    def on_examined(self, state: BaseModel, label: str, facts: JsonValue, trouble: str, view: View) -> list[Action]:
-        """Remember."""
-        assert isinstance(state, CuriousState)
-        state.heard[label] = trouble or str(facts)
-        return []

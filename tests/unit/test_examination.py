@@ -12,13 +12,14 @@ from hansa.common.tasks import Task, Train
 from hansa.controller.community.reading import Library
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
+from hansa.controller.engine.evidence import Evidence, Findings
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.parts import Contribution, Evidence, Findings
 from hansa.controller.engine.state import Inquiry
+from hansa.controller.engine.view import Contribution
 from hansa.controller.examining import StoredEvidence, examine
 from hansa.controller.stores.memory import MemoryStore
 from tests.unit.appraised import Alternate
-from tests.unit.examined import CuriousState, Measured, Onlooker, Seen, Sizes
+from tests.unit.examined import Measured, Onlooker, Seen, Sizes
 from tests.unit.play import JOB, Play, dropped, machine_of, plans
 from tests.unit.samples import keep, spec_of, values
 
@@ -103,21 +104,17 @@ def test_what_a_part_keeps_stays_until_it_keeps_something_else_or_the_job_ends()
     assert f"{JOB}/x2.1" in dropped(play.cancel())
 
 
-def test_several_parts_look_at_one_merge_and_the_pacer_at_single_updates() -> None:
-    play = Play(weigh={"kind": "measured"}, pace={"kind": "curious", "rounds": 2})
+def test_several_parts_look_at_one_merge() -> None:
+    play = Play(weigh={"kind": "measured"}, pace={"rounds": 2})
     rule = replace(play.machine.rule, policies={"look": Onlooker()})
     play.machine = Machine(JOB, play.spec, rule, 0.0)
     play.machine.start()
     play.training("a", "b")
-    one, two, weigher, onlooker = _round(play)
+    weigher, onlooker = _round(play)
     assert not plans(_found(play, weigher, a=2.0, b=2.0))
     assert plans(_found(play, onlooker))
-    play.do(ev.Examined(at=0, inquiry=two, facts=[7, 1.5]))
-    _failed(play, one)
-    pacing, looked = play.machine.memories["pace"], play.machine.memories["look"]
-    assert isinstance(pacing, CuriousState)
+    looked = play.machine.memories["look"]
     assert isinstance(looked, Seen)
-    assert pacing.heard == {"round 1 a": "no memory", "round 1 b": "[7, 1.5]"}
     assert looked.looks == 1
 
 

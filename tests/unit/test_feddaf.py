@@ -18,7 +18,8 @@ from hansa.common.views import HistoryView, JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.parts import Policy, View
+from hansa.controller.engine.parts import Policy
+from hansa.controller.engine.view import View
 from hansa.controller.examining import examine
 from hansa.controller.rules import feddaf
 from hansa.controller.rules.compose import compose

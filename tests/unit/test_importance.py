@@ -14,7 +14,7 @@ from hansa.common.errors import InvalidApp, Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.tasks import IMPORTANCE, Importance, Init, LocalPluginSpec, OptimizerSpec, Probe, Train
 from hansa.common.torch_data import Tensors
-from hansa.controller.engine.parts import View
+from hansa.controller.engine.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores
 from hansa.learner.importance import Gauge, measured
 from hansa.learner.session import _require_plugins

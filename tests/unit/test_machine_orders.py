@@ -59,7 +59,7 @@ JOBS = st.fixed_dictionaries(
     {
         "pace": st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
-            optional={"deadline": st.just(30.0), "kind": st.sampled_from(["sync", "curious"])},
+            optional={"deadline": st.just(30.0)},
         ),
         "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
             lambda sites: {"wait": 20.0, **sites}

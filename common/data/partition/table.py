@@ -1,5 +1,6 @@
 """What a scheme may look at, and what it answers: labels and keys in, row numbers of every site out."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -72,9 +73,9 @@ class Parts:
 class Scheme(Value):
     """A way to part rows among sites: a pure function of the table, the number of sites and a seed."""
 
+    @abstractmethod
     def part(self, table: Table, sites: int, seed: int) -> Parts:
         """Return each site's rows."""
-        raise NotImplementedError
 
     def paint(self, x: np.ndarray, labels: np.ndarray, seed: int, test: bool) -> np.ndarray:
         """Return the features as the sites get them; only schemes that skew features change them."""

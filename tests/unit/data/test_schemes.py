@@ -1,39 +1,17 @@
 """Partitions: every example at exactly one site, sizes and labels as the papers say (algorithms/partitioning)."""
 
-from itertools import combinations, product
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hansa.common.data.measures import c_score
 from hansa.common.data.partition import KINDS, Iid, Key, NonIidL, Table, parse_partition, part, sizes
-from hansa.common.data.partition.dirichlet import cross, draw_sizes, nearest, nearest_marginals
-from hansa.common.data.partition.divide import ColorSkew, to_gray
-from hansa.common.data.partition.feddaf import own_class_goal
 from hansa.common.data.partition.folds import folds
-from hansa.common.data.partition.metis import assign, class_counts, placement
-from hansa.common.data.partition.moves import MarginalWalk, Moves, _corners, _walk, wander, wander_marginals
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import shares
 from hansa.common.data.partition.table import counts, deal
-from hansa.common.data.partition.transport import balanced, project, rounded
 from hansa.common.errors import InvalidInput, InvalidJob
-
-TEN = np.repeat(np.arange(10), 5000)  # labels as CIFAR-10 has them
-SEEDS = st.integers(0, 1 << 40)
-QUICK = settings(max_examples=60, deadline=None)
-
-
-def matrix_of(rows: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
-    classes = Key.of(labels)
-    return counts(rows, classes.codes, len(classes.names))
-
-
-def is_partition(rows: list[np.ndarray], total: int) -> bool:
-    return sorted(np.concatenate(rows).tolist()) == list(range(total))
-
+from tests.unit.data.tables import QUICK, SEEDS, is_partition, matrix_of, small_table
 
 # §1 Sizes.
 
@@ -99,12 +77,6 @@ WORDS: list[dict[str, object]] = [
 ]
 
 
-def small_table() -> Table:
-    rng = np.random.default_rng(5)
-    labels = rng.permutation(np.repeat(np.arange(5) * 2, [150, 160, 170, 180, 190]))
-    return Table(labels, {"shape": Key.of(rng.integers(0, 3, len(labels)))})
-
-
 @pytest.mark.parametrize("words", WORDS, ids=str)
 def test_every_row_lies_at_one_site_and_the_seed_decides_where(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
@@ -154,129 +126,6 @@ def test_dealing_gives_exactly_what_the_matrix_says(sites: int, cells: int, data
     assert (counts(rows, codes, cells) == matrix).all()
     dealt = np.concatenate(rows).tolist()
     assert len(dealt) == len(set(dealt)) == matrix.sum()
-
-
-# §2 Metis.
-
-
-@QUICK
-@given(st.integers(1, 12), st.integers(1, 8), st.sampled_from([1, 20, 3000]), SEEDS)
-def test_sizes_and_classes_that_are_possible_are_met_exactly(sites: int, classes: int, most: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)  # classes very unequal
-    for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
-        row[rng.permutation(classes)[count:]] = 0
-    example = example[:, example.any(axis=0)]  # there is such a partition: this one
-    rows, wanted, capacity = example.sum(axis=1), (example > 0).sum(axis=1), example.sum(axis=0)
-    matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
-    assert matrix.sum(axis=1).tolist() == rows.tolist()
-    assert matrix.sum(axis=0).tolist() == capacity.tolist()
-    assert (matrix > 0).sum(axis=1).tolist() == wanted.tolist()
-    again = assign(rows, wanted, capacity, np.random.default_rng(seed))
-    assert (matrix == again).all()
-
-
-def some_choice_fits(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> bool:
-    """Try every choice of classes at every site."""
-    width = len(capacity)
-    choices = [list(combinations(range(width), count)) for count in wanted.tolist()]
-    for chosen in product(*choices):
-        support = np.array([np.isin(np.arange(width), mine) for mine in chosen])
-        goal = np.where(support, 1, 0)
-        if balanced(goal, support, rows, capacity) is not None:
-            return True
-    return False
-
-
-@QUICK
-@given(st.integers(1, 4), st.integers(1, 3), st.data(), SEEDS)
-def test_only_what_is_impossible_is_refused(sites: int, classes: int, data: st.DataObject, seed: int) -> None:
-    capacity = np.array(data.draw(st.lists(st.integers(1, 30), min_size=classes, max_size=classes)))
-    assume(capacity.sum() >= sites)
-    rows = sizes(shares(data.draw(st.sampled_from(["uniform", "skewed", "powerlaw(1.5)"])), sites), int(capacity.sum()))
-    wanted = np.array(data.draw(st.lists(st.integers(1, classes), min_size=sites, max_size=sites)))
-    if some_choice_fits(rows, wanted, capacity):
-        matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
-        assert (matrix > 0).sum(axis=1).tolist() == wanted.tolist()
-    else:
-        with pytest.raises(InvalidInput, match=r"(?!.*could not tell).*site"):
-            assign(rows, wanted, capacity, np.random.default_rng(seed))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_very_unequal_classes_can_be_shared(seed: int) -> None:
-    covertype = np.array([211_840, 283_301, 35_754, 2747, 9493, 17_367, 20_510])
-    rows = sizes(np.ones(10), int(covertype.sum()))
-    matrix = assign(rows, np.full(10, 2), covertype, np.random.default_rng(seed))
-    assert matrix.sum(axis=1).tolist() == rows.tolist()
-    assert matrix.sum(axis=0).tolist() == covertype.tolist()
-    assert ((matrix > 0).sum(axis=1) == 2).all()
-
-
-@pytest.mark.parametrize("head", ["8x1,7x1,6x1,5x7", "8x1,4x1,3x8"])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_papers_head_forms_fit_cifar_10(head: str, seed: int) -> None:
-    rows = part(parse_partition({"sizes": "powerlaw(1.5)", "classes": head}), TEN, 10, seed)
-    matrix = matrix_of(rows, TEN)
-    assert matrix.sum(axis=1).tolist() == [25058, 8860, 4823, 3132, 2241, 1705, 1353, 1108, 928, 792]
-    assert (matrix > 0).sum(axis=1).tolist() == class_counts(head, 10).tolist()
-
-
-def test_the_papers_head_form_fits_cifar_100() -> None:
-    labels = np.repeat(np.arange(100), 500)
-    words = {"sizes": "powerlaw(1.5)", "classes": "84x1,76x1,68x1,64x1,55x1,50x5"}
-    matrix = matrix_of(part(parse_partition(words), labels, 10, 1990), labels)
-    assert (matrix > 0).sum(axis=1).tolist() == [84, 76, 68, 64, 55, 50, 50, 50, 50, 50]
-
-
-@pytest.mark.parametrize(
-    ("labels", "words", "said"),
-    [
-        (
-            TEN,
-            {"sizes": "powerlaw(1.5)", "classes": 5},
-            "site-1 needs 25058 examples, but 5 classes hold 25000 at most",
-        ),
-        (TEN, {"classes": 11}, "site-1 is to have 11 classes, but there are 10"),
-        (TEN, {"classes": "3x4"}, "the list is for 4 sites, but there are 10"),
-        (np.repeat(np.arange(16), [1000] + 15 * [1]), {"classes": 1}, "leave some of the 16 classes to nobody"),
-        (np.arange(20) % 10, {"classes": 3}, "site-1 has 2 examples, too few for 3 classes"),
-        (
-            np.repeat(np.arange(3), [501, 302, 197]),
-            {"classes": 1},
-            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others need more",
-        ),
-        (
-            np.repeat(np.arange(3), [500, 301, 199]),
-            {"classes": 1},
-            "whichever classes a site takes; the largest is site-1",
-        ),
-    ],
-)
-def test_impossible_sizes_and_classes_name_the_site_and_the_reason(
-    labels: np.ndarray, words: dict[str, object], said: str
-) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        part(parse_partition(words), labels, 10, 1)
-
-
-def test_an_empty_class_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="class 1 has no examples"):
-        assign(np.array([5, 5]), np.array([1, 1]), np.array([10, 0]), np.random.default_rng(1))
-
-
-@QUICK
-@given(st.integers(1, 12), st.lists(st.integers(1, 300), min_size=1, max_size=8), SEEDS)
-def test_iid_classes_are_in_proportion_at_every_site(sites: int, held: list[int], seed: int) -> None:
-    labels = np.repeat(np.arange(len(held)), held)
-    assume(sites <= len(labels))
-    matrix = matrix_of(part(parse_partition({"sizes": "skewed", "classes": "iid"}), labels, sites, seed), labels)
-    exact = np.outer(matrix.sum(axis=1), held) / len(labels)
-    assert (np.abs(matrix - exact) < 1 + 1e-6).all()
-
-
-def test_machines_are_dealt_fast_and_slow_in_turns_by_size() -> None:
-    assert placement(np.array([5, 9, 7, 1])) == ["fast", "fast", "slow", "slow"]
 
 
 # §3 IID and Non-IID-L.
@@ -342,138 +191,6 @@ def test_labels_that_are_not_integers_are_refused(words: dict[str, object]) -> N
             parse_partition(words).part(Table(labels, table.keys), 10, 1)
 
 
-# §4 Dirichlet.
-
-
-@QUICK
-@given(st.integers(2, 9), st.integers(2, 7), SEEDS)
-def test_the_solver_and_the_alternating_projection_find_the_same_matrix(sites: int, classes: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    columns = rng.integers(sites, 500, classes)
-    rows = draw_sizes(1.0, sites, int(columns.sum()), rng)
-    goal = rng.dirichlet(np.full(classes, 0.3), size=sites) * rows[:, None]
-    by_solver, by_projection = nearest(goal, rows, columns), project(goal, rows, columns)
-    assert (by_solver >= 0).all()
-    assert np.abs(by_solver.sum(axis=1) - rows).max() <= 1e-9 * rows.sum()
-    assert np.abs(by_solver.sum(axis=0) - columns).max() <= 1e-9 * rows.sum()
-    losses = [((found - goal) ** 2).sum() for found in (by_solver, by_projection)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-4)
-
-
-def test_marginals_are_met_exactly_where_the_data_allow_it() -> None:
-    codes = np.repeat(np.arange(6), 100)
-    grid = cross([Key(codes // 3, ("a", "b")), Key(codes % 3, ("x", "y", "z"))])
-    rows, columns = np.array([300, 300]), np.full(6, 100)
-    goal = np.array([[200, 100, 120, 100, 80], [100, 200, 80, 100, 120]], float)
-    found = nearest_marginals(goal, grid.marginals, rows, columns)
-    assert np.abs(found @ grid.marginals - goal).max() < 1e-2
-
-
-@QUICK
-@given(st.integers(2, 8), st.integers(2, 6), SEEDS)
-def test_a_walk_keeps_the_sums_and_its_running_loss_is_the_loss(sites: int, classes: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    start = rng.random((sites, classes)) * 100 * (rng.random((sites, classes)) > 0.2)
-    goal = rng.random((sites, classes)) * 100
-    corners = _corners(sites, classes, 400, rng)
-    steps, losses = _walk(start, goal, corners, (rng.random(400) * 0.5).tolist())
-    held = start.ravel().copy()
-    for move in range(400):
-        for sign, places in zip((-1, -1, 1, 1), corners, strict=True):
-            held[places[move]] += sign * steps[move]
-        assert losses[move + 1] == pytest.approx(((held - goal.ravel()) ** 2).sum(), rel=1e-9)
-    assert held.min() >= 0
-    total = max(start.sum(), 1)
-    found = held.reshape(start.shape)
-    assert np.abs(found.sum(axis=1) - start.sum(axis=1)).max() <= 1e-9 * total
-    assert np.abs(found.sum(axis=0) - start.sum(axis=0)).max() <= 1e-9 * total
-
-
-@QUICK
-@given(st.integers(2, 8), SEEDS)
-def test_a_walk_over_marginals_keeps_the_sums_and_its_running_loss_is_the_loss(sites: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    marginals = cross([Key(np.arange(6) // 3, ("a", "b")), Key(np.arange(6) % 3, ("x", "y", "z"))]).marginals
-    start = rng.random((sites, 6)) * 100
-    goal = rng.random((sites, 5)) * 100
-    walk = MarginalWalk(start, goal, marginals)
-    for _ in range(30):
-        moves = walk.stride(0.5, 10, rng)
-        for count in range(1, moves + 1):
-            loss = ((walk.after(count) @ marginals - goal) ** 2).sum()
-            assert walk.losses[count - 1] == pytest.approx(loss, rel=1e-9)
-    assert walk.held.min() >= 0
-    assert np.abs(walk.held.sum(axis=1) - start.sum(axis=1)).max() <= 1e-9 * start.sum()
-    assert np.abs(walk.held.sum(axis=0) - start.sum(axis=0)).max() <= 1e-9 * start.sum()
-
-
-@pytest.mark.parametrize("band", [None, (1.01, 1.2)])
-def test_a_walk_leaves_the_optimum_but_not_far(band: tuple[float, float] | None) -> None:
-    rng = np.random.default_rng(1)
-    rows = draw_sizes(1.0, 50, len(TEN), rng)
-    columns = np.full(10, 5000)
-    goal = rng.dirichlet(np.full(10, 0.3), size=50) * rows[:, None]
-    best = nearest(goal, rows, columns)
-    walked = wander(best, goal, Moves(burn_in=40_000, search=1000, stop_band=band), rng)
-    optimum, far = (np.sqrt(((found - goal) ** 2).sum()) for found in (best, walked))
-    assert np.abs(walked - best).max() > 1
-    assert 1 <= far / optimum < 1.2
-    if band:
-        assert far / optimum == pytest.approx(1.01, abs=0.005)
-
-
-def test_a_search_returns_the_best_state_it_saw() -> None:
-    rng = np.random.default_rng(1)
-    start = np.full((6, 4), 100.0)  # far from the goal: moves can improve
-    goal = rng.random((6, 4)) * 200
-    moves = Moves(burn_in=0, search=5000, step=0.1)
-    for found in (
-        wander(start, goal, moves, np.random.default_rng(2)),
-        wander_marginals(start, goal, np.eye(4), moves, np.random.default_rng(2)),
-    ):
-        loss = ((found - goal) ** 2).sum()
-        assert loss < ((start - goal) ** 2).sum()
-
-
-def test_a_site_without_data_is_drawn_again_and_in_the_end_refused() -> None:
-    assert draw_sizes(1.0, 20, 200, np.random.default_rng(1)).min() >= 1
-    with pytest.raises(InvalidInput, match="left a site without examples in 100 draws"):
-        draw_sizes(0.001, 20, 200, np.random.default_rng(1))
-
-
-def test_features_are_skewed_at_the_sites() -> None:
-    table = small_table()
-    words = {"kind": "dirichlet", "sizes": 50, "classes": 50, "features": "shape=0.05", "randomise": False}
-    rows = parse_partition(words).part(table, 10, 3).rows
-    shape = table.keys["shape"].codes
-    assert c_score(counts(rows, shape, 3)) > 0.6
-    assert c_score(matrix_of(rows, table.labels)) < 0.3
-
-
-def test_features_that_do_not_exist_are_refused_with_the_nearest_names() -> None:
-    with pytest.raises(InvalidInput, match="there is no key 'shpae' \\(did you mean 'shape'"):
-        parse_partition({"kind": "dirichlet", "features": {"shpae": 1}}).part(small_table(), 10, 1)
-    with pytest.raises(InvalidInput, match="this data set has no keys"):
-        part(parse_partition({"features": {"soil": 1}}), TEN, 10, 1)
-
-
-# §5 Rounding.
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 10), SEEDS, st.floats(0, 1))
-def test_rounding_is_exact_and_moves_no_cell_by_one(sites: int, cells: int, seed: int, zeros: float) -> None:
-    rng = np.random.default_rng(seed)
-    whole = rng.integers(0, 50, (sites, cells)) * (rng.random((sites, cells)) > zeros)
-    rows, columns = whole.sum(axis=1), whole.sum(axis=0)
-    exact = project(rng.random((sites, cells)) * 30, rows, columns)
-    found = rounded(exact, rows, columns)
-    assert found.sum(axis=1).tolist() == rows.tolist()
-    assert found.sum(axis=0).tolist() == columns.tolist()
-    assert found.min() >= 0
-    assert np.abs(found - exact).max() < 1 + 1e-6
-
-
 # Groups.
 
 
@@ -524,124 +241,6 @@ def test_a_site_of_a_group_has_at_least_one_example() -> None:
     labels = np.repeat(np.arange(2), [100, 2])
     with pytest.raises(InvalidInput, match="site 5 would have no examples"):
         part(parse_partition({"groups": "2 of 0, 3 of 1"}), labels, 5, 1)
-
-
-# §7 Shards.
-
-
-@QUICK
-@given(st.integers(2, 20), st.integers(2, 8), st.floats(0, 1), SEEDS)
-def test_the_own_class_has_exactly_its_share_in_the_goal(sites: int, classes: int, eta: float, seed: int) -> None:
-    goal = own_class_goal(eta, sites, classes, np.random.default_rng(seed))
-    assert goal.sum(axis=1) == pytest.approx(1)
-    assert goal[np.arange(sites), np.arange(sites) % classes] == pytest.approx(eta)
-    assert goal.min() >= 0
-
-
-def test_with_eta_one_each_site_has_only_its_class_and_skew_grows_with_eta() -> None:
-    labels = np.arange(20_000) % 10
-    found = {}
-    for eta in (0.25, 0.5, 0.75, 1.0):
-        rows = part(parse_partition({"kind": "feddaf", "eta": eta}), labels, 50, 1)
-        found[eta] = matrix_of(rows, labels)
-    for site, row in enumerate(found[1.0]):
-        assert np.flatnonzero(row).tolist() == [site % 10]
-    scores = [c_score(matrix) for matrix in found.values()]
-    assert scores == sorted(scores)
-    assert scores == pytest.approx([0.71, 0.90, 1.30, 1.80], abs=0.06)
-
-
-def test_a_class_with_fewer_examples_than_shards_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="class 3 has 20 examples, fewer than 200 shards"):
-        part(parse_partition({"kind": "feddaf"}), np.repeat([1, 3], [300, 20]), 4, 1)
-
-
-@QUICK
-@given(st.integers(1, 20), st.integers(1, 4), st.integers(0, 200), SEEDS)
-def test_sorted_shards_are_dealt_once(sites: int, each: int, more: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).integers(0, 5, sites * each + more)
-    rows = part(parse_partition({"kind": "mcmahan", "per_site": each}), labels, sites, seed)
-    assert is_partition(rows, len(labels))
-    order = np.argsort(labels, kind="stable").argsort()  # each row's place when sorted by label
-    for mine in rows:
-        runs = 1 + int((np.diff(np.sort(order[mine])) > 1).sum())
-        assert runs <= each
-    with pytest.raises(InvalidInput, match="shards, not"):
-        part(parse_partition({"kind": "mcmahan", "per_site": each, "shards": sites * each + 1}), labels, sites, seed)
-
-
-# §8 Colour, imbalance, natural keys.
-
-
-@pytest.mark.parametrize("gray", ["red", "luma"])
-def test_colour_skew_makes_exactly_the_stated_share_of_each_class_gray(gray: str) -> None:
-    rng = np.random.default_rng(1)
-    labels = np.repeat(np.arange(6), 37)
-    x = rng.integers(0, 256, (len(labels), 3, 4, 4)).astype(np.uint8)
-    scheme = ColorSkew.model_validate({"gray": gray})
-    rows = scheme.part(Table(labels), 2, 7).rows
-    assert is_partition(rows, len(labels))
-    assert [len(np.unique(labels[mine])) for mine in rows] == [3, 3]
-    painted = scheme.paint(x, labels, 7, test=False)
-    changed = (painted[:, 0] == painted[:, 1]).all(axis=(1, 2)) & (painted[:, 0] == painted[:, 2]).all(axis=(1, 2))
-    assert (painted[~changed] == x[~changed]).all()
-    for mine, share in zip(rows, (0.95, 0.05), strict=True):
-        for label in np.unique(labels[mine]):
-            assert changed[labels == label].sum() == int(share * 37)
-    tested = scheme.paint(x, labels, 7, test=True)
-    assert (tested[:, 0] == tested[:, 1]).all(axis=(1, 2)).sum() == 6 * 18
-    if gray == "red":
-        assert (painted[changed][:, 1] == x[changed][:, 0]).all()
-
-
-def test_luma_weighs_the_channels() -> None:
-    pixel = np.array([255, 0, 0], np.uint8).reshape(1, 3, 1, 1)
-    assert to_gray(pixel, "luma").ravel().tolist() == [76, 76, 76]
-
-
-def test_colour_skew_is_for_two_sites_and_colour_images() -> None:
-    with pytest.raises(InvalidInput, match="for 2 sites, not 3"):
-        ColorSkew().part(Table(TEN), 3, 1)
-    with pytest.raises(InvalidInput, match="needs colour images"):
-        ColorSkew().paint(np.zeros((4, 28, 28)), np.arange(4), 1, test=False)
-
-
-@QUICK
-@given(st.integers(2, 10), st.integers(1, 8), SEEDS)
-def test_imbalanced_sites_have_at_least_ten_examples(sites: int, classes: int, seed: int) -> None:
-    labels = np.repeat(np.arange(classes), 60)
-    assume(10 * sites <= len(labels) / 3)
-    rows = part(parse_partition({"kind": "imbalance"}), labels, sites, seed)
-    assert is_partition(rows, len(labels))
-    assert min(map(len, rows)) >= 10
-
-
-def test_imbalance_that_asks_for_too_much_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="20 sites with 10 examples each need 200, but there are 100"):
-        part(parse_partition({"kind": "imbalance"}), np.arange(100) % 2, 20, 1)
-
-
-def test_a_natural_key_makes_a_site_of_each_value() -> None:
-    values = np.array(["va", "cleveland", "va", "long beach", "cleveland", "va"])
-    table = Table(np.zeros(6, np.int64), {"hospital": Key.of(values)})
-    parts = Natural(by="hospital").part(table, 3, 1)
-    assert parts.names == ("cleveland", "long-beach", "va")
-    assert [rows.tolist() for rows in parts.rows] == [[1, 4], [3], [0, 2, 5]]
-    some = Natural(by="hospital", least=2).part(table, 1, 1)
-    assert some.names in (("cleveland",), ("va",))
-    with pytest.raises(InvalidInput, match="3 sites cannot be made of 2 values of hospital with 2 examples or more"):
-        Natural(by="hospital", least=2).part(table, 3, 1)
-    with pytest.raises(InvalidInput, match="did you mean 'hospital'"):
-        Natural(by="hospitl").part(table, 2, 1)
-
-
-def test_values_that_are_numbers_or_look_alike_still_make_names() -> None:
-    table = Table(np.zeros(4, np.int64), {"writer": Key.of(np.array([17, 17, 4, 4]))})
-    assert Natural(by="writer").part(table, 2, 1).names == ("writer-4", "writer-17")
-    table = Table(np.zeros(2, np.int64), {"role": Key.of(np.array(["A/B", "A B"]))})
-    assert Natural(by="role").part(table, 2, 1).names == ("A-B-1", "A-B-2")
-    table = Table(np.zeros(2, np.int64), {"fold": Key.of(np.array(["test", "other"]))})
-    assert Natural(by="fold").part(table, 2, 1).names == ("other", "fold-test"), "test.npz is the test set"
 
 
 # §9 Folds.
