@@ -295,8 +295,8 @@ def _known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
     return list(at.model_fields) if at else []
 
 
-def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
-    """Read a job file, apply `--set` changes and check the result."""
+def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
+    """Read a job file, apply `--set` changes and check the result; `here`: for a controller on this machine."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -307,7 +307,7 @@ def load_job(path: Path, changes: Iterable[str] = ()) -> JobSpec:
         for change in changes:
             apply_change(data, change)
     composer = importlib.import_module("hansa.controller.rules.compose")  # registers what is known on this machine
-    spec = parse_job(data, lines, str(path), final=False)
+    spec = parse_job(data, lines, str(path), final=here)
     if not part_faults(spec.model_dump(), final=True):  # the controller knows more rules, and will say so itself
         clashes = composer.objections(spec)
         if clashes:

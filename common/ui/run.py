@@ -66,7 +66,7 @@ def run(
 
     The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
     """
-    spec = load_job(file, changes)
+    spec = load_job(file, changes, here=True)
     if spec.data is None:
         raise InvalidJob(
             f"{file}: data: is required by `hansa run`; it says what the sites hold, such as data: {{source: digits}}"

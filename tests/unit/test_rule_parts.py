@@ -266,6 +266,14 @@ def test_with_an_unknown_rule_the_faults_of_its_parts_are_told_in_the_same_breat
     assert "local" not in told
 
 
+def test_a_run_on_this_machine_refuses_an_unknown_rule_before_it_starts_anything(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("app: app.py:app\nrule: fedag\n")
+    assert load_job(path).rule == "fedag"  # a controller elsewhere may know it
+    with pytest.raises(InvalidJob, match=r"job\.yaml:2: rule: there is no rule 'fedag' \(did you mean 'fedavg'"):
+        load_job(path, here=True)
+
+
 def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
     spec = job_spec(rule="async-dvw-adaptive", train={"until": {"rolling": True}})
     ((where, why),) = compose(spec).warnings(spec)
