@@ -29,6 +29,7 @@ from hansa.common.words import suggestion
 
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
 
 
 @click.command()
@@ -193,6 +194,7 @@ class LocalFederation:
         for name in self._sites:
             self._start_site("evaluator", name, address, "--split", self._split)
         async with Client(address) as client:
+            await self._evaluators_attend(client)
             submitted = await client.submit(self._spec)
             warn(submitted)
             watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
@@ -210,6 +212,17 @@ class LocalFederation:
                 save_checkpoint(self._folder / "model.safetensors", manifest, payload)
         (self._folder / "report.json").write_text(json.dumps(details(final), indent=2) + "\n")
         return final
+
+    async def _evaluators_attend(self, client: Client) -> None:
+        """Wait for the evaluators, so that all measure every version; one that has ended will not come."""
+        started = {f"evaluator {name}": self._nursery.processes[f"evaluator {name}"] for name in self._sites}
+        waited = 0.0
+        while waited < PATIENCE:
+            here = {f"evaluator {view.site}" for view in await client.sites() if view.role == "evaluator"}
+            if all(name in here or process.exitcode is not None for name, process in started.items()):
+                return
+            await asyncio.sleep(PAUSE)
+            waited += PAUSE
 
     async def _start_controller(self) -> str:
         read, write = self._nursery.pipe()
