@@ -65,6 +65,11 @@ class _Plan:
     terms: dict[ModelKey, float] = field(default_factory=dict)  # weights; negative: taken out
     copied: ModelKey | None = None  # bytes come from this model, or from the current one
 
+    @property
+    def averages(self) -> bool:
+        """Whether the tensor's numbers are made from the sum."""
+        return self.grid is not None and self.copied is None
+
 
 class Accumulator:
     """The sums of one job's model. If they are `kept`, the next commit goes on from them."""
@@ -188,10 +193,15 @@ class _Step:
 
         It runs on a worker thread; numpy lets go of the interpreter lock.
         """
-        spans = [(span, self.plans[span.tensor]) for span in self.current.layout.spans(index)]
+        layout, tensors = self.current.layout, self.current.manifest.spec.tensors
+        spans = [(span, self.plans[span.tensor]) for span in layout.spans(index)]
+        made = layout.blank(index) if self.last else np.empty(0, dtype=np.uint8)
+        rooms = [numbers(tensors[span.tensor], span, made) for span, _ in spans] if self.last else []
         sums = [self._sum(span, plan) for span, plan in spans]
         fresh = [plan.fresh and self.first for _, plan in spans]
-        for pair in self._pairs():
+        open_means = {i for i, (_, plan) in enumerate(spans) if self.last and plan.averages}
+        pairs = list(self._pairs())
+        for pair in pairs:
             caches: dict[ModelKey, Cache] = {key: {} for key in pair}
             for i, (span, plan) in enumerate(spans):
                 terms = [
@@ -199,28 +209,24 @@ class _Step:
                     for key, model in pair.items()
                     if key in plan.terms
                 ]
-                if plan.grid is not None and terms:
+                if plan.grid is None or not terms:
+                    continue
+                if pair is pairs[-1] and i in open_means:
+                    plan.grid.add_and_mean(sums[i], terms, fresh[i], plan.total, rooms[i])
+                    open_means.remove(i)
+                else:
                     plan.grid.add(sums[i], terms, fresh[i])
-                    fresh[i] = False
+                fresh[i] = False
         for total, untouched in zip(sums, fresh, strict=True):
             if untouched:  # its terms are in groups to come
                 total.fill(0)
-        made = self.current.layout.blank(index) if self.last else np.empty(0, dtype=np.uint8)
-        if self.last:
-            for (span, plan), total in zip(spans, sums, strict=True):
-                room = numbers(self.current.manifest.spec.tensors[span.tensor], span, made)
-                if plan.grid is None or plan.copied is not None:
-                    source = self.copied[plan.copied] if plan.copied is not None else self.current
-                    room[...] = self._read(source, span, {})
-                else:
-                    loops = kernels.ready(total, room)
-                    if loops:
-                        loops.divide(total, plan.total, room)
-                    else:
-                        with np.errstate(over="ignore"):
-                            np.divide(total, plan.total, out=room, casting="unsafe")
-                    if plan.grid.shift:  # rounding must not carry a mean of gigantic numbers beyond the last one
-                        np.nan_to_num(room, copy=False)
+        for i, room in enumerate(rooms):
+            span, plan = spans[i]
+            if not plan.averages:
+                source = self.copied[plan.copied] if plan.copied is not None else self.current
+                room[...] = self._read(source, span, {})
+            elif i in open_means and plan.grid is not None:
+                plan.grid.mean(sums[i], plan.total, room)
         return made
 
     def _pairs(self) -> Iterator[dict[ModelKey, StoredModel]]:

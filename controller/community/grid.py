@@ -78,6 +78,32 @@ class Grid:
             if not fresh:
                 room += partial
 
+    def mean(self, total: np.ndarray, divisor: float, room: np.ndarray) -> None:
+        """Write total / divisor into `room`."""
+        loops = kernels.ready(total, room)
+        if loops:
+            loops.divide(total, divisor, room)
+        else:
+            with np.errstate(over="ignore"):
+                np.divide(total, divisor, out=room, casting="unsafe")
+        if self.shift:  # rounding must not carry a mean of gigantic numbers beyond the last one
+            np.nan_to_num(room, copy=False)
+
+    def add_and_mean(
+        self, total: np.ndarray, terms: Sequence[Term], fresh: bool, divisor: float, room: np.ndarray
+    ) -> None:
+        """Add the last terms and write the mean: at once, if it is the two of a commit, which saves a pass."""
+        kinds = {room.dtype, *(numbers.dtype for numbers, _ in terms)}
+        alike = len(terms) == 2 and len(kinds) == 1 and not self.shift
+        loops = kernels.ready(room, *(numbers for numbers, _ in terms)) if alike else None
+        if loops:
+            (one, of_one), (other, of_other) = terms
+            constant = math.ldexp(1.5, 52 - self.bits)
+            loops.add_two_divide(total, one, of_one, other, of_other, constant, fresh, divisor, room)
+        else:
+            self.add(total, terms, fresh)
+            self.mean(total, divisor, room)
+
     @staticmethod
     def _add_compiled(
         loops: kernels.Kernels, total: np.ndarray, factors: Sequence[Term], constant: float, fresh: bool

@@ -26,6 +26,7 @@ class Kernels:
     add_one: Callable[[Numbers, Numbers, float, float, bool], None]  # total, numbers, factor, constant, fresh
     add_two: Callable[[Numbers, Numbers, float, Numbers, float, float, bool], None]
     divide: Callable[[Numbers, float, Numbers], None]  # total, divisor, where to
+    add_two_divide: Callable[[Numbers, Numbers, float, Numbers, float, float, bool, float, Numbers], None]
 
 
 _loaded: Kernels | None = None
@@ -70,10 +71,14 @@ def _compiled() -> Kernels:
     ones = [void(sums, a, double, double, flag) for a in inputs]
     twos = [void(sums, a, double, a, double, double, flag) for a in inputs]
     means = [void(sums, double, out) for out in outputs]
+    commits = [
+        void(sums, a, double, a, double, double, flag, double, out) for a, out in zip(inputs, outputs, strict=True)
+    ]
     return Kernels(
         add_one=njit(ones, **options)(_add_one),
         add_two=njit(twos, **options)(_add_two),
         divide=njit(means, **options)(_divide),
+        add_two_divide=njit(commits, **options)(_add_two_divide),
     )
 
 
@@ -87,6 +92,16 @@ def _add_two(total: Any, a: Any, of_a: float, b: Any, of_b: float, constant: flo
     for i in range(total.size):
         both = (np.float64(a[i]) * of_a + constant) + (np.float64(b[i]) * of_b - constant)
         total[i] = both if fresh else total[i] + both
+
+
+def _add_two_divide(
+    total: Any, a: Any, of_a: float, b: Any, of_b: float, constant: float, fresh: bool, divisor: float, out: Any
+) -> None:
+    for i in range(total.size):
+        both = (np.float64(a[i]) * of_a + constant) + (np.float64(b[i]) * of_b - constant)
+        after = both if fresh else total[i] + both
+        total[i] = after
+        out[i] = after / divisor
 
 
 def _divide(total: Any, divisor: float, out: Any) -> None:

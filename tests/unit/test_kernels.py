@@ -1,6 +1,7 @@
 """Compiled sums are numpy's, bit for bit."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any, Literal
 
@@ -26,10 +27,11 @@ def _loaded() -> Iterator[None]:
     kernels._loaded = before
 
 
-def by_numpy(grid: Grid, total: np.ndarray, terms: list[tuple[np.ndarray, float]], fresh: bool) -> None:
+@contextmanager
+def numpy_alone() -> Iterator[None]:
     held, kernels._loaded = kernels._loaded, None
     try:
-        grid.add(total, terms, fresh)
+        yield
     finally:
         kernels._loaded = held
 
@@ -50,12 +52,18 @@ def test_terms_are_added_as_numpy_adds_them(
         numbers.flags.writeable = False  # as frames of a store are
         terms.append((numbers, data.draw(st.floats(1e-3, 1e6)) * data.draw(st.sampled_from([1, -1]))))
     grid = Grid.of([abs(weight) for _, weight in terms], [float(np.abs(numbers).max()) for numbers, _ in terms])
-    total = np.zeros(length)
-    by_numpy(grid, total, terms[:1], fresh=True)
-    again = total.copy()
+    total, divisor, kind = np.zeros(length), data.draw(st.floats(1e-3, 1e6)), data.draw(st.sampled_from(kinds))
+    room, expected = np.empty(length, kind), np.empty(length, kind)
+    with numpy_alone():
+        grid.add(total, terms[:1], fresh=True)
+    again, at_once = total.copy(), total.copy()
     grid.add(again, terms, fresh)
-    by_numpy(grid, total, terms, fresh)
-    assert bits(again) == bits(total)
+    grid.add_and_mean(at_once, terms, fresh, divisor, room)
+    with numpy_alone():
+        grid.add(total, terms, fresh)
+        grid.mean(total, divisor, expected)
+    assert bits(again) == bits(total) == bits(at_once)
+    assert bits(room) == bits(expected)
 
 
 @given(st.data(), LENGTHS, st.sampled_from(list(FLOATS)), st.floats(1e-3, 1e6))
