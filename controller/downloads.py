@@ -35,7 +35,8 @@ class Downloads:
             header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
             yield header.SerializeToString()
             whole = len(sent) == len(model.manifest.digests)
-            async with self._gate.passing(who) as place:
+            size = sum(model.manifest.spec.tensors[i].nbytes for i in sent)
+            async with self._gate.passing(who, size) as place:
                 async for batch in self._whole(model) if whole else self._part(model, sent):
                     for frame in batch:
                         await place.moved()

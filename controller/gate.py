@@ -2,18 +2,59 @@
 
 What takes memory is a transfer whose frames come faster than they are worked on. One over a slow link hardly takes
 any, so it goes on without a place: a hundred slow sites are served at once, four fast ones in turn with the others.
+A small model cannot take much either: a dozen fit where one large model does, and need not wait for each other's links.
 Nobody has more than one place at a time: whoever asks for many waits in a line of their own.
 """
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from hansa.common.frames import FRAME
+
 SLOW = 0.5  # seconds without a frame after which a transfer gives its place to others
-PLACE = 64 << 20  # of the memory budget, for each place at a gate
-FEWEST, MOST = 2, max(4, 2 * (os.cpu_count() or 1))  # more at once do not move more bytes
+PLACE = 64 << 20  # of the memory budget, for each large model that moves
+FEWEST, MOST = 2, max(4, 2 * (os.cpu_count() or 1))  # more of them at once do not move more bytes
+HELD = 16 * FRAME  # what one transfer has in memory at most: on the wire, waiting, worked on
+
+
+class _Room:
+    """So many bytes, given out in the order in which they are asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.free = size
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def acquire(self, size: int) -> None:
+        """Wait for so many bytes."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self._serve()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # they were given to us at the last moment
+                self.free += size
+            self._serve()
+            raise
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        self.free += size
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if size > self.free and not turn.cancelled():
+                return
+            self._waiting.popleft()
+            if not turn.cancelled():
+                self.free -= size
+                turn.set_result(None)
 
 
 @dataclass
@@ -28,31 +69,32 @@ class Gate:
     """A gate with a few places."""
 
     def __init__(self, memory: int) -> None:
-        self._places = asyncio.Semaphore(max(FEWEST, min(MOST, memory // PLACE)))
+        self._room = _Room(HELD * max(FEWEST, min(MOST, memory // PLACE)))
         self._lines: dict[str, _Line] = {}
 
-    async def enter(self, who: str) -> "Place":
-        """Wait for a place; whoever enters must leave."""
-        await self.take(who)
-        return Place(self, who)
+    async def enter(self, who: str, size: int = HELD) -> "Place":
+        """Wait for a place for a model of `size` bytes; whoever enters must leave."""
+        held = min(max(size, FRAME), HELD)
+        await self.take(who, held)
+        return Place(self, who, held)
 
     @asynccontextmanager
-    async def passing(self, who: str) -> AsyncIterator["Place"]:
+    async def passing(self, who: str, size: int = HELD) -> AsyncIterator["Place"]:
         """Wait for a place and hold it while frames move."""
-        place = await self.enter(who)
+        place = await self.enter(who, size)
         try:
             yield place
         finally:
             place.leave()
 
-    async def take(self, who: str) -> None:
+    async def take(self, who: str, held: int) -> None:
         """Wait for our turn among our own, then for a place."""
         line = self._lines.setdefault(who, _Line())
         line.length += 1
         try:
             await line.turn.acquire()
             try:
-                await self._places.acquire()
+                await self._room.acquire(held)
             except BaseException:
                 line.turn.release()
                 raise
@@ -60,9 +102,9 @@ class Gate:
             self._shorten(who)
             raise
 
-    def give_back(self, who: str) -> None:
+    def give_back(self, who: str, held: int) -> None:
         """Let the next of our own wait for a place, and the next of all have one."""
-        self._places.release()
+        self._room.release(held)
         self._lines[who].turn.release()
         self._shorten(who)
 
@@ -75,8 +117,8 @@ class Gate:
 class Place:
     """A transfer's place at the gate: lost while the other side is slow, taken again when it is fast."""
 
-    def __init__(self, gate: Gate, who: str) -> None:
-        self._gate, self._who = gate, who
+    def __init__(self, gate: Gate, who: str, size: int) -> None:
+        self._gate, self._who, self._size = gate, who, size
         self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
@@ -93,7 +135,7 @@ class Place:
         pause = self._loop.time() - self._moved
         self._moved = self._loop.time()
         if not self._held and pause < SLOW:
-            await self._gate.take(self._who)
+            await self._gate.take(self._who, self._size)
             self._held = True
             self._moved = self._loop.time()
             self._timer = self._loop.call_later(SLOW, self._look)
@@ -103,7 +145,7 @@ class Place:
         if self._held:
             self._held = False
             self._timer.cancel()
-            self._gate.give_back(self._who)
+            self._gate.give_back(self._who, self._size)
 
     def _look(self) -> None:
         if self.working():

@@ -91,7 +91,8 @@ class Intake:
     async def _enter_gate(self, upload: _Upload) -> Place:
         """Give an upload a place at the gate, unless it has one."""
         if upload.place is None or not upload.place.held:
-            upload.place = await self._federation.uploads.enter(upload.task.site)
+            size = upload.check.sealer.layout.size
+            upload.place = await self._federation.uploads.enter(upload.task.site, size)
         return upload.place
 
     async def receive(self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]) -> Receipt:

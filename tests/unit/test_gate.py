@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from hansa.common.frames import FRAME
 from hansa.controller import gate as gates
-from hansa.controller.gate import PLACE, Gate
+from hansa.controller.gate import HELD, PLACE, Gate
 
 
 async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through() -> None:
@@ -35,12 +36,48 @@ async def test_a_transfer_that_stands_still_gives_its_place_to_others(monkeypatc
             await third.moved()
     async with asyncio.timeout(5), gate.passing("a"), gate.passing("b"):
         pass  # places are neither lost nor multiplied
-    assert gate._places._value == 2
+    assert gate._room.free == 2 * HELD
 
 
 @pytest.mark.parametrize(("memory", "places"), [(0, 2), (256 << 20, 4), (1 << 40, gates.MOST)])
 async def test_the_budget_decides_how_many_places_there_are(memory: int, places: int) -> None:
-    assert Gate(memory)._places._value == places
+    assert Gate(memory)._room.free == places * HELD
+
+
+async def test_small_models_move_where_few_large_ones_may() -> None:
+    gate = Gate(memory=0)
+    async with asyncio.timeout(5):
+        small = [await gate.enter(f"small {number}", 1000) for number in range(HELD // FRAME)]
+        large = await gate.enter("large", 1 << 40)
+    next_large = asyncio.ensure_future(gate.enter("next", HELD))
+    late = asyncio.ensure_future(gate.enter("late", 1000))
+    small.pop().leave()
+    await asyncio.sleep(0)
+    assert not next_large.done()
+    assert not late.done(), "whoever came first is first, however much they need"
+    large.leave()
+    (await asyncio.wait_for(next_large, 5)).leave()
+    (await asyncio.wait_for(late, 5)).leave()
+    for place in small:
+        place.leave()
+    assert gate._room.free == 2 * HELD
+
+
+async def test_room_is_not_lost_with_those_who_give_up() -> None:
+    gate = Gate(memory=0)
+    first, second = await gate.enter("a"), await gate.enter("b")
+    waiting = [asyncio.ensure_future(gate.enter(who, size)) for who, size in [("c", HELD), ("d", FRAME), ("e", HELD)]]
+    await asyncio.sleep(0)
+    first.leave()  # c is served, and gives up before it hears of it
+    waiting[0].cancel()
+    waiting[2].cancel()  # e has not been served
+    second.leave()
+    second = await gate.enter("f")
+    (await asyncio.wait_for(waiting[1], 5)).leave()
+    second.leave()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert gate._room.free == 2 * HELD
+    assert not gate._lines
 
 
 async def test_a_transfer_that_waits_for_us_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +108,7 @@ async def test_a_transfer_that_is_fast_again_waits_for_a_place(monkeypatch: pyte
         await asyncio.wait_for(fast, 5)
         assert first.held
         third.leave()
-    assert gate._places._value == 2
+    assert gate._room.free == 2 * HELD
 
 
 async def test_whoever_asks_for_many_places_waits_for_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,5 +123,5 @@ async def test_whoever_asks_for_many_places_waits_for_their_own(monkeypatch: pyt
     for entered in greedy[:50]:
         (await asyncio.wait_for(entered, 2)).leave()
     await asyncio.gather(*greedy, return_exceptions=True)
-    assert gate._places._value == 2
+    assert gate._room.free == 2 * HELD
     assert not gate._lines
