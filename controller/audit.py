@@ -67,7 +67,11 @@ class Audit:
 
     async def open(self) -> None:
         """Find the end of the chain."""
-        mark = await self._workers.journal(self._journal.snapshot, LOG)
+        try:
+            mark = await self._workers.journal(self._journal.snapshot, LOG)
+        except Broken as error:
+            log.warning("the audit log is read from its first record: %s", error)
+            mark = None
         if mark:
             self._sequence, self._head = mark.sequence, mark.state
         for entry in await self._workers.journal(self._journal.entries, LOG, self._sequence):

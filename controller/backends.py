@@ -31,7 +31,7 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         try:
             if lease:
                 space.acquire()
-            yield Backends(RedisStore(space), RedisJournal(space), space.renew)
+            yield Backends(RedisStore(space), RedisJournal(space), space.acquire)
         finally:
             space.close()
         return

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from hansa import __version__
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, one_line
+from hansa.common.errors import Broken, HansaError, InvalidJob, NotFound, Refused, one_line
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec, located
@@ -21,7 +21,7 @@ from hansa.controller.engine.outline import Outline, outline_of
 from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
-from hansa.controller.journal import Entry, JobRecord, Journal
+from hansa.controller.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.rules.compose import compose
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
@@ -72,7 +72,7 @@ class Federation:
                 await self._resume(record)
             except Exception as error:  # one damaged job must not keep the others from going on
                 log.exception("job %s cannot be resumed", record.id)
-                self._bury(record, str(error) if isinstance(error, Broken) else one_line(error))
+                self._bury(record, str(error) if isinstance(error, HansaError) else one_line(error))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -140,7 +140,7 @@ class Federation:
         return manifest.digest.hex()
 
     async def _resume(self, record: JobRecord) -> None:
-        spec = JobSpec.model_validate_json(record.spec)
+        spec = read_spec(record)
         machine = await self.catch_up(Machine(record.id, spec, compose(spec), record.at))
         current = machine.state.current
         lost = ""
@@ -166,20 +166,30 @@ class Federation:
     async def catch_up(self, machine: Machine) -> Machine:
         """Bring a new machine to where its job's journal ends."""
         machine.start()
-        snapshot = await self.workers.journal(self._journal.snapshot, machine.job)
-        if snapshot:
-            machine.restore(snapshot)
+        try:
+            snapshot = await self.workers.journal(self._journal.snapshot, machine.job)
+            if snapshot:
+                machine.restore(snapshot)
+        except (Broken, KeyError, ValueError) as error:  # it only saves time: every event is in the journal
+            log.warning("job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error)
+            machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
+            machine.start()
         for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
             replay(machine, entry)
         return machine
 
     def _bury(self, record: JobRecord, reason: str) -> None:
         """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
+        unknown = JobSpec(name=record.id, app="unknown:app")
         try:
-            spec = JobSpec.model_validate_json(record.spec)
-            machine = Machine(record.id, spec, compose(spec), record.at)
-        except ValueError:
-            return  # not even its words can be read; the log has said so
+            spec = read_spec(record)
+        except Broken:
+            spec = unknown  # not even its words can be read
+        try:
+            rule = compose(spec)
+        except InvalidJob:  # a plugin is gone that was here when it was submitted
+            rule = compose(unknown)
+        machine = Machine(record.id, spec, rule, record.at)
         machine.abandon(f"{reason}; `hansa job verify` tells more", record.at)
         self._runners[record.id] = JobRunner(machine, self)
 
@@ -278,9 +288,17 @@ class Federation:
             self.fleet.reap()
 
 
+def read_spec(record: JobRecord) -> JobSpec:
+    """Return what was submitted or raise Broken, naming the job, if the record is damaged."""
+    try:
+        return JobSpec.model_validate_json(record.spec)
+    except ValueError as error:
+        raise Broken(f"the record of job {record.id} is damaged: {fault(error)}") from error
+
+
 def replay(machine: Machine, entry: Entry) -> None:
     """Apply a journal entry; raise Broken, naming it, if it is damaged or does not follow from those before."""
     try:
         machine.handle(ev.EVENT.validate_json(entry.event))
     except Exception as error:
-        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {one_line(error)}") from error
+        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error

@@ -17,7 +17,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,50 +38,41 @@ log = logging.getLogger(__name__)
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
 LEASE = 15.0  # seconds a lease lives without renewal
 PATIENCE = 10.0  # seconds for one answer
-RENEW = """
+# Take or prolong the lease: ARGV are we, the time to live, and a holder that is known to be dead. Returns who else has
+# it. A lease of our own is prolonged by a command that a full Redis takes, too.
+TAKE = """
 local held = redis.call('GET', KEYS[1])
-if held and held ~= ARGV[1] then return held end
+if held == ARGV[1] then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return false
+end
+if held and held ~= ARGV[3] then return held end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false
 """
+GIVE_UP = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM)\b")
 
 
 def is_redis(url: str) -> bool:
     """Whether a store's URL means Redis."""
-    return urlsplit(url).scheme in SCHEMES
+    return url.partition(":")[0].lower() in SCHEMES
 
 
 class RedisSpace:
     """A connection to Redis; thread-safe."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query))
-        self.prefix = query.pop("prefix", "hansa")
-        if not NAME.fullmatch(self.prefix):
-            raise InvalidInput(f"--store: prefix {self.prefix!r} is no name")
-        secret = query.pop("password_file", None)
         self.name = _without_password(url)
-        plain = url.partition("?")[0] + (f"?{urlencode(query)}" if query else "")
-        if parts.scheme in ("redis", "rediss") and not re.fullmatch(r"/?\d*", parts.path):
-            raise InvalidInput(f"--store {self.name}: {parts.path!r} is no database number")
-        options: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": 5}
-        if secret is not None:
-            options["password"] = _read_password(secret)
-        if parts.scheme == "redis" and not is_loopback(f"{parts.hostname or 'localhost'}:{parts.port or 6379}"):
-            log.warning("the connection to %s is not encrypted; rediss:// is", self.name)
         try:
-            if parts.scheme == "redis+cluster":
-                self.client: Any = redis.RedisCluster.from_url(plain.replace("redis+cluster", "redis", 1), **options)
-            else:
-                self.client = redis.Redis.from_url(plain, max_connections=64, **options)
-            with self.answering():
-                self.client.ping()
-        except (ValueError, ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError) as error:
+            self.client, self.prefix = _connected(url, self.name)
+            self.client.ping()
+        except (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError) as error:
             raise InvalidInput(f"--store {self.name}: {error}") from None
-        except (StoreFailed, ex.RedisError) as error:
-            raise Unreachable(f"--store {self.name}: {error}") from None
-        self._me = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
+        except (ex.RedisError, ex.RedisClusterException) as error:
+            raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
+        self._me = json.dumps(_here() | {"pid": os.getpid(), "token": secrets.token_hex(8)})
+        self._held_until: float | None = None  # on the monotonic clock; none: we never took the lease
         self._warn_of_settings()
 
     def key(self, *words: str | int) -> str:
@@ -88,48 +81,62 @@ class RedisSpace:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, read-only) into StoreFailed."""
+        """Turn Redis's errors that may pass (away, full, loading, read-only) into StoreFailed.
+
+        A controller whose lease has run out (it stood still, or Redis was away) takes it again before it goes on: if
+        another one has it by now, nothing is written any more.
+        """
+        if self._held_until is not None and time.monotonic() >= self._held_until:
+            try:
+                self.acquire()
+            except Taken as error:
+                raise StoreFailed(str(error)) from None
+        with self._in_our_words():
+            yield
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
         try:
             yield
-        except ex.AuthenticationError:
-            raise
-        except ex.OutOfMemoryError:
-            raise StoreFailed(f"Redis {self.name} is full; raise its maxmemory or remove other data") from None
-        except (ex.ConnectionError, ex.TimeoutError, ex.ClusterDownError) as error:
+        except (ex.AuthenticationError, ex.AuthorizationError) as error:
+            raise StoreFailed(f"Redis {self.name} refuses: {error}") from None
+        except (ex.ConnectionError, ex.TimeoutError, ex.ClusterError, ex.RedisClusterException) as error:
             raise StoreFailed(f"Redis {self.name} does not answer: {error}") from None
-        except (ex.BusyLoadingError, ex.ReadOnlyError, ex.TryAgainError) as error:
-            raise StoreFailed(f"Redis {self.name} is not ready: {error}") from None
         except ex.ResponseError as error:
-            if str(error).startswith(("MISCONF", "NOREPLICAS", "MASTERDOWN")):
-                raise StoreFailed(f"Redis {self.name} refuses to write: {error}") from None
+            text = str(error)  # what a script meets is in the middle of the text, in older Redis
+            if isinstance(error, ex.OutOfMemoryError) or "OOM command not allowed" in text:
+                raise StoreFailed(f"Redis {self.name} is full; raise its maxmemory or remove other data") from None
+            if isinstance(error, ex.ReadOnlyError | ex.NoPermissionError | ex.TryAgainError) or PASSING.search(text):
+                raise StoreFailed(f"Redis {self.name} refuses: {error}") from None
             raise
 
     def acquire(self) -> None:
-        """Take the lease or raise Taken naming who has it; a holder on this machine that is dead does not count."""
-        with self.answering():
-            held = self.client.eval(RENEW, 1, self.key("lease"), self._me, int(LEASE * 1000))
-            if not held:
-                return None
-            holder = json.loads(held)
-            if holder["host"] == socket.gethostname() and not _alive(holder["pid"]):
-                self.client.delete(self.key("lease"))
-                return self.acquire()
+        """Take or prolong the lease, or raise Taken naming who has it; a dead holder on this machine does not count."""
+        now = time.monotonic()
+        held = self._take("")
+        if held and _is_dead(json.loads(held)):
+            held = self._take(held)
+        if not held:
+            self._held_until = now + LEASE
+            return
+        holder = json.loads(held)
+        with self._in_our_words():
             left = max(self.client.pttl(self.key("lease")), 0) / 1000
-            raise Taken(
-                f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder['pid']} on"
-                f" {holder['host']}; if that one is dead, its lease ends in {left:.0f} s"
-            )
+        raise Taken(
+            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder['pid']} on"
+            f" {holder['host']}; if that one is dead, its lease ends in {left:.0f} s"
+        )
 
-    def renew(self) -> None:
-        """Prolong the lease; raise Taken if another controller has it by now."""
-        self.acquire()
+    def _take(self, dead: str) -> str:
+        with self._in_our_words():
+            held: bytes | None = self.client.eval(TAKE, 1, self.key("lease"), self._me, int(LEASE * 1000), dead)
+        return held.decode() if held else ""
 
     def close(self) -> None:
         """Give up the lease and the connection."""
         try:
-            if self.client.get(self.key("lease")) == self._me.encode():
-                self.client.delete(self.key("lease"))
-        except ex.RedisError:
+            self.client.eval(GIVE_UP, 1, self.key("lease"), self._me)
+        except (ex.RedisError, ex.RedisClusterException):
             log.debug("the lease could not be given up; it will expire")
         self.client.close()
 
@@ -137,12 +144,35 @@ class RedisSpace:
         try:
             policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             append = self.client.config_get("appendonly").get("appendonly", "yes")
-        except (ex.RedisError, AttributeError):
+        except (ex.RedisError, ex.RedisClusterException, AttributeError):
             return  # not everybody may look
         if policy != "noeviction":
             log.warning("Redis %s evicts keys when it is full (maxmemory-policy %s): set noeviction", self.name, policy)
         if append != "yes":
             log.warning("Redis %s does not keep an append-only file: a restart of it loses models and jobs", self.name)
+
+
+def _connected(url: str, name: str) -> tuple[Any, str]:
+    """Return a client, which has not said anything yet, and the prefix of our keys."""
+    if "://" not in url:
+        raise ValueError("write redis://…")
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    prefix = query.pop("prefix", "hansa")
+    if not NAME.fullmatch(prefix):
+        raise ValueError(f"prefix {prefix!r} is no name")
+    secret = query.pop("password_file", None)
+    plain = url.partition("?")[0] + (f"?{urlencode(query)}" if query else "")
+    if parts.scheme in ("redis", "rediss") and not re.fullmatch(r"/?\d*", parts.path):
+        raise ValueError(f"{parts.path!r} is no database number")
+    options: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": 5}
+    if secret is not None:
+        options["password"] = _read_password(secret)
+    if parts.scheme == "redis" and not is_loopback(f"{parts.hostname or 'localhost'}:{parts.port or 6379}"):
+        log.warning("the connection to %s is not encrypted; rediss:// is", name)
+    if parts.scheme == "redis+cluster":
+        return redis.RedisCluster.from_url(plain.replace("redis+cluster", "redis", 1), **options), prefix
+    return redis.Redis.from_url(plain, **options), prefix
 
 
 def _read_password(path: str) -> str:
@@ -155,14 +185,27 @@ def _read_password(path: str) -> str:
     return lines[0]
 
 
-def _alive(pid: int) -> bool:
+def _here() -> dict[str, str]:
+    """Say where process ids mean what they mean to us: on this machine, until it boots again, inside this container."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        inside = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        inside = ""
+    return {"host": socket.gethostname(), "inside": inside}
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Whether a holder of the lease is known to be gone: it was here, and its process id is nobody's or ours."""
+    if any(holder.get(name) != place for name, place in _here().items()):
         return False
-    except PermissionError:
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
         return True
-    return True
+    except PermissionError:
+        return False
+    return bool(holder["pid"] == os.getpid())
 
 
 def _without_password(url: str) -> str:

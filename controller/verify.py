@@ -17,7 +17,6 @@ import click
 from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Rejected, one_line
 from hansa.common.frames import Buffer, FrameCheck
 from hansa.common.ids import JobId, ModelKey
-from hansa.common.job import JobSpec
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
@@ -30,7 +29,7 @@ from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.merges import in_order
-from hansa.controller.federation import replay
+from hansa.controller.federation import read_spec, replay
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.rules.compose import compose
 from hansa.controller.stores import Draft, Store
@@ -48,7 +47,7 @@ class Finding:
 
 def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Finding]]:
     """Return the job as its journal tells it, the number of receipts, and everything that does not agree."""
-    spec = JobSpec.model_validate_json(record.spec)
+    spec = read_spec(record)
     machine = Machine(record.id, spec, compose(spec), record.at)
     machine.start()
     findings: list[Finding] = []
@@ -188,7 +187,7 @@ def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -
         raise NotFound(f"--state {folder}: no journal there")
     with opened(url, folder, lease=False) as backends:
         jobs = backends.journal.jobs()
-        named = [record for record in jobs if json.loads(record.spec).get("name") == job_id]
+        named = [record for record in jobs if _name(record) == job_id]
         found = named or [record for record in jobs if record.id.startswith(job_id)]
         if len(found) != 1:
             known = ", ".join(record.id for record in jobs) or "none"
@@ -197,6 +196,13 @@ def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -
     _report(JobId(found[0].id), machine, receipts, findings, as_json)
     if findings:
         raise HansaError(f"job {found[0].id} is not what its receipts claim: {len(findings)} faults")
+
+
+def _name(record: JobRecord) -> str:
+    try:
+        return str(json.loads(record.spec)["name"])
+    except (ValueError, KeyError, TypeError):
+        return ""  # damaged; its id is left
 
 
 def _report(job: JobId, machine: Machine, receipts: int, findings: list[Finding], as_json: bool) -> None:

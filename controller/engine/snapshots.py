@@ -43,6 +43,8 @@ def give_back(job: Job, snapshot: Snapshot) -> None:
     state = JobState.model_validate_json(held["state"])
     for number in sorted(snapshot.chapters):
         state.history += HISTORY.validate_json(snapshot.chapters[number])
+    if [record.version for record in state.history] != list(range(state.version + 1)):
+        raise ValueError("chapters of its history are missing")  # a store that evicts took those saved before
     for point, memory in job.memories.items():
         if point in held["memories"]:  # an older controller may not have known the point
             job.memories[point] = type(memory).model_validate_json(held["memories"][point])

@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hansa.common.errors import Broken
+from pydantic import ValidationError
+
+from hansa.common.errors import Broken, one_line
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
 
@@ -28,7 +30,10 @@ class Entry:
 
 
 class Journal(ABC):
-    """An append-only list of entries per job. What is appended is durable when `append` returns."""
+    """An append-only list of entries per job. What is appended is durable when `append` returns.
+
+    Damage to one record is no matter to the others: what is read of it cannot be decoded, and whoever tries names it.
+    """
 
     @abstractmethod
     def create(self, record: JobRecord) -> None:
@@ -52,11 +57,20 @@ class Journal(ABC):
 
     @abstractmethod
     def snapshot(self, job: JobId) -> Snapshot | None:
-        """Return the newest snapshot with all chapters."""
+        """Return the newest snapshot with all chapters; Broken if it is damaged: it can be made again from entries."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the journal."""
+
+
+def fault(error: Exception) -> str:
+    """Say in a few words why a record cannot be read."""
+    if not isinstance(error, ValidationError):
+        return one_line(error)
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def missing(job: JobId, entries: Sequence[Entry], held: Sequence[Entry], last: int) -> Sequence[Entry]:

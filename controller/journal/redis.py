@@ -1,8 +1,9 @@
 """The journal in Redis: a stream per job, whose ids are the entries' numbers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from hansa.common.errors import Broken, one_line
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
@@ -52,7 +53,7 @@ class RedisJournal(Journal):
         """Return all jobs in the order of their submission."""
         with self._space.answering():
             held = self._space.client.hgetall(self._space.key("jobs"))
-        records = [JobRecord(JobId(job.decode()), **json.loads(text)) for job, text in held.items()]
+        records = [_record(JobId(job.decode()), text) for job, text in held.items()]
         return sorted(records, key=lambda record: (record.at, record.id))
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
@@ -60,7 +61,7 @@ class RedisJournal(Journal):
         with self._space.answering():
             rows = self._space.client.xrange(self._space.key("journal", job), min=f"{after + 1}-0")
         return [
-            Entry(int(number.partition(b"-")[0]), fields[b"event"].decode(), fields[b"receipt"].decode())
+            Entry(int(number.partition(b"-")[0]), _text(fields, b"event"), _text(fields, b"receipt"))
             for number, fields in rows
         ]
 
@@ -77,9 +78,25 @@ class RedisJournal(Journal):
             held = self._space.client.hgetall(self._space.key("snapshot", job))
         if not held:
             return None
-        fields = {name.decode(): text.decode() for name, text in held.items()}
-        sequence, state = int(fields.pop("sequence")), fields.pop("state")
-        return Snapshot(sequence, state, {int(number): text for number, text in fields.items()})
+        try:
+            fields = {name.decode(): text.decode() for name, text in held.items()}
+            sequence, state = int(fields.pop("sequence")), fields.pop("state")
+            return Snapshot(sequence, state, {int(number): text for number, text in fields.items()})
+        except (KeyError, ValueError) as error:
+            raise Broken(f"the snapshot of job {job} is damaged: {one_line(error)}") from error
 
     def close(self) -> None:
         """Nothing to do: the space is closed by whoever opened it."""
+
+
+def _record(job: JobId, held: bytes) -> JobRecord:
+    """Return a job as it was submitted; of a damaged record what there is, which nobody can take for a job."""
+    try:
+        return JobRecord(job, **json.loads(held))
+    except (ValueError, TypeError):
+        return JobRecord(job, held.decode(errors="replace"), 0.0)
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    """Read text that may be damaged or gone: whoever decodes the entry finds out, and names it."""
+    return fields.get(name, b"").decode(errors="replace")

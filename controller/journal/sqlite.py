@@ -12,6 +12,16 @@ from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
 
 SCHEMA = 2
+PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+}
 TABLES = """
 create table if not exists jobs (id text primary key, spec text not null, at real not null);
 create table if not exists entries (
@@ -29,8 +39,10 @@ class SqliteJournal(Journal):
     """One file for all jobs of a controller."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.text_factory = _text
             found = self._db.execute("pragma user_version").fetchone()[0]
             if found not in (0, SCHEMA):
                 self._db.close()
@@ -41,7 +53,7 @@ class SqliteJournal(Journal):
             self._db.executescript(TABLES)
             self._db.execute(f"pragma user_version = {SCHEMA}")
         except sqlite3.Error as error:
-            raise StoreFailed(f"journal {path}: {error}") from error
+            raise self._trouble(error) from error
 
     def create(self, record: JobRecord) -> None:
         """Enter a job; harmless if the same record is there already."""
@@ -64,7 +76,10 @@ class SqliteJournal(Journal):
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""
-        query = "select sequence, event, receipt from entries where job = ? and sequence > ? order by sequence"
+        query = (
+            "select sequence, cast(event as text), cast(receipt as text)"
+            " from entries where job = ? and sequence > ? order by sequence"
+        )
         return [Entry(*row) for row in self._do(query, job, after)]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
@@ -99,4 +114,14 @@ class SqliteJournal(Journal):
         try:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise StoreFailed(f"journal: {error}") from error
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: sqlite3.Error) -> Broken:
+        """Return an error that may pass (full, locked) or one that will not."""
+        passing = getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING  # the rest of the code is detail
+        return (StoreFailed if passing else Broken)(f"journal {self._path}: {error}")
+
+
+def _text(held: bytes) -> str:
+    """Read text that may be damaged: whoever decodes the entry finds out, and names it."""
+    return held.decode(errors="replace")

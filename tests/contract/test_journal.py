@@ -1,12 +1,13 @@
 """The contract of a journal, for every journal there is."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hansa.common.errors import Broken
+from hansa.common.errors import Broken, StoreFailed
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
@@ -193,6 +194,34 @@ def test_what_was_appended_is_there_even_if_the_journal_was_never_closed(reopen:
     assert _events(reopen(), A) == ["one", "two"]
 
 
+def test_damage_to_one_record_leaves_the_others_readable(journal: Journal) -> None:
+    """What is read of it cannot be decoded; whoever tries names it."""
+    journal.create(JobRecord(A, '{"name": "a"}', 1.0))
+    journal.create(JobRecord(B, '{"name": "b"}', 2.0))
+    _fill(journal, A, '{"one": 1}', '{"two": 2}', '{"three": 3}')
+    if isinstance(journal, SqliteJournal):
+        journal._db.execute("update entries set event = cast(x'ff7b7d' as text) where sequence = 2")
+        journal._db.execute("update entries set event = x'ff' where sequence = 3")
+        journal._db.execute("update jobs set spec = cast(x'7bff' as text) where id = ?", (A,))
+    elif isinstance(journal, RedisJournal):
+        client, key = journal._space.client, journal._space.key("journal", A)
+        client.delete(key)
+        for number, fields in (
+            (1, {"event": '{"one": 1}', "receipt": ""}),
+            (2, {"event": b"\xff{}"}),
+            (3, {"evnt": "x"}),
+        ):
+            client.xadd(key, fields, id=f"{number}-0")
+        client.hset(journal._space.key("jobs"), A, b'{"spec\xff')
+    first, *damaged = journal.entries(A)
+    assert first == Entry(1, '{"one": 1}')
+    assert [entry.sequence for entry in damaged] == [2, 3]
+    for text in (*(entry.event for entry in damaged), next(r.spec for r in journal.jobs() if r.id == A)):
+        with pytest.raises(ValueError, match=r"Expecting|line 1"):
+            json.loads(text)
+    assert [record for record in journal.jobs() if record.id == B] == [JobRecord(B, '{"name": "b"}', 2.0)]
+
+
 # SQLite only.
 
 
@@ -237,9 +266,23 @@ def test_a_damaged_journal_is_broken_not_a_traceback(tmp_path: Path) -> None:
     whole = bytearray(path.read_bytes())
     whole[4096:] = b"\xff" * (len(whole) - 4096)
     path.write_bytes(whole)
-    with pytest.raises(Broken):  # noqa: PT012 - opening or reading, whichever notices first
+    with pytest.raises(Broken, match=str(path)) as caught:  # noqa: PT012 - opening or reading, whichever notices first
         damaged = SqliteJournal(path)
         try:
             damaged.entries(A)
         finally:
             damaged.close()
+    assert not isinstance(caught.value, StoreFailed)  # nobody must wait for it to pass
+
+
+def test_a_journal_that_another_process_holds_for_a_moment_may_be_tried_again(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal._db.execute("pragma busy_timeout = 0")
+    other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(StoreFailed, match="locked"):
+        journal.append(A, [Entry(1, "one")])
+    other.execute("rollback")
+    other.close()
+    journal.append(A, [Entry(1, "one")])
+    journal.close()

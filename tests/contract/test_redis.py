@@ -1,6 +1,7 @@
 """A Redis that is away, full, evicting, restarted empty, or not ours: a clear word, never a wrong model."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hansa.common.frames import Sealer, cut, pack
 from hansa.common.ids import JobId, ModelKey
 from hansa.controller.backends import opened
 from hansa.controller.journal import Entry, RedisJournal
-from hansa.controller.redis_space import RedisSpace
+from hansa.controller.redis_space import LEASE, RedisSpace, is_redis
 from hansa.controller.stores import Store
 from hansa.controller.stores.redis import RedisStore
 from tests.redis_server import RedisServer
@@ -109,9 +110,16 @@ def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pyt
         ("redis://127.0.0.1:6379/zero", InvalidInput),
         ("redis://127.0.0.1:6379/0?prefix=a/b", InvalidInput),
         ("rediss://127.0.0.1:1/0", Unreachable),
+        ("redis+cluster://127.0.0.1:1", Unreachable),
+        ("redis://127.0.0.1:port/0", InvalidInput),
+        ("redis://127.0.0.1:99999/0", InvalidInput),
+        ("redis://[::1/0", InvalidInput),
+        ("redis:localhost", InvalidInput),
+        ("redis://127.0.0.1:1/0?no_such_option=1", InvalidInput),
     ],
 )
 def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
+    assert is_redis(url)
     with pytest.raises(error, match="--store"):
         RedisSpace(url)
 
@@ -150,9 +158,11 @@ def test_a_cluster_works(tmp_path: Path) -> None:
         assert held.journal.entries(JobId("j")) == [Entry(1, "one", "receipt")]
         assert held.store.keys() == [KEY]
         held.store.delete(KEY)
-    assert [key for key in client.keys("*") if b"frame" in key] == []
+        assert [key for key in client.keys("*") if b"frame" in key] == []
+        server.kill()
+        with pytest.raises(StoreFailed, match="does not answer"):
+            held.journal.append(JobId("j"), [Entry(2, "two")])
     client.close()
-    server.kill()
 
 
 def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Path) -> None:
@@ -170,10 +180,79 @@ def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Pat
     with opened(server.url, tmp_path):
         pass
     assert not client.exists("hansa:lease")
-    client.set("hansa:lease", json.dumps({"host": held["host"], "pid": 2**22 + 1}))
+    client.set("hansa:lease", json.dumps(held | {"pid": 2**22 + 1}))
     with opened(server.url, tmp_path):
         pass  # its holder was on this machine and is dead
     client.close()
+
+
+def test_a_process_id_of_another_container_says_nothing(server: RedisServer) -> None:
+    """Containers on two machines may have the same host name, and the controller the same process id in both."""
+    client, first, second = server.client(), RedisSpace(server.url), RedisSpace(server.url)
+    first.acquire()
+    held = json.loads(client.get("hansa:lease"))  # type: ignore[arg-type]
+    for pid in (held["pid"], 2**22 + 1):
+        client.set("hansa:lease", json.dumps(held | {"inside": "another machine's", "pid": pid}))
+        with pytest.raises(Taken, match=f"pid {pid} on {held['host']}"):
+            second.acquire()
+    client.close()
+    for space in (first, second):
+        space.close()
+
+
+def test_a_controller_that_stood_still_for_too_long_writes_nothing_any_more(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen, its lease ran out, and another one goes on with its jobs."""
+    first, client = RedisSpace(server.url), server.client()
+    first.acquire()
+    journal, store = RedisJournal(first), RedisStore(first)
+    journal.append(JobId("j"), [Entry(1, "one")])
+    client.set("hansa:lease", json.dumps({"host": "elsewhere", "pid": 7}))
+    monkeypatch.setattr("time.monotonic", lambda now=time.monotonic: now() + LEASE)
+    with pytest.raises(StoreFailed, match="in use by the controller with pid 7 on elsewhere"):
+        journal.append(JobId("j"), [Entry(2, "two")])
+    with pytest.raises(StoreFailed, match="pid 7 on elsewhere"):
+        put(store)
+    assert client.xlen("hansa:journal:j") == 1
+    assert client.keys("hansa:frame:*") == []
+    first.close()
+    assert client.exists("hansa:lease")  # it is not ours
+    client.delete("hansa:lease")
+    client.close()
+
+
+def test_a_lease_that_ran_out_while_redis_was_away_is_taken_again(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, client = RedisSpace(server.url), server.client()
+    space.acquire()
+    client.delete("hansa:lease")
+    monkeypatch.setattr("time.monotonic", lambda now=time.monotonic: now() + LEASE)
+    put(RedisStore(space))
+    assert client.exists("hansa:lease")
+    client.close()
+    space.close()
+
+
+def test_a_full_redis_lets_a_controller_keep_its_lease(server: RedisServer) -> None:
+    space, client = RedisSpace(server.url), server.client()
+    space.acquire()
+    client.pexpire("hansa:lease", 2000)
+    client.config_set("maxmemory", 1)
+    space.acquire()
+    assert client.pttl("hansa:lease") > 2000
+    client.config_set("maxmemory", 0)
+    client.close()
+    space.close()
+
+
+def test_a_password_that_was_changed_is_waited_for(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    server.client().config_set("requirepass", "new")
+    space.client.connection_pool.disconnect()
+    with pytest.raises(StoreFailed, match="refuses"):
+        RedisStore(space).keys()
 
 
 def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:

@@ -7,10 +7,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.errors import HansaError
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.client import Client
 from hansa.controller.engine import events as ev
+from hansa.controller.verify import command as verify_command
 from tests.support import LightSite, ended, job, serving
 
 
@@ -119,6 +122,36 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         assert views["bad"].status == "failed"
         assert f"journal entry 3 of job {bad.id} is damaged" in views["bad"].reason
         assert good.id in {view.job for view in await client.jobs()}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ('replace(spec, \'"rule":"fedavg"\', \'"rule":"our-own"\')', "there is no rule 'our-own'"),
+        ("substr(spec, 1, 20)", "the record of job {job} is damaged"),
+        ("cast(x'7bff' as text)", "the record of job {job} is damaged"),
+    ],
+)
+async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_go_on(
+    tmp_path: Path, change: str, why: str
+) -> None:
+    """A plugin is gone that was here when the job was submitted, or its record is damaged."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
+        await ended(await served.federation.submit(job(name="good"), None, nothing()))
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute(f"update jobs set spec = {change} where id = ?", (bad.id,))
+    db.close()
+    async with serving(tmp_path) as served, Client(served.address) as client:
+        views = {view.job: view for view in await client.jobs()}
+        assert views[bad.id].status == "failed"
+        assert why.format(job=bad.id) in views[bad.id].reason
+        assert [view.status for view in views.values() if view.name == "good"] == ["completed"]
+    words = ("--state", str(tmp_path))
+    assert CliRunner().invoke(verify_command, ["good", *words]).exit_code == 0
+    failed = CliRunner().invoke(verify_command, [bad.id, *words]).exception
+    assert isinstance(failed, HansaError)
+    assert why.format(job=bad.id) in str(failed)
 
 
 async def test_no_drafts_are_left_when_jobs_are_cancelled_in_mid_upload(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Jobs that go on from a snapshot and the events after it, over real gRPC, on disk and in Redis."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -51,3 +52,25 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
         assert findings == []
         assert told.state.model_dump() == again.machine.state.model_dump()
         assert told.memories == again.machine.memories
+
+
+@pytest.mark.parametrize("damage", ["delete from chapters where number = 1", "update snapshots set state = '{'"])
+async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that evicts may have taken chapters; what is left is no history."""
+    monkeypatch.setattr(federation, "SNAPSHOT_EVERY", 10)
+    for module in (engine_job, snapshots):
+        monkeypatch.setattr(module, "CHAPTER", 4)
+    spec = job(rule="async-fedavg", pace={"updates": 30})
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        runner = await served.federation.submit(spec, None, nothing())
+        while runner.machine.state.version < 20:
+            await runner.next_change().wait()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        assert db.execute(damage).rowcount == 1
+    db.close()
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        again = await ended(served.federation.runner(runner.id))
+        assert again.view().status == "completed"
+        assert [record.version for record in again.machine.state.history] == list(range(31))
