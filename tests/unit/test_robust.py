@@ -46,13 +46,32 @@ def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, coun
 
 
 def nearest(seeds: list[int], attackers: int) -> list[int]:
-    """Order updates by Krum's score, straight from its definition."""
+    """Order updates by Krum's score."""
     flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
+    return by_score(flat, attackers)
+
+
+def by_score(points: np.ndarray, attackers: int) -> list[int]:
+    """Order points by Krum's score, straight from its definition."""
     scores = []
-    for i, one in enumerate(flat):
-        apart = sorted(float(((one - other) ** 2).sum()) for j, other in enumerate(flat) if i != j)
-        scores.append(sum(apart[: len(seeds) - attackers - 2]))
+    for i, one in enumerate(points):
+        apart = sorted(float(((one - other) ** 2).sum()) for j, other in enumerate(points) if i != j)
+        scores.append(sum(apart[: len(points) - attackers - 2]))
     return [int(i) for i in np.argsort(scores, kind="stable")]
+
+
+@pytest.mark.parametrize(("count", "attackers"), [(3, 0), (5, 1), (7, 2), (8, 1), (9, 3)])
+def test_krums_neighbours_are_all_but_the_attackers_itself_and_one_more(count: int, attackers: int) -> None:
+    """In the plane, where it matters how many neighbours count: random models of many numbers are equally far apart."""
+    told_apart = 0
+    for seed in range(40):
+        points = np.random.default_rng(seed).standard_normal((count, 2)) ** 3
+        apart = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+        order = by_score(points, attackers)
+        assert list(Krum(attackers=attackers).select(apart)) == order[:1]
+        assert list(Krum(attackers=attackers, chosen=0).select(apart)) == order[: count - attackers]
+        told_apart += order != by_score(points, attackers - 1)
+    assert told_apart > 5
 
 
 def test_krum_takes_the_update_nearest_to_its_neighbours_and_says_which(pool: Executor) -> None:
