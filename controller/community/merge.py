@@ -122,7 +122,8 @@ def _propose(
         return _Proposal(_copied(current), (), NOBODY)
     if isinstance(aggregator, Coordinatewise):
         library = stack.enter_context(Library(means.open_model))
-        return _Proposal(coordinatewise(aggregator, counting, library, current, means.pool, means.memory), touched)
+        made = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
+        return _Proposal(made, touched, aggregator.remark(len(counting)))
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:

@@ -45,6 +45,16 @@ def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, coun
         np.testing.assert_allclose(got[name], wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("trim", "note"), [(0.1, "trimmed-mean left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
+)
+def test_a_trimmed_mean_that_leaves_nothing_out_says_so(pool: Executor, trim: float, note: str) -> None:
+    course = Course(pool, Plain())
+    course.merge([(values(SPEC, seed), 1.0) for seed in range(5)], aggregator=TrimmedMean(trim=trim))
+    assert course.made is not None
+    assert course.made.note == note
+
+
 def nearest(seeds: list[int], attackers: int) -> list[int]:
     """Order updates by Krum's score."""
     flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
