@@ -158,6 +158,27 @@ def test_if_all_evaluators_are_down_the_learners_own_finding_counts_and_coverage
     assert set(score.missing.values()) == {"no evaluator of the site attends"}
 
 
+def test_if_all_evaluators_are_down_the_learners_own_finding_counts_more_than_an_old_score() -> None:
+    job = Dvw(sites="abc", evaluators="abc")
+    job.update("a", right_of(10), {"b": right_of(6), "c": right_of(5)})
+    score = job.update("a", right_of(2), {"b": "out of memory", "c": "out of memory"})
+    assert (score.value, score.basis) == (0.2, "own")
+
+
+def test_a_site_that_never_reported_is_taken_to_hold_out_as_much_as_the_others() -> None:
+    job = Dvw(evaluators="abc")
+    score = job.update("a", right_of(1, n=2), dict.fromkeys("bc", right_of(1, n=2)))  # of ten examples each
+    assert score.coverage == pytest.approx(6 / 8)
+    score = job.update("b", None, {"a": right_of(1, n=2), "c": right_of(1, n=2)})  # its learner has not measured it
+    assert score.coverage == pytest.approx(4 / 8)
+
+
+def test_the_rule_starts_from_the_specified_values() -> None:
+    for rule in ("sync-dvw", "async-dvw", "async-dvw-adaptive"):
+        weigh = compose(job_spec(rule=rule)).weigh
+        assert weigh.model_dump() == {"metric": "micro_f1", "timeout": 60.0, "min_coverage": 0.5, "zero": "keep"}
+
+
 def test_an_evaluator_that_leaves_in_mid_evaluation_is_not_waited_for() -> None:
     job = Dvw(sites="abc", evaluators="abc")
     asked = job.judged("a", right_of(8))

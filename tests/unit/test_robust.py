@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from hansa.common.model import Role
 from hansa.controller.community import robust as frames_of
 from hansa.controller.engine.arithmetic import Aggregator, TooFew
 from hansa.controller.rules.fedavg import Plain
@@ -92,6 +93,20 @@ def test_krum_takes_the_update_nearest_to_its_neighbours_and_says_which(pool: Ex
     assert exactly(got, values(SPEC, winner))
     assert course.made is not None
     assert course.made.note == f"krum took s{winner + 1} of 6 updates"
+
+
+def test_krums_distances_are_squared_and_over_parameters_and_statistics(pool: Executor) -> None:
+    spec = spec_of({"w": ("float32", (2,)), "norm.running_var": ("float32", (2,))}, {"norm.running_var": Role.STAT})
+    won = set()
+    for seed in range(12):
+        points = (np.random.default_rng(seed).random((6, 4)) ** 4).astype(np.float32)
+        parts = [({"w": point[:2], "norm.running_var": point[2:]}, 1.0) for point in points]
+        course = Course(pool, Plain(), values(spec, 9), spec)
+        course.merge(parts, aggregator=Krum(attackers=1))
+        assert course.made is not None
+        won.add((by_score(points.astype(np.float64), 1)[0], course.made.note))
+    assert won == {(winner, f"krum took s{winner + 1} of 6 updates") for winner, _ in won}
+    assert len(won) > 3
 
 
 def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
