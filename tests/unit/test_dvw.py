@@ -259,6 +259,24 @@ def test_if_all_are_worth_nothing_it_is_counted(zero: str, weight: float) -> Non
     assert memory.nothing == 2
 
 
+@pytest.mark.parametrize(("zero", "weight"), [("keep", 0.0), ("uniform", LEAST)])
+def test_with_rounds_only_the_rounds_own_updates_can_be_worth_something(zero: str, weight: float) -> None:
+    job = Dvw("sync-dvw", sites="abc", evaluators="abc", weigh={"zero": zero})
+    for right in (5, 0):  # in the second round c, which was worth something, does not answer
+        tasks = job.play.tasks(Train)
+        asked = {site: job.judged(site, right_of(right)) for site in ("abc" if right else "ab")}
+        if not right:
+            job.play.fail(tasks["c"])
+        for judges in asked.values():
+            for task in judges.values():
+                job.answer(task, right_of(right))
+        job.play.merged()
+    assert job.weights == {"a": weight, "b": weight}
+    memory = job.play.machine.memories["weigh"]
+    assert isinstance(memory, Worth)
+    assert memory.nothing == 1
+
+
 # The job's memory.
 
 
