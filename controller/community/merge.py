@@ -115,7 +115,9 @@ def _propose(
     stack: ExitStack, aggregator: Aggregator, sums: Accumulator, change: Change, current: StoredModel, means: Means
 ) -> _Proposal:
     if aggregator.kept:  # every change must reach the sums
-        return _Proposal(sums.frames(change, means.open_model, current, means.pool), _touched(change.members, current))
+        touched = _touched(change.members, current)
+        frames = sums.frames(change, means.open_model, current, means.pool)
+        return _Proposal(frames, touched, "" if touched else NOBODY)
     counting = [member for member in change.members if member.weight > 0]
     touched = _touched(counting, current)
     if not counting:
