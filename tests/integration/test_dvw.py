@@ -204,7 +204,9 @@ async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(t
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
         going.clear()
-        while learning or runner.machine.state.plan or len(runner.machine.state.tasks) > 3:  # until only training is left
+        while (
+            learning or runner.machine.state.plan or len(runner.machine.state.tasks) > 3
+        ):  # until only training is left
             await asyncio.sleep(0.02)
         with suppress(Stale):
             await runner.post(ev.AlarmRang(at=0, alarm="none"))  # everything before it is durable by now

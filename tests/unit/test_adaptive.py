@@ -165,7 +165,9 @@ def test_limits_survive_a_restart() -> None:
 
 def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
     rule = compose(job_spec(rule="async-dvw-adaptive"))
-    assert isinstance(rule.policies["until"], Until)
+    until = rule.policies["until"]
+    assert isinstance(until, Until)
+    assert (until.until.loss, until.until.tombstones, until.until.max_epochs, until.until.cycles) == (1, 1, 100, 20)
     assert "until" not in compose(job_spec(rule="async-dvw")).policies
     assert "until" in compose(job_spec(rule="sync-dvw", train={"until": {}})).policies
 

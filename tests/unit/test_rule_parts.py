@@ -198,6 +198,11 @@ REFUSED = [
     ("fedasync", {"merge": {"kind": "latest"}}, "merge: latest does not go with server mix: it averages"),
     ("median", {"pace": {"kind": "async"}}, "pace: async does not go with merge median: it merges one update at a"),
     ("krum", {"weigh": {"kind": "examples"}}, "weigh: examples does not go with merge krum: every site counts the"),
+    (
+        "async-fedavg",
+        {"sample": {"kind": "uniform"}},
+        "sample: uniform does not go with pace async: every site that is",
+    ),
     ("fedavg", {"merge": {"kind": "trimmed-mean"}}, "weigh: examples does not go with merge trimmed-mean: every"),
 ]
 
@@ -273,6 +278,24 @@ def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
     assert why.startswith("every task that the limit on staleness ends")
     still = job_spec(rule="async-dvw-adaptive", train={"until": {}})
     assert compose(still).warnings(still) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts", "where"),
+    [
+        ("async-fedavg", {"merge": {"kind": "mean"}}, ["merge"]),
+        ("async-fedavg", {"merge": {"kind": "mean"}, "weigh": {"kind": "dvw"}}, ["merge", "weigh"]),
+        ("fedasync", {"weigh": {"kind": "dvw"}}, ["weigh"]),
+        ("fedasync", {}, []),
+        ("async-dvw", {}, []),
+        ("async-dvw", {"merge": {"kind": "latest"}}, []),
+    ],
+)
+def test_parts_that_do_little_with_one_update_at_a_time_are_warned_of(
+    rule: str, parts: dict[str, Any], where: list[str]
+) -> None:
+    spec = job_spec(rule=rule, **parts)
+    assert [path[0] for path, _ in compose(spec).warnings(spec)] == where
 
 
 # Commands.
