@@ -325,6 +325,25 @@ def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
         assert said in shown
 
 
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("fedavg", set()),
+        ("krum", {"sites.together: 2"}),
+        ("fedasync", {"sites.together: 2"}),
+        ("semisync-fedavg", {"train.until"}),
+        ("fedmmb", {"train.until"}),
+        ("sync-dvw", {"validation.fraction: 0"}),
+        ("async-dvw-adaptive", {"train.batches", "validation.fraction: 0"}),
+    ],
+)
+def test_settings_that_a_rule_does_not_go_with_are_shown(rule: str, refused: set[str]) -> None:
+    told = json.loads(_cli("rules", "show", rule, "--json"))["refused"]
+    assert set(told) == refused
+    shown = _cli("rules", "show", rule)
+    assert all(f"{setting}\n    (refused: {why})" in shown for setting, why in told.items())
+
+
 @pytest.mark.parametrize("rule", sorted(rules()))
 def test_every_rule_can_be_shown(rule: str) -> None:
     assert _cli("rules", "show", rule).startswith(f"{rule}: ")
