@@ -1,8 +1,9 @@
-"""The engine of a job: waiting for sites, and for the first model."""
+"""The engine of a job: waiting for sites, for the first model, and what counts of a site that is gone."""
 
 import pytest
 
-from hansa.common.tasks import Init
+from hansa.common.ids import SiteName
+from hansa.common.tasks import Init, Train
 from hansa.controller.engine.effects import SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
 
