@@ -50,7 +50,9 @@ class UntilSpec(Value):
     rolling: bool = Field(
         False, description="the limit is the median of all tasks, not of the first: each that it ends pulls it down"
     )
-    groups: Mapping[str, GroupSpec] = Field({}, description="thresholds of some sites, by the name of a group")
+    groups: Mapping[str, GroupSpec] = Field(
+        {}, description="sites with other thresholds: by the name of a group its `sites`, and their loss and tombstones"
+    )
 
     @model_validator(mode="after")
     def _one_group_for_a_site(self) -> "UntilSpec":

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import numpy as np
 from blake3 import blake3
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
 
@@ -250,10 +249,9 @@ class Evaluation(Value):
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> "Evaluation":
-        matrix = np.array(self.confusion, dtype=np.int64) if self.confusion else np.zeros((0, 0), np.int64)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        if any(len(row) != len(self.confusion) for row in self.confusion):
             raise ValueError("the confusion matrix is not square")
-        if matrix.size and int(matrix.sum()) != self.n:
+        if self.confusion and sum(map(sum, self.confusion)) != self.n:  # of any size: a sum in 64 bits may wrap around
             raise ValueError(f"the confusion matrix does not count {self.n} examples")
         return self
 

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 from hansa import __version__
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, HansaError, InvalidJob, NotFound, Refused, one_line
+from hansa.common.errors import Broken, HansaError, InvalidJob, NotFound, Refused, Stale, one_line
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec, located
@@ -22,7 +22,7 @@ from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import Entry, JobRecord, Journal, fault
-from hansa.controller.rules.compose import compose
+from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
 from hansa.controller.workers import Workers
@@ -102,23 +102,22 @@ class Federation:
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
         digest = await self._keep_first(job, manifest, frames) if manifest else None
-        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest, outline, who)))
-
-    async def _enter(
-        self, job: JobId, spec: JobSpec, digest: str | None, outline: Outline | None, who: str
-    ) -> JobRunner:
-        rule = compose(spec)
         spec = spec.model_copy(update={"init": digest})
-        now = self.clock.now()
+        runner = JobRunner(Machine(job, spec, rule, self.clock.now()), self)
+        return await asyncio.shield(self._tasks.create_task(self._enter(runner, outline, who)))
+
+    async def _enter(self, runner: JobRunner, outline: Outline | None, who: str) -> JobRunner:
+        """Make a job durable and start it. It must not fail: this would end the controller."""
+        job, spec, now = runner.id, runner.machine.spec, runner.machine.state.submitted
         record = JobRecord(job, spec.model_dump_json(), now)
         words = f"{spec.name}: rule {spec.rule}, app {spec.app}"
         await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
         await self.workers.journal(self._journal.create, record)
-        runner = JobRunner(Machine(job, spec, rule, now), self)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
-        if digest:
-            await runner.post(ev.ModelGiven(at=now, digest=digest, outline=outline))
+        if spec.init:
+            with suppress(Stale):  # the job says itself what its rule has against the model
+                await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline))
         for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
             runner.attended(session)
         return runner
@@ -141,7 +140,7 @@ class Federation:
 
     async def _resume(self, record: JobRecord) -> None:
         spec = read_spec(record)
-        machine = await self.catch_up(Machine(record.id, spec, compose(spec), record.at))
+        machine = await self.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
         current = machine.state.current
         lost = ""
         if spec.init and not machine.state.sequence:
@@ -185,11 +184,8 @@ class Federation:
             spec = read_spec(record)
         except Broken:
             spec = unknown  # not even its words can be read
-        try:
-            rule = compose(spec)
-        except InvalidJob:  # a plugin is gone that was here when it was submitted
-            rule = compose(unknown)
-        machine = Machine(record.id, spec, rule, record.at)
+        # its own rule may be what is missing, and nothing will be asked of it
+        machine = Machine(record.id, spec, compose(unknown), record.at)
         machine.abandon(f"{reason}; `hansa job verify` tells more", record.at)
         self._runners[record.id] = JobRunner(machine, self)
 

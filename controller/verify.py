@@ -31,7 +31,7 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.merges import in_order
 from hansa.controller.federation import read_spec, replay
 from hansa.controller.journal import Entry, JobRecord
-from hansa.controller.rules.compose import compose
+from hansa.controller.rules.compose import composed_again
 from hansa.controller.stores import Draft, Store
 
 MEMORY = 256 << 20  # bytes for the numbers of many updates at the same place
@@ -48,7 +48,7 @@ class Finding:
 def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Finding]]:
     """Return the job as its journal tells it, the number of receipts, and everything that does not agree."""
     spec = read_spec(record)
-    machine = Machine(record.id, spec, compose(spec), record.at)
+    machine = Machine(record.id, spec, composed_again(spec), record.at)
     machine.start()
     findings: list[Finding] = []
     receipts: list[Receipt] = []

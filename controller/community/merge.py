@@ -115,14 +115,17 @@ def _propose(
     stack: ExitStack, aggregator: Aggregator, sums: Accumulator, change: Change, current: StoredModel, means: Means
 ) -> _Proposal:
     if aggregator.kept:  # every change must reach the sums
-        return _Proposal(sums.frames(change, means.open_model, current, means.pool), _touched(change.members, current))
+        touched = _touched(change.members, current)
+        frames = sums.frames(change, means.open_model, current, means.pool)
+        return _Proposal(frames, touched, "" if touched else NOBODY)
     counting = [member for member in change.members if member.weight > 0]
     touched = _touched(counting, current)
     if not counting:
         return _Proposal(_copied(current), (), NOBODY)
     if isinstance(aggregator, Coordinatewise):
         library = stack.enter_context(Library(means.open_model))
-        return _Proposal(coordinatewise(aggregator, counting, library, current, means.pool, means.memory), touched)
+        made = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
+        return _Proposal(made, touched, aggregator.remark(len(counting)))
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:

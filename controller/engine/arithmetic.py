@@ -69,6 +69,10 @@ class Coordinatewise(Aggregator):
         The order of the rows must not matter.
         """
 
+    def remark(self, count: int) -> str:
+        """Return what is to be said of a proposal that is made of so many contributions, if anything."""
+        return ""
+
 
 class Selecting(Aggregator):
     """An aggregator that takes the mean of some contributions, chosen by how far they are from one another."""

@@ -1,8 +1,9 @@
 """A rule with all its parts filled in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from hansa.common.errors import one_line
 from hansa.common.job import JobSpec, Problem
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
@@ -27,9 +28,18 @@ class Composition:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
         return self.pace.redistributes or self.weigh.appraises
 
+    def objections(self, spec: JobSpec) -> list[Problem]:
+        """Return what in a job does not go together, and why."""
+
+        def against(part: Part) -> list[Problem]:
+            part.begin()  # one that cannot is found out here, not when the job is durable
+            return part.objections(spec, self)
+
+        return self._asked(against)
+
     def warnings(self, spec: JobSpec) -> list[Problem]:
         """Return what in a job is likely not meant, though nothing speaks against it."""
-        return [warning for part in self.parts.values() for warning in part.warnings(spec, self)]
+        return self._asked(lambda part: part.warnings(spec, self))
 
     @property
     def local_statistics(self) -> bool:
@@ -43,7 +53,17 @@ class Composition:
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Return what does not go together with a model, and why."""
-        return [problem for part in self.parts.values() if part.needs_outline for problem in part.misfits(model)]
+        return self._asked(lambda part: part.misfits(model) if part.needs_outline else [])
+
+    def _asked(self, question: Callable[[Part], list[Problem]]) -> list[Problem]:
+        """Put a question to every part; one that fails on it is named."""
+        found: list[Problem] = []
+        for part in self.parts.values():
+            try:
+                found += question(part)
+            except Exception as error:  # of a plugin: anything may come
+                found.append(((part.point,), f"{part.kind} failed: {one_line(error)}"))
+        return found
 
     @property
     def parts(self) -> dict[str, Part]:

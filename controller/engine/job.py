@@ -86,6 +86,7 @@ class Job:
             seed=self.spec.seed,
             now=now,
             together=self.spec.sites.together,
+            remembers=self.rule.merge.remembers,
             common="barrier" in self.rule.pace.provides,
             outline=self.state.outline,
         )

@@ -1,11 +1,13 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from hansa.common.ids import SiteName, community_key
 from hansa.common.tasks import Train
@@ -100,8 +102,8 @@ def _completed(job: Job, c: Contribution) -> Contribution:
 def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[Member, ...]:
     """Let the weigher say what contributions are worth."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
-    weights = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    _require_possible(job, weights, len(contributions))
+    given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
+    weights = _require_possible(job, given, len(contributions))
     return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
 
 
@@ -130,7 +132,7 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
     new, members = {member.site: member.tensors for member in added}, job.state.members
     staying = sorted(site for site in members if site not in new or new[site] is not None)
     weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
-    _require_possible(job, np.array(list(weights.values()), dtype=np.float64), len(weights))
+    _require_possible(job, list(weights.values()), len(weights))
     for site in weights:
         covered = new.get(site) or frozenset()
         for member in members[site]:
@@ -139,9 +141,13 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
                 yield replace(member, weight=weights[site], tensors=tensors)
 
 
-def _require_possible(job: Job, weights: np.ndarray, count: int) -> None:
-    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights {weights.tolist()}")
+def _require_possible(job: Job, given: npt.ArrayLike, count: int) -> np.ndarray:
+    """Return what a weigher gave as numbers, or name it."""
+    with suppress(TypeError, ValueError):
+        weights = np.asarray(given, dtype=np.float64)
+        if weights.shape == (count,) and np.isfinite(weights).all() and (weights >= 0).all():
+            return weights
+    raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights: {given!r:.200}")
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:

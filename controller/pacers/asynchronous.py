@@ -49,15 +49,33 @@ class Async(Pacer):
         return self.updates
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse a promise on the number of sites in a model that merging one update at a time cannot keep."""
+        """Refuse a sample, and a promise on the number of sites in a model that one update at a time cannot keep."""
+        found: list[Problem] = []
+        if rule.sample.kind != "all":
+            found.append(
+                self.clash(rule.sample, "every site that is free is asked, so there is nothing to draw; use all")
+            )
         at, least = ("sites", "together"), spec.sites.together
-        if least == 1:
+        if least > 1 and not rule.merge.remembers:
+            found.append(
+                (at, f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest")
+            )
+        elif self.updates < least:
+            found.append((("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)"))
+        return found
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Warn of parts that do little with one update at a time."""
+        if rule.merge.remembers:
             return []
-        if not rule.merge.remembers:
-            return [(at, f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest")]
-        if self.updates < least:
-            return [(("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)")]
-        return []
+        found: list[Problem] = []
+        alone = "without rounds a proposal is made of one update"
+        if rule.server.plain:
+            why = f"{rule.merge.kind}: {alone}, which then replaces the whole model; use incremental, or server mix"
+            found.append((("merge",), why))
+        if rule.weigh.appraises:
+            found.append((("weigh",), f"{rule.weigh.kind}: {alone}, however much it is worth, unless it is nothing"))
+        return found
 
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
         """Ask every site that is free."""

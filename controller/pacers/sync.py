@@ -141,7 +141,7 @@ class Sync(Rounds):
         return [Wake(self.deadline, f"round-{view.round}-{attempt}")] if self.deadline else []
 
     def _needed(self, state: SyncState) -> int:
-        share = self.quorum if self.quorum > 1 else math.ceil(self.quorum * len(state.asked))
+        share = self.quorum if self.quorum > 1 else math.ceil(self.quorum * len(state.asked) - 1e-9)
         return max(1, min(int(share), len(state.asked)))
 
     def _close_if_complete(self, state: SyncState, view: View) -> list[Action]:

@@ -5,10 +5,10 @@ made enough cycles, a limit on how stale it may become: the median of its own ef
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem, UntilSpec
@@ -80,6 +80,17 @@ class Until(Policy):
             cycles.append(c.staleness[1])
             if len(cycles) >= self.until.cycles:
                 state.limits[c.site] = float(statistics.median(cycles))
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Warn with the first merge of sites that a group names and nobody has seen: a name may be misspelt."""
+        named = {site: name for name, group in self.until.groups.items() for site in group.sites}
+        strange = sorted(named.keys() - view.examples.keys()) if view.version == 0 else []
+        said = [
+            f"{site} of group {named[site]} is not here" + suggestion(site, list(view.examples)) for site in strange
+        ]
+        return {"warning": f"train.until: {', '.join(said)}"} if said else {}
 
     def listens(self, state: BaseModel) -> bool:
         """Whether sites need to hear how far the job has come."""

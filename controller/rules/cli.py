@@ -9,13 +9,20 @@ from pydantic import ValidationError
 
 from hansa.common import plugins
 from hansa.common.errors import NotFound
-from hansa.common.job import JobSpec, UntilSpec
+from hansa.common.job import JobSpec, Problem, UntilSpec, located
 from hansa.common.plugins import POINTS, Rule
 from hansa.common.tasks import Value
 from hansa.common.ui.options import json_option, print_json, print_table
 from hansa.common.words import suggestion
 from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.compose import objections
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {  # outside the parts of a rule, that some rules do not go with
+    "train.until": {"train": {"until": {}}},
+    "train.batches": {"train": {"batches": 1}},
+    "validation.fraction: 0": {"validation": {"fraction": 0}},
+    "sites.together: 2": {"sites": {"min": 2, "together": 2}},
+}
 
 
 @click.group()
@@ -46,12 +53,15 @@ def show(name: str, as_json: bool) -> None:
         raise NotFound(f"there is no rule {name!r}" + suggestion(name, list(known)))
     rule = known[name]
     refused = {point: dict(_refused(rule, point)) for point in POINTS}
+    tried = {setting: _against(rule, change) for setting, change in SETTINGS.items()}
+    elsewhere = {setting: "; ".join(located(each, {}) for each in found) for setting, found in tried.items() if found}
     parts = {point: _describe(rule, point) for point in POINTS}
     until = _parameters(UntilSpec, {}) if rule.adaptive else []
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
         more: dict[str, Any] = {"train.until": until} if until else {}
         more |= {"train": {"batches": rule.batches}} if rule.batches else {}
+        more |= {"refused": elsewhere}
         print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | more)
         return
     click.echo(f"{rule.name}: {rule.summary}\n  {rule.paper}\n")
@@ -68,6 +78,8 @@ def show(name: str, as_json: bool) -> None:
         _print_parameters(until)
     if rule.batches:
         click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
+    for setting, why in elsewhere.items():
+        click.echo(f"{setting}\n    (refused: {why})")
 
 
 def _describe(rule: Rule, point: str) -> dict[str, Any]:
@@ -100,10 +112,14 @@ def _shown(default: object) -> str:
 def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:
     """Yield the kinds that this rule cannot have at a point, and why: each is tried."""
     for kind in sorted(plugins.kinds(point)):
-        spec = JobSpec.model_validate({"app": "app.py:app", "rule": rule.name, point: {"kind": kind}})
         try:
-            found = objections(spec)
+            found = _against(rule, {point: {"kind": kind}})
         except ValidationError:
             continue  # it has parameters without a default
         if found:
             yield kind, "; ".join(text for _, text in found)
+
+
+def _against(rule: Rule, change: Mapping[str, Any]) -> list[Problem]:
+    """Return what speaks against a job of this rule with a change."""
+    return objections(JobSpec.model_validate({"app": "app.py:app", "rule": rule.name, **change}))

@@ -17,16 +17,25 @@ POLICIES = ("local", "layers")  # points whose plugins shape training tasks
 
 def compose(spec: JobSpec) -> Composition:
     """Return the job's composition or raise InvalidJob naming everything that is wrong."""
-    faults = part_faults(spec.model_dump(), final=True) or objections(spec)
-    if faults:
-        raise InvalidJob([located(fault, {}) for fault in faults])
+    rule = composed_again(spec)
+    _require_none(rule.objections(spec))
+    return rule
+
+
+def composed_again(spec: JobSpec) -> Composition:
+    """Return the composition of a job that was accepted: what would speak against it now did not then."""
+    _require_none(part_faults(spec.model_dump(), final=True))
     return _filled(spec)
 
 
 def objections(spec: JobSpec) -> list[Problem]:
     """Return which parts of a job do not go together, and why (algorithms/README §6)."""
-    rule = _filled(spec)
-    return [objection for part in rule.parts.values() for objection in part.objections(spec, rule)]
+    return _filled(spec).objections(spec)
+
+
+def _require_none(faults: list[Problem]) -> None:
+    if faults:
+        raise InvalidJob([located(fault, {}) for fault in faults])
 
 
 def _filled(spec: JobSpec) -> Composition:

@@ -83,7 +83,7 @@ class Dvw(Weigher):
         state.scores = {c.site: score for c, score in zip(contributions, settled, strict=True)}
         state.last |= {site: score.value or 0.0 for site, score in state.scores.items()}
         weights = np.array([score.value or 0.0 for score in settled], dtype=np.float64)
-        if not any(state.last.values()):
+        if not any(state.last.values() if view.remembers else weights):
             state.nothing += 1
             if self.zero == "uniform":
                 weights[:] = LEAST

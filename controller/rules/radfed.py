@@ -66,13 +66,10 @@ class ByImportance(Sampler):
         return self.plugins[0] if self.init == "probe" else None
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what would measure for nothing, or measure two things at once."""
-        found: list[Problem] = []
-        if "barrier" not in rule.pace.provides:
-            found.append(self.clash(rule.pace, "it asks every site that is free, so there is nothing to draw"))
+        """Refuse to measure two things at once."""
         if self.online and self.per_example:
-            found.append(((self.point, "online"), "training has gradients of batches only; leave per_example out"))
-        return found
+            return [((self.point, "online"), "training has gradients of batches only; leave per_example out")]
+        return []
 
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw by the largest log p + Gumbel noise, which is drawing one after the other in proportion to p."""

@@ -30,7 +30,7 @@ def _objections(part: Aggregator, rule: Composition) -> list[Problem]:
 
 @register("merge", "median")
 class Median(Coordinatewise):
-    """The median of every number: up to half of the sites may be arbitrarily wrong."""
+    """The median of every number: fewer than half of the sites may be arbitrarily wrong."""
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights, and merges of single updates."""
@@ -56,12 +56,22 @@ class TrimmedMean(Coordinatewise):
 
         The mean is taken from the least on, so that equal numbers give themselves.
         """
-        cut = int(self.trim * len(rows) + 1e-9)
+        cut = self._cut(len(rows))
         rows.sort(axis=0)
         kept = rows[cut : len(rows) - cut]
         least = kept[0].copy()
         kept -= least
         return np.asarray(least + kept.mean(axis=0))
+
+    def remark(self, count: int) -> str:
+        """Say so where it is no more robust than the mean."""
+        if not self.trim or self._cut(count):
+            return ""
+        return f"{self.kind} left nothing out: {self.trim:g} of {count} updates is less than one"
+
+    def _cut(self, count: int) -> int:
+        """Return how many numbers are left out at each end."""
+        return int(self.trim * count + 1e-9)
 
 
 @register("merge", "krum")

@@ -29,10 +29,11 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 def mcc(confusion: np.ndarray) -> float:
     """Return Matthews' correlation for any number of classes (Gorodkin, 2004); below chance counts as 0."""
-    predicted, true = confusion.sum(axis=0).astype(np.float64), confusion.sum(axis=1).astype(np.float64)
-    total = float(confusion.sum())
-    covariance = float(np.trace(confusion)) * total - float(predicted @ true)
-    spread = math.sqrt(total**2 - float(predicted @ predicted)) * math.sqrt(total**2 - float(true @ true))
+    # In whole numbers: where nearly all is one class, rounding could leave less than nothing to take the root of.
+    predicted, true = confusion.sum(axis=0).astype(object), confusion.sum(axis=1).astype(object)
+    total = int(confusion.sum())
+    covariance = int(np.trace(confusion)) * total - int(predicted @ true)
+    spread = math.sqrt(total**2 - int(predicted @ predicted)) * math.sqrt(total**2 - int(true @ true))
     return min(max(covariance / spread, 0.0), 1.0) if spread else 0.0
 
 

@@ -17,7 +17,7 @@ from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, Merge
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.compose import compose
-from tests.unit import appraised, examined  # noqa: F401 - plugins of tests keep the contract, too
+from tests.unit import appraised, examined
 
 CLASSES: dict[str, type[Part]] = {
     "pace": Pacer,
@@ -31,20 +31,22 @@ CLASSES: dict[str, type[Part]] = {
 }
 SITES = tuple(SiteName(name) for name in "abcdefg")
 OFTEN = 20
+KEEPING = (appraised.__name__, examined.__name__)  # whose plugins keep the contract, too
 
 
 def every(point: str) -> list[Any]:
     """Return a plugin of each kind at a point, made of its defaults."""
-    return [pytest.param(cls(), id=kind) for kind, cls in sorted(ours(point).items())]
+    return [pytest.param(cls(), id=kind) for kind, cls in sorted(registered(point).items())]
 
 
-def ours(point: str) -> dict[str, type[plugins.Plugin]]:
-    """Return the plugins that Hansa brings; other tests register odd ones of their own."""
-    return {kind: cls for kind, cls in plugins.kinds(point).items() if cls.__module__.startswith("hansa.")}
+def registered(point: str) -> dict[str, type[plugins.Plugin]]:
+    """Return the plugins of Hansa and of installed packages; some tests register odd ones of their own."""
+    odd = {kind for kind, cls in plugins.kinds(point).items() if cls.__module__.startswith("tests.")}
+    return {kind: cls for kind, cls in plugins.kinds(point).items() if kind not in odd or cls.__module__ in KEEPING}
 
 
 def everywhere() -> list[Any]:
-    kinds = [(point, kind, cls) for point in POINTS for kind, cls in sorted(ours(point).items())]
+    kinds = [(point, kind, cls) for point in POINTS for kind, cls in sorted(registered(point).items())]
     return [pytest.param(point, cls(), id=f"{point}-{kind}") for point, kind, cls in kinds]
 
 

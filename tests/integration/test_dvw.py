@@ -155,6 +155,8 @@ async def test_updates_that_are_worth_nothing_leave_the_model_as_it_is(tmp_path:
         runner = await ended(await submit(served, rule="async-dvw", pace={"updates": 4}, sites={"min": 2}))
         assert (runner.machine.state.status, runner.machine.state.version) == ("completed", 4)
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.zeros((3, 4), np.float32))
+        notes = {entry.note for entry in runner.view().history[1:]}
+        assert notes == {"no update counts; the model before is kept"}
 
 
 async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) -> None:
@@ -186,10 +188,13 @@ async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(t
     spec: dict[str, Any] = {"rule": "async-dvw-adaptive", "pace": {"updates": 40}, "train": {"until": {"cycles": 3}}}
     going = asyncio.Event()
     going.set()
+    learning: set[str] = set()  # whose update is on its way
 
     async def learn_or_wait(site: LightSite, task: Task) -> None:
         await going.wait()
+        learning.add(site.name)
         await learn(site, task)
+        learning.discard(site.name)
 
     async with serving(tmp_path, grace=60) as served, AsyncExitStack() as sites:
         await attend(served, sites, "abc", role="evaluator")
@@ -199,7 +204,9 @@ async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(t
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
         going.clear()
-        while runner.machine.state.plan or len(runner.machine.state.tasks) > 3:  # until only training is left
+        while (
+            learning or runner.machine.state.plan or len(runner.machine.state.tasks) > 3
+        ):  # until only training is left
             await asyncio.sleep(0.02)
         with suppress(Stale):
             await runner.post(ev.AlarmRang(at=0, alarm="none"))  # everything before it is durable by now

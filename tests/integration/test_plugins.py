@@ -4,21 +4,30 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from hansa.common import plugins
+from hansa.common.errors import InvalidJob
 from hansa.common.ids import SiteName
+from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
 from hansa.controller.backends import opened
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Sampler
-from hansa.controller.engine.view import View
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.evaluation import Pooled
+from hansa.controller.rules.fedavg import Equal
 from hansa.controller.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, Served, ended, job, serving
 from tests.unit.appraised import Scores
+
+T = TypeVar("T")
 
 
 class Moody(BaseModel):
@@ -129,4 +138,98 @@ async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_s
             "the rule failed: evaluate 'squeamish': ValueError: too much to bear",
         )
         assert view.history[1].contributions.keys() == {"a", "b"}
+    _assert_sound(tmp_path, "", runner.id)
+
+
+@register("weigh", "fickle")
+class Fickle(Equal):
+    """Fails where it is told to."""
+
+    where: str = Field("", description="in which of its methods")
+
+    def begin(self) -> BaseModel:
+        """Fail, perhaps."""
+        return self._or(super().begin(), "begin")
+
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Fail, perhaps."""
+        return self._or([], "objections")
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Fail, perhaps."""
+        return self._or([], "warnings")
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return anything but weights, perhaps."""
+        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "nan": [float("nan")], "few": []}
+        found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
+        return found
+
+    def _or(self, usual: T, where: str) -> T:
+        if where == self.where:
+            raise RuntimeError(f"no {where} today")
+        return usual
+
+
+@pytest.mark.parametrize("where", ["begin", "objections"])
+async def test_a_plugin_that_fails_when_a_job_is_submitted_is_named_and_the_controller_goes_on(
+    tmp_path: Path, where: str
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        with pytest.raises(InvalidJob, match=f"weigh: fickle failed: RuntimeError: no {where} today"):
+            await served.federation.submit(job(weigh={"kind": "fickle", "where": where}), None, nothing())
+        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        assert runner.view().status == "completed"
+
+
+async def test_a_plugin_that_fails_to_warn_is_named_in_the_warnings(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": "warnings"})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert (view.status, view.warnings) == (
+            "completed",
+            ("weigh: fickle failed: RuntimeError: no warnings today",),
+        )
+
+
+@pytest.mark.parametrize("odd", ["none", "words", "nan", "few"])
+async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": odd})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert view.status == "failed"
+        assert view.reason.startswith("the rule failed: ValueError: the weigher 'fickle' returned impossible weights: ")
+
+
+async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_its_other_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served:
+        lost = await served.federation.submit(job(weigh={"kind": "fickle"}), None, nothing())
+        other = await served.federation.submit(job(), None, nothing())
+    with monkeypatch.context() as changed:
+        changed.delitem(plugins._registry["weigh"], "fickle")
+        async with serving(tmp_path) as served, AsyncExitStack() as sites:
+            view = served.federation.runner(lost.id).view()
+            assert view.status == "failed"
+            assert view.reason.startswith("weigh.kind: there is no 'fickle' (known: ")
+            await _attend(served, sites, "a")
+            assert (await ended(served.federation.runner(other.id))).view().status == "completed"
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:  # the package is back
+        await _attend(served, sites, "a")
+        assert (await ended(served.federation.runner(lost.id))).view().status == "completed"
+
+
+async def test_a_job_that_was_accepted_goes_on_even_if_it_would_be_refused_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served:
+        runner = await served.federation.submit(job(weigh={"kind": "fickle"}), None, nothing())
+    monkeypatch.setattr(Fickle, "objections", lambda *_: [(("weigh",), "not any more")])
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        assert (await ended(served.federation.runner(runner.id))).view().status == "completed"
     _assert_sound(tmp_path, "", runner.id)

@@ -108,6 +108,14 @@ def test_thresholds_may_differ_by_group() -> None:
     assert all(isinstance(task.work, Train) and task.work.epochs == 50 for task in tasks.values())
 
 
+def test_a_site_of_a_group_that_is_not_here_is_warned_of_once() -> None:
+    play = _play(groups={"slow": {"sites": ["b", "be"], "tombstones": 0}})
+    for _ in range(2):
+        _cycle(play, "a", 3)
+    told = [record.diagnostics for record in play.machine.state.history]
+    assert told == [{}, {"until": {"warning": "train.until: be of group slow is not here (did you mean 'b'?)"}}, {}]
+
+
 def test_effective_staleness_is_what_others_committed_and_the_sites_own_steps() -> None:
     play = Play(rule="async-fedavg", evaluate={"every": 1000}, sites={"min": 3}, train={"until": {}})
     play.training("a", "b", "c")
@@ -165,7 +173,9 @@ def test_limits_survive_a_restart() -> None:
 
 def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
     rule = compose(job_spec(rule="async-dvw-adaptive"))
-    assert isinstance(rule.policies["until"], Until)
+    until = rule.policies["until"]
+    assert isinstance(until, Until)
+    assert (until.until.loss, until.until.tombstones, until.until.max_epochs, until.until.cycles) == (1, 1, 100, 20)
     assert "until" not in compose(job_spec(rule="async-dvw")).policies
     assert "until" in compose(job_spec(rule="sync-dvw", train={"until": {}})).policies
 

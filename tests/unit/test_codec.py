@@ -297,6 +297,10 @@ def test_an_evaluation_that_does_not_add_up_cannot_be_made() -> None:
         Evaluation(n=2, loss_sum=0, confusion=((1, 1),))
     with pytest.raises(ValueError, match="does not count 3 examples"):
         Evaluation(n=3, loss_sum=0, confusion=((1, 1), (0, 0)))
+    most, classes = (1 << 53) - 1, 46
+    counts = [most] * 2048 + [2048 + 5] + [0] * (classes**2 - 2049)  # 2^64 + 5
+    with pytest.raises(ValueError, match="does not count 5 examples"):
+        Evaluation(n=5, loss_sum=0, confusion=tuple(tuple(counts[i::classes]) for i in range(classes)))
     with pytest.raises(ValueError, match="greater than or equal to 0"):
         Evaluation(n=0, loss_sum=0, confusion=((1, -1), (0, 0)))
     with pytest.raises(ValueError, match=r".+"):

@@ -158,6 +158,27 @@ def test_if_all_evaluators_are_down_the_learners_own_finding_counts_and_coverage
     assert set(score.missing.values()) == {"no evaluator of the site attends"}
 
 
+def test_if_all_evaluators_are_down_the_learners_own_finding_counts_more_than_an_old_score() -> None:
+    job = Dvw(sites="abc", evaluators="abc")
+    job.update("a", right_of(10), {"b": right_of(6), "c": right_of(5)})
+    score = job.update("a", right_of(2), {"b": "out of memory", "c": "out of memory"})
+    assert (score.value, score.basis) == (0.2, "own")
+
+
+def test_a_site_that_never_reported_is_taken_to_hold_out_as_much_as_the_others() -> None:
+    job = Dvw(evaluators="abc")
+    score = job.update("a", right_of(1, n=2), dict.fromkeys("bc", right_of(1, n=2)))  # of ten examples each
+    assert score.coverage == pytest.approx(6 / 8)
+    score = job.update("b", None, {"a": right_of(1, n=2), "c": right_of(1, n=2)})  # its learner has not measured it
+    assert score.coverage == pytest.approx(4 / 8)
+
+
+def test_the_rule_starts_from_the_specified_values() -> None:
+    for rule in ("sync-dvw", "async-dvw", "async-dvw-adaptive"):
+        weigh = compose(job_spec(rule=rule)).weigh
+        assert weigh.model_dump() == {"metric": "micro_f1", "timeout": 60.0, "min_coverage": 0.5, "zero": "keep"}
+
+
 def test_an_evaluator_that_leaves_in_mid_evaluation_is_not_waited_for() -> None:
     job = Dvw(sites="abc", evaluators="abc")
     asked = job.judged("a", right_of(8))
@@ -236,6 +257,24 @@ def test_if_all_are_worth_nothing_it_is_counted(zero: str, weight: float) -> Non
     job.update("a", right_of(1), {"b": right_of(0)})
     assert job.weights == {"a": 0.05}
     assert memory.nothing == 2
+
+
+@pytest.mark.parametrize(("zero", "weight"), [("keep", 0.0), ("uniform", LEAST)])
+def test_with_rounds_only_the_rounds_own_updates_can_be_worth_something(zero: str, weight: float) -> None:
+    job = Dvw("sync-dvw", sites="abc", evaluators="abc", weigh={"zero": zero})
+    for right in (5, 0):  # in the second round c, which was worth something, does not answer
+        tasks = job.play.tasks(Train)
+        asked = {site: job.judged(site, right_of(right)) for site in ("abc" if right else "ab")}
+        if not right:
+            job.play.fail(tasks["c"])
+        for judges in asked.values():
+            for task in judges.values():
+                job.answer(task, right_of(right))
+        job.play.merged()
+    assert job.weights == {"a": weight, "b": weight}
+    memory = job.play.machine.memories["weigh"]
+    assert isinstance(memory, Worth)
+    assert memory.nothing == 1
 
 
 # The job's memory.

@@ -44,7 +44,7 @@ def test_every_class_gives_its_share_but_at_least_one_of_two_and_none_of_one(
 
 
 @pytest.mark.parametrize(
-    ("n", "fraction", "kept"), [(1, 0.5, 0), (2, 0.05, 1), (2, 0.9, 1), (10, 0.05, 1), (100, 0.05, 5)]
+    ("n", "fraction", "kept"), [(1, 0.5, 0), (2, 0.05, 1), (2, 0.9, 1), (10, 0.05, 1), (33, 0.05, 2), (100, 0.05, 5)]
 )
 def test_the_paper_s_counts(n: int, fraction: float, kept: int) -> None:
     assert len(split(np.zeros(n, np.int64), ValidationSpec(fraction=fraction), 1, SITE)[1]) == kept

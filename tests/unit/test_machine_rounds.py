@@ -37,6 +37,15 @@ def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bo
     assert bool(plans(play.ring(f"round-{play.machine.state.round}-1"))) is closes
 
 
+def test_a_share_of_sites_that_is_a_whole_number_is_that_number() -> None:
+    names = [f"s{number:02}" for number in range(25)]
+    play = Play(pace={"deadline": 30, "quorum": 0.28}, sites={"min": 25})  # in binary 0.28 · 25 is a little more than 7
+    tasks = play.training(*names)
+    for site in names[:7]:
+        play.update(tasks[site])
+    assert plans(play.ring("round-1-1"))
+
+
 def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_merged() -> None:
     play = Play(pace={"deadline": 30, "quorum": 1.0})
     tasks = play.training("a", "b")

@@ -1,8 +1,9 @@
-"""The engine of a job: waiting for sites, and for the first model."""
+"""The engine of a job: waiting for sites, for the first model, and what counts of a site that is gone."""
 
 import pytest
 
-from hansa.common.tasks import Init
+from hansa.common.ids import SiteName
+from hansa.common.tasks import Init, Train
 from hansa.controller.engine.effects import SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
 
@@ -199,3 +200,34 @@ def test_after_the_first_model_the_job_waits_again_if_sites_have_left() -> None:
     play.now = 1.0
     assert play.update(init) == [SetAlarm("gather", 10.0)]
     assert [task.site for task in sent(play.join("c"))] == ["a", "c"]
+
+
+# What counts of a site that is gone.
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_site_that_leaves_takes_its_contribution_with_it_only_if_asked(drops: bool) -> None:
+    play = Play(rule="async-fedavg", merge={"drop_on_leave": drops})
+    for task in play.training("a", "b").values():
+        play.update(task)
+        play.merged()
+    effects = play.leave("b")
+    if drops:
+        (plan,) = plans(effects)
+        assert ([member.site for member in plan.removed], plan.added) == (["b"], ())
+        play.merged()
+    assert set(play.machine.state.members) == ({"a"} if drops else {"a", "b"})
+    assert play.machine.state.version == (3 if drops else 2)
+
+
+def test_a_site_that_comes_back_counts_on_with_what_it_sent_before_until_it_sends_more() -> None:
+    play = Play(rule="async-fedavg")
+    first = play.training("a", "b")
+    for task in first.values():
+        play.update(task)
+        play.merged()
+    play.leave("b")
+    play.join("b")
+    assert [member.task for member in play.machine.state.members[SiteName("b")]] == [first["b"].id]
+    (plan,) = plans(play.update(play.tasks(Train)["b"]))
+    assert [member.task for member in plan.removed] == [first["b"].id]

@@ -517,7 +517,7 @@ def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_m
         (sync(evaluate={"virtual": True}), "evaluate.virtual: pace sync has no travelling models"),
         (
             {"rule": "async-fedavg", "sample": {"kind": "importance"}},
-            "pace: async does not go with sample importance: it asks every site that is free",
+            "sample: importance does not go with pace async: every site that is free is asked",
         ),
         (radfed() | {"sample": {"kind": "importance", "online": True, "per_example": True}}, "sample.online: training"),
     ],

@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from hansa.common.model import Role
 from hansa.controller.community import robust as frames_of
 from hansa.controller.engine.arithmetic import Aggregator, TooFew
 from hansa.controller.rules.fedavg import Plain
@@ -45,14 +46,43 @@ def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, coun
         np.testing.assert_allclose(got[name], wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("trim", "note"), [(0.1, "trimmed-mean left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
+)
+def test_a_trimmed_mean_that_leaves_nothing_out_says_so(pool: Executor, trim: float, note: str) -> None:
+    course = Course(pool, Plain())
+    course.merge([(values(SPEC, seed), 1.0) for seed in range(5)], aggregator=TrimmedMean(trim=trim))
+    assert course.made is not None
+    assert course.made.note == note
+
+
 def nearest(seeds: list[int], attackers: int) -> list[int]:
-    """Order updates by Krum's score, straight from its definition."""
+    """Order updates by Krum's score."""
     flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
+    return by_score(flat, attackers)
+
+
+def by_score(points: np.ndarray, attackers: int) -> list[int]:
+    """Order points by Krum's score, straight from its definition."""
     scores = []
-    for i, one in enumerate(flat):
-        apart = sorted(float(((one - other) ** 2).sum()) for j, other in enumerate(flat) if i != j)
-        scores.append(sum(apart[: len(seeds) - attackers - 2]))
+    for i, one in enumerate(points):
+        apart = sorted(float(((one - other) ** 2).sum()) for j, other in enumerate(points) if i != j)
+        scores.append(sum(apart[: len(points) - attackers - 2]))
     return [int(i) for i in np.argsort(scores, kind="stable")]
+
+
+@pytest.mark.parametrize(("count", "attackers"), [(3, 0), (5, 1), (7, 2), (8, 1), (9, 3)])
+def test_krums_neighbours_are_all_but_the_attackers_itself_and_one_more(count: int, attackers: int) -> None:
+    """In the plane, where it matters how many neighbours count: random models of many numbers are equally far apart."""
+    told_apart = 0
+    for seed in range(40):
+        points = np.random.default_rng(seed).standard_normal((count, 2)) ** 3
+        apart = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+        order = by_score(points, attackers)
+        assert list(Krum(attackers=attackers).select(apart)) == order[:1]
+        assert list(Krum(attackers=attackers, chosen=0).select(apart)) == order[: count - attackers]
+        told_apart += order != by_score(points, attackers - 1)
+    assert told_apart > 5
 
 
 def test_krum_takes_the_update_nearest_to_its_neighbours_and_says_which(pool: Executor) -> None:
@@ -63,6 +93,20 @@ def test_krum_takes_the_update_nearest_to_its_neighbours_and_says_which(pool: Ex
     assert exactly(got, values(SPEC, winner))
     assert course.made is not None
     assert course.made.note == f"krum took s{winner + 1} of 6 updates"
+
+
+def test_krums_distances_are_squared_and_over_parameters_and_statistics(pool: Executor) -> None:
+    spec = spec_of({"w": ("float32", (2,)), "norm.running_var": ("float32", (2,))}, {"norm.running_var": Role.STAT})
+    won = set()
+    for seed in range(12):
+        points = (np.random.default_rng(seed).random((6, 4)) ** 4).astype(np.float32)
+        parts = [({"w": point[:2], "norm.running_var": point[2:]}, 1.0) for point in points]
+        course = Course(pool, Plain(), values(spec, 9), spec)
+        course.merge(parts, aggregator=Krum(attackers=1))
+        assert course.made is not None
+        won.add((by_score(points.astype(np.float64), 1)[0], course.made.note))
+    assert won == {(winner, f"krum took s{winner + 1} of 6 updates") for winner, _ in won}
+    assert len(won) > 3
 
 
 def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:

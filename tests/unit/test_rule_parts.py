@@ -198,6 +198,11 @@ REFUSED = [
     ("fedasync", {"merge": {"kind": "latest"}}, "merge: latest does not go with server mix: it averages"),
     ("median", {"pace": {"kind": "async"}}, "pace: async does not go with merge median: it merges one update at a"),
     ("krum", {"weigh": {"kind": "examples"}}, "weigh: examples does not go with merge krum: every site counts the"),
+    (
+        "async-fedavg",
+        {"sample": {"kind": "uniform"}},
+        "sample: uniform does not go with pace async: every site that is",
+    ),
     ("fedavg", {"merge": {"kind": "trimmed-mean"}}, "weigh: examples does not go with merge trimmed-mean: every"),
 ]
 
@@ -283,6 +288,24 @@ def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
     assert compose(still).warnings(still) == []
 
 
+@pytest.mark.parametrize(
+    ("rule", "parts", "where"),
+    [
+        ("async-fedavg", {"merge": {"kind": "mean"}}, ["merge"]),
+        ("async-fedavg", {"merge": {"kind": "mean"}, "weigh": {"kind": "dvw"}}, ["merge", "weigh"]),
+        ("fedasync", {"weigh": {"kind": "dvw"}}, ["weigh"]),
+        ("fedasync", {}, []),
+        ("async-dvw", {}, []),
+        ("async-dvw", {"merge": {"kind": "latest"}}, []),
+    ],
+)
+def test_parts_that_do_little_with_one_update_at_a_time_are_warned_of(
+    rule: str, parts: dict[str, Any], where: list[str]
+) -> None:
+    spec = job_spec(rule=rule, **parts)
+    assert [path[0] for path, _ in compose(spec).warnings(spec)] == where
+
+
 # Commands.
 
 
@@ -308,6 +331,25 @@ def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
         "(refused: incremental does not go with server mix",
     ):
         assert said in shown
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("fedavg", set()),
+        ("krum", {"sites.together: 2"}),
+        ("fedasync", {"sites.together: 2"}),
+        ("semisync-fedavg", {"train.until"}),
+        ("fedmmb", {"train.until"}),
+        ("sync-dvw", {"validation.fraction: 0"}),
+        ("async-dvw-adaptive", {"train.batches", "validation.fraction: 0"}),
+    ],
+)
+def test_settings_that_a_rule_does_not_go_with_are_shown(rule: str, refused: set[str]) -> None:
+    told = json.loads(_cli("rules", "show", rule, "--json"))["refused"]
+    assert set(told) == refused
+    shown = _cli("rules", "show", rule)
+    assert all(f"{setting}\n    (refused: {why})" in shown for setting, why in told.items())
 
 
 @pytest.mark.parametrize("rule", sorted(rules()))

@@ -54,6 +54,9 @@ def test_mcc_is_the_correlation_of_two_classes_and_nothing_below_chance() -> Non
     assert mcc(_matrix((tn, fp), (fn, tp))) == pytest.approx(wanted)
     assert mcc(_matrix((0, 9), (9, 0))) == 0
     assert mcc(_matrix((5, 0), (5, 0))) == 0  # it always says the same
+    most = 25077706970970792
+    assert mcc(_matrix((most, 0), (0, 0))) == 0
+    assert mcc(_matrix((most, 0), (3, 0))) == 0
 
 
 def test_gmean_is_that_of_the_recalls_and_nothing_if_a_class_is_never_found() -> None:

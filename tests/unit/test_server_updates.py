@@ -107,6 +107,7 @@ def exactly(a: Arrays, b: Arrays) -> bool:
         ("polynomial", 3, 0.5),
         ("polynomial", 8, 1 / 3),
         ("hinge", 0, 1.0),
+        ("hinge", 3, 1.0),
         ("hinge", 4, 1.0),
         ("hinge", 5, 1 / 11),
         ("hinge", 6, 1 / 21),
