@@ -110,6 +110,7 @@ def test_constants_add_up() -> None:
     play = Travel(constant, **radfed(rounds=2, hops=3)).run(*SITES, first=FIRST)
     total = sum(int(task.site[1:]) for task in play.tasks_given) / 4
     np.testing.assert_allclose(play.model["b"], FIRST["b"] + total, rtol=1e-9)
+    assert play.machine.state.steps == 3 * len(play.tasks_given), "the steps of all hops are committed"
 
 
 @pytest.mark.parametrize(
@@ -421,6 +422,32 @@ def test_partial_updates_are_laid_over_the_community_model_from_hop_to_hop() -> 
     later = [task for task in play.tasks_given if task.round == 2 and task.hop > 1]
     assert all(task.models[0] == "j1/v1" and len(task.models) == 2 for task in later)
     assert set(play.store.keys()) == play.machine.state.models
+
+
+def test_the_tensors_to_be_trained_cannot_change_within_a_round() -> None:
+    play = Play(**radfed(rounds=1, hops=2, sites={"min": 4}) | {"local": {"kind": "alternate"}})
+    first, second = play.training("a", "b", "c", "d").values()
+    play.update(first)
+    phases = play.machine.memories["local"]
+    assert isinstance(phases, appraised.Phases)
+    phases.merges += 1  # a policy that changes its mind between two hops
+    (task, _) = sent(play.update(second))
+    with pytest.raises(ValueError, match="changed within a round"):
+        play.update(task)
+
+
+def test_updates_are_appraised_after_the_last_hop_alone() -> None:
+    fields = radfed(rounds=1, hops=3, sites={"min": 4}) | {"weigh": {"kind": "appraised"}}
+    play = Play(**fields)
+    play.join("a", "b", "c", "d", role="evaluator")
+    play.training("a", "b", "c", "d")
+    for hop in (1, 2, 3):
+        assert not play.tasks(Evaluate), f"hop {hop} has begun: nobody scores models that travel on"
+        for task in hop_of(play).values():
+            play.update(task)
+    judged = {task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)}
+    assert judged == {slot.held.model for slot in trip_of(play).slots if slot.held}
+    assert len(judged) == 2
 
 
 # Looking at hops.
