@@ -315,6 +315,7 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
 
     train(CLASSES, module, data, asked, 1, lambda *_: None, never, Hooks(pull, watch=watch))
     assert len(seen) == 3
+    assert max(seen) < 1e4, "a gradient was seen with what the pull adds to it"
     assert gauge.score(CLASSES, data, 5, 1, never) == pytest.approx(sum(seen) / 3)
 
 

@@ -9,13 +9,14 @@ import pytest
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import StartStudy
 from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
 from hansa.learner.session import task_seed
 from tests.unit import appraised
 from tests.unit.play import Play, endings, job_spec, sent, withdrawn
 from tests.unit.samples import values
-from tests.unit.travel import SPEC, Arrays, Travel, digest_of
+from tests.unit.travel import SPEC, Arrays, Travel, arrays_of, digest_of
 
 assert appraised  # importing it registers its plugins
 SITES = tuple(f"s{i}" for i in range(8))
@@ -493,6 +494,39 @@ def test_the_mean_of_the_slots_is_evaluated_between_merges_and_training_does_not
     assert not scored[2]
     assert not scored[5]  # the last hop's mean is the community model
     assert set(play.store.keys()) == play.machine.state.models
+
+
+@pytest.mark.parametrize("weight", ["equal", "hops"])
+def test_what_is_evaluated_between_merges_is_the_mean_that_a_merge_would_make_now(weight: str) -> None:
+    def train(arrays: Arrays, task: Task) -> Arrays:
+        made[task.hop, task.slot] = noise(arrays, task)
+        return made[task.hop, task.slot]
+
+    made: dict[tuple[int, int], Arrays] = {}
+    fields = radfed(rounds=1, hops=2, pace={"retries": 0, "weight": weight, "catch_up": 1}, evaluate={"virtual": True})
+    play = Travel(train, **fields)
+    play.fails = lambda task: (task.hop, task.slot) == (2, 4)
+    play.join("e", role="evaluator")
+    means: dict[int, Arrays] = {}
+
+    def look() -> bool:
+        """Have hops studied and measured at once, so that none is skipped because the evaluator is busy."""
+        for effect in [e for e in play.waiting if isinstance(e, StartStudy)]:
+            play.waiting.remove(effect)
+            play._carry_out(effect)
+        for task in list(play.machine.state.tasks.values()):
+            if isinstance(task.work, Evaluate):
+                if task.id in play.machine.state.scoring:
+                    means[play.machine.state.scoring[task.id][1]] = arrays_of(play.store, *task.models)
+                play.report(task)
+        return False
+
+    play.run(*SITES, first=FIRST, until=look)
+    after_second = [made[2, slot] for slot in (1, 2, 3)] + [made[1, 4]]
+    counts = {"equal": [1, 1, 1, 1], "hops": [2, 2, 2, 1]}[weight]
+    wanted = sum(n * slot["b"] for n, slot in zip(counts, after_second, strict=True)) / sum(counts)
+    np.testing.assert_allclose(means[1]["b"], np.mean([made[1, slot]["b"] for slot in (1, 2, 3, 4)], axis=0))
+    np.testing.assert_allclose(means[2]["b"], wanted)
 
 
 def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None:
