@@ -125,6 +125,13 @@ class Fusion(Weigher):
         """How long a merge waits for a fit."""
         return self.time_limit
 
+    def warm_up(self) -> None:
+        """Import scipy and, for the autoencoder, torch: seconds that are no part of a fit."""
+        import hansa.controller.rules.fusion.fit
+
+        if self.backend == "vae":
+            import hansa.controller.rules.fusion.variational  # noqa: F401
+
     def begin(self) -> Fusing:
         """No fit was made."""
         return Fusing()

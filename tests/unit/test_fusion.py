@@ -404,7 +404,16 @@ def test_a_variance_that_is_none_shows_as_no_number() -> None:
     assert np.isnan(vector).any()
 
 
-def test_torch_and_scipy_are_imported_only_when_they_are_used() -> None:
-    code = "import sys, hansa.controller.rules; print([m for m in ('torch', 'scipy') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("more", "imported"),
+    [
+        ("pass", "[]"),
+        ("feddaf.Fusion(backend='em').warm_up()", "['scipy']"),
+        ("feddaf.Fusion().warm_up()", "['torch', 'scipy']"),
+    ],
+)
+def test_torch_and_scipy_are_imported_only_when_they_are_used_and_then_before_a_fit(more: str, imported: str) -> None:
+    said = "print([m for m in ('torch', 'scipy') if m in sys.modules])"
+    code = f"import sys; from hansa.controller.rules import feddaf; {more}; {said}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == imported
