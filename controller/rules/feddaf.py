@@ -211,12 +211,13 @@ class Fusion(Weigher):
         assert asked.fit is not None
         sites = tuple(sorted(vectors))
         base = np.array([known[site][0] for site in sites], dtype=np.float64)
-        base /= base.sum()
+        base = base / base.sum() if base.any() else np.full(len(base), 1 / len(base))
         steps = np.array([known[site][1] for site in sites])
         method = Method(self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost)
         found = fit(
             _matrix([vectors[site] for site in sites], asked.seed), base, steps, method, (asked.seed, asked.fit)
         )
+        boost = np.divide(found.weights, base, out=np.ones(len(base)), where=base > 0)  # 0 of 0 is no matter
         return Grouped(
             fit=asked.fit,
             kind=kind,
@@ -226,7 +227,7 @@ class Fusion(Weigher):
             top=found.top,
             sites=sites,
             weights=tuple(found.weights.tolist()),
-            boost=tuple((found.weights / base).tolist()),
+            boost=tuple(boost.tolist()),
             allocation=tuple(map(tuple, found.allocation.round(DIGITS).tolist())),
             shares=tuple(found.shares.tolist()),
             why=found.why,

@@ -187,6 +187,19 @@ def test_base_weights_may_be_examples() -> None:
     assert sum(weights.values()) == pytest.approx(130)
 
 
+@pytest.mark.parametrize("idle", ["a", "i", "".join(SITES)], ids=["of many", "of few", "all"])
+def test_an_update_that_used_nothing_counts_nothing_and_groups_are_found_all_the_same(idle: str) -> None:
+    job = Federation(weigh={"base": "used"})
+    job.begin()
+    for task in job.tasks(Train).values():
+        job.answer(task, n_used=0 if task.site in idle else 10)
+    weights = job.commit()
+    assert {site for site, weight in weights.items() if not weight} == set(idle)
+    assert "no fit" not in job.told["warning"]
+    if len(idle) == 1:
+        assert {site for site, group in grouped(job.told).items() if group} == FEW
+
+
 @pytest.mark.parametrize("adjust", ["steps", "none"])
 def test_what_follows_from_the_number_of_steps_makes_no_groups(adjust: str) -> None:
     job = Federation(weigh={"adjust": adjust})
