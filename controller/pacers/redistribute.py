@@ -28,6 +28,7 @@ from hansa.controller.engine.actions import (
     Wake,
     Withdraw,
 )
+from hansa.controller.engine.arithmetic import Coordinatewise, Selecting
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Draw
 from hansa.controller.engine.view import Contribution, View
@@ -99,10 +100,15 @@ class Redistribute(Rounds):
         return self.hops > 1
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what takes an update for its site's own: a slot is nobody's."""
+        """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
+        found: list[Problem] = []
         if rule.merge.remembers:
-            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
-        return []
+            why = "a travelling model is no site's own, so there is no last one; use mean"
+            found.append(self.clash(rule.merge, why))
+        if self.weight == "hops" and isinstance(rule.merge, Coordinatewise | Selecting):
+            why = f"merge {rule.merge.kind} counts all models the same, however often they were trained; use equal"
+            found.append(((self.point, "weight"), why))
+        return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Tell that groups are sought among travelling models, not among sites."""

@@ -581,6 +581,14 @@ def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_m
             "pace: async does not go with sample importance: it asks every site that is free",
         ),
         (radfed() | {"sample": {"kind": "importance", "online": True, "per_example": True}}, "sample.online: training"),
+        (
+            {"rule": "radfed", "merge": {"kind": "median"}, "pace": {"weight": "hops"}},
+            "pace.weight: merge median counts all models the same",
+        ),
+        (
+            {"rule": "radfed", "merge": {"kind": "krum"}, "pace": {"weight": "hops"}},
+            "pace.weight: merge krum counts all models the same",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_both_parts_and_the_reason(fields: dict[str, Any], said: str) -> None:
