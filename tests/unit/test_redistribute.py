@@ -14,7 +14,7 @@ from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
 from hansa.learner.session import task_seed
 from tests.unit import appraised
-from tests.unit.play import Play, endings, job_spec, sent, withdrawn
+from tests.unit.play import Play, dropped, endings, job_spec, sent, withdrawn
 from tests.unit.samples import values
 from tests.unit.travel import SPEC, Arrays, Travel, arrays_of, digest_of
 
@@ -540,8 +540,11 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     assert effect.work.model == "j1/v1.h1"
     for task in hop_of(play).values():
         play.update(task)
+    held = set(play.machine.state.models)
     effects = play.merged()
     assert effect.id in withdrawn(effects)
+    assert dropped(effects) == held - play.machine.state.models, "what is no longer kept is deleted"
+    assert "j1/v1.h1" in dropped(effects)
     (last,) = play.tasks(Evaluate).values()
     assert endings(play.report(last)) == [("completed", "all 1 rounds are done")]
 
