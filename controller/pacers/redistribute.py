@@ -65,7 +65,7 @@ class Trip(RoundsState):
     used: set[SiteName] = set()  # who was asked in this hop
     trained: list[int] = []  # slots of this hop, in the order in which they came back
     gone: dict[SiteName, str] = {}  # who did not deliver in this hop, and why
-    failed: set[SiteName] = set()  # those of them that said so themselves or sent a bad update
+    failed: dict[SiteName, str] = {}  # who said so itself or sent a bad update, since an update came
     lost: dict[SiteName, str] = {}  # who did not deliver in this round
 
 
@@ -133,7 +133,7 @@ class Redistribute(Rounds):
 
     def _begin_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         state.hop += 1
-        state.used, state.trained, state.gone, state.failed = set(), [], {}, set()
+        state.used, state.trained, state.gone = set(), [], {}
         served = self._assign(state, draw, view)
         if not served:  # nobody is here: the next to join lets it go on
             state.hop -= 1
@@ -225,6 +225,7 @@ class Redistribute(Rounds):
         slot = state.slots[errand.slot]
         _require_scope(slot.held, contribution)
         del state.errands[site]
+        state.failed = {}
         actions: list[Action] = []
         if slot.held:
             slot.steps += slot.held.facts.steps
@@ -245,7 +246,7 @@ class Redistribute(Rounds):
         errand = state.errands.get(task.site)
         if state.phase != "open" or errand is None or errand.task != task.id:
             return []
-        state.failed.add(task.site)
+        state.failed[task.site] = reason
         return self._vacate(state, task.site, reason, view)
 
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
@@ -293,10 +294,9 @@ class Redistribute(Rounds):
         if state.errands or state.vacant:
             return []
         fresh = not any(slot.hops for slot in state.slots)  # later in a round, slots skip a hop that nobody manages
-        if fresh and state.failed and state.failed == state.used:
-            site = min(state.failed)
-            where = f"hop {state.hop} of round {view.round}"
-            return [Stop(f"every site failed in {where}; {site}: {state.gone[site]}", failed=True)]
+        if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
+            site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
+            return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
         if not state.trained and not view.sites:
             state.hop -= 1  # all have left: the same hop again, once somebody is here
             state.phase = "stalled"

@@ -301,15 +301,44 @@ def test_if_nobody_trains_a_slot_the_model_stays() -> None:
     assert plan.added == ()
 
 
-def test_if_every_site_of_a_hop_says_that_it_failed_the_job_fails() -> None:
-    play = small(retries=1)
+@pytest.mark.parametrize(("fraction", "retries"), [(0.5, 1), (0.25, 0)], ids=["in one hop", "one after another"])
+def test_if_every_site_says_that_it_failed_the_job_fails(fraction: float, retries: int) -> None:
+    play = Play(**radfed(rounds=3, hops=20, fraction=fraction, pace={"retries": retries}, sites={"min": 4}))
+    play.training("a", "b", "c", "d")
     effects: list[Any] = []
+    failed: set[str] = set()
     while not endings(effects):
-        effects = play.fail(next(iter(hop_of(play).values())), reason="no memory")
+        assert failed != {"a", "b", "c", "d"}
+        task = next(iter(hop_of(play).values()))
+        failed.add(task.site)
+        effects = play.fail(task, reason="no memory")
     ((status, reason),) = endings(effects)
+    assert failed == {"a", "b", "c", "d"}
     assert status == "failed"
-    assert reason.startswith("every site failed in hop 1 of round 1; ")
-    assert reason.endswith(": no memory")
+    assert reason.startswith("every site has failed by hop ")
+    assert reason.endswith("; a: no memory")
+
+
+def test_a_few_sites_that_fail_do_not_end_a_job_though_they_are_all_that_were_asked_in_a_hop() -> None:
+    play = Play(**radfed(rounds=1, hops=3, fraction=0.1, sites={"min": 8}))  # one slot: two sites are tried in a hop
+    first = next(iter(play.training(*SITES).values()))
+    effects = play.fail(first)
+    effects = play.fail(next(iter(sent(effects))))
+    assert not endings(effects)
+    (task,) = hop_of(play).values()
+    assert (task.hop, task.models) == (2, first.models)
+    assert trip_of(play).slots[0].hops == 0
+
+
+def test_a_site_that_fails_does_not_end_a_job_whose_other_sites_may_come_back() -> None:
+    play = small(retries=0)
+    first, second = hop_of(play).values()
+    play.fail(first)
+    for site in {"a", "b", "c", "d"} - {first.site, second.site}:
+        play.leave(site)
+    assert not endings(play.leave(second.site))
+    assert not endings(play.leave(first.site))
+    assert trip_of(play).phase == "stalled"
 
 
 def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
