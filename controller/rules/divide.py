@@ -134,9 +134,8 @@ class Divide(Policy):
         if self.split is None:
             return []
         if self.split >= count:
-            return [
-                (at, f"{self.split} is out of range: the model has {count} layers, so 1 to {count - 1} are possible")
-            ]
+            possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
+            return [(at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")]
         if self.split not in legal:
             near = ", ".join(map(str, legal))
             return [
