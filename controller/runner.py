@@ -21,7 +21,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
-from hansa.controller.examining import examine
+from hansa.controller.examining import Found, examine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
@@ -83,6 +83,7 @@ class JobRunner:
     async def run(self, effects: list[ef.Effect]) -> None:
         """Carry out the first effects, then handle events until the job has ended."""
         try:
+            self._start(self._warm_up(), self._alarms)
             self._carry_out(effects)
             while not self.machine.ended:
                 batch = [await self._inbox.get()]
@@ -292,14 +293,24 @@ class JobRunner:
         except Stale:
             await self._drop((hop_key(self.id, plan.version, plan.hop),))
 
+    async def _warm_up(self) -> None:
+        """Let parts load what they will need while sites train."""
+        for part in self.machine.rule.parts.values():
+            try:
+                await self._federation.workers.io(part.warm_up)
+            except Exception:
+                log.exception("job %s: %s %r is not ready", self.id, part.point, part.kind)
+
     async def _examine(self, number: int) -> None:
         inquiry = self.machine.state.inquiries.get(number)
         if inquiry is None:
             return  # it is over already
         part, federation = self.machine.rule.parts[inquiry.point], self._federation
-        work = federation.workers.io(examine, self.id, number, inquiry, part, federation.store, federation.memory)
-        examining = asyncio.ensure_future(work)
+        examining: asyncio.Future[Found] | None = None
         try:
+            await federation.workers.io(part.warm_up)  # what is being loaded still must not be counted as examining
+            work = federation.workers.io(examine, self.id, number, inquiry, part, federation.store, federation.memory)
+            examining = asyncio.ensure_future(work)
             await asyncio.wait((examining,), timeout=part.examination_seconds)
             if not examining.done():
                 late = f"{part.point} {part.kind!r}: nothing was found in {part.examination_seconds:g} s"
@@ -310,7 +321,8 @@ class JobRunner:
             self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=blame(error)))
             return
         finally:
-            examining.cancel()
+            if examining:
+                examining.cancel()
         try:
             await self.post(ev.Examined(at=self._now(), inquiry=number, facts=found.facts, kept=found.digests))
         except Stale:

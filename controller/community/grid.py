@@ -5,7 +5,7 @@ multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum dep
 on their order, and taking one away restores the sum bit for bit.
 
 The grid is a function of the set, too: of the largest term and the number of terms. The magnitudes of models are taken
-in steps of 2^STEP, so that a set whose largest number moves a little keeps its grid.
+in steps of 2^STEP and the number of terms in steps of HEADROOM, so that a set that changes a little keeps its grid.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy as np
 
 from hansa.controller.community import kernels
 
-HEADROOM = 12  # 2^12 terms fit without a coarser grid
+HEADROOM = (4, 8, 12)  # up to 2^4, 2^8, 2^12 terms: the fewer there are, the finer the grid may be
 STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
 FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
 CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in the cache
@@ -37,7 +37,8 @@ class Grid:
     def over(cls, term: int, count: int) -> "Grid":
         """Choose the grid for `count` terms below 2^term."""
         shift = max(0, term - TALLEST)
-        headroom = max(HEADROOM, (count - 1).bit_length())
+        needed = (count - 1).bit_length()
+        headroom = next((room for room in HEADROOM if room >= needed), needed)
         return cls(shift, min(51 - headroom - (term - shift), FINEST))
 
     @classmethod

@@ -78,8 +78,7 @@ def withdraw(job: Job, reason: str) -> list[Effect]:
     """Stop to evaluate means: the job waits for its last model only."""
     effects: list[Effect] = []
     for task in [job.state.tasks[each] for each in job.state.scoring]:
-        scored(job, task, None)
-        effects.append(WithdrawTask(task, reason))
+        effects += [WithdrawTask(task, reason), *scored(job, task, None)]
     return effects
 
 

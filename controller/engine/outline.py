@@ -13,6 +13,7 @@ class TensorOutline(Value):
     layer: int
     role: Role
     shape: tuple[int, ...]
+    norm: bool = False  # it is said to belong to a normalisation layer
 
 
 class Outline(Value):
@@ -26,6 +27,7 @@ class Outline(Value):
 def outline_of(spec: ModelSpec, anatomy: Anatomy | None = None) -> Outline:
     """Describe a model."""
     tensors: Sequence[TensorOutline] = [
-        TensorOutline(name=info.name, layer=info.layer, role=info.role, shape=info.shape) for info in spec.tensors
+        TensorOutline(name=info.name, layer=info.layer, role=info.role, shape=info.shape, norm=info.norm is not None)
+        for info in spec.tensors
     ]
     return Outline(layers=spec.layers, tensors=tuple(tensors), anatomy=anatomy)

@@ -50,6 +50,9 @@ class Part(Plugin):
         """How long to wait for what `examine` finds."""
         return 600.0
 
+    def warm_up(self) -> None:
+        """Load what `examine` needs and is slow to load. It runs on a worker thread; nobody counts its time."""
+
     def begin(self) -> BaseModel:
         """Return the state to start from."""
         return Nothing()

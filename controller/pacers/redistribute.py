@@ -28,6 +28,7 @@ from hansa.controller.engine.actions import (
     Wake,
     Withdraw,
 )
+from hansa.controller.engine.arithmetic import Coordinatewise, Selecting
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Draw
 from hansa.controller.engine.view import Contribution, View
@@ -64,7 +65,7 @@ class Trip(RoundsState):
     used: set[SiteName] = set()  # who was asked in this hop
     trained: list[int] = []  # slots of this hop, in the order in which they came back
     gone: dict[SiteName, str] = {}  # who did not deliver in this hop, and why
-    failed: set[SiteName] = set()  # those of them that said so themselves or sent a bad update
+    failed: dict[SiteName, str] = {}  # who said so itself or sent a bad update, since an update came
     lost: dict[SiteName, str] = {}  # who did not deliver in this round
 
 
@@ -99,10 +100,15 @@ class Redistribute(Rounds):
         return self.hops > 1
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what takes an update for its site's own: a slot is nobody's."""
+        """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
+        found: list[Problem] = []
         if rule.merge.remembers:
-            return [self.clash(rule.merge, "a travelling model is no site's own, so there is no last one; use mean")]
-        return []
+            why = "a travelling model is no site's own, so there is no last one; use mean"
+            found.append(self.clash(rule.merge, why))
+        if self.weight == "hops" and isinstance(rule.merge, Coordinatewise | Selecting):
+            why = f"merge {rule.merge.kind} counts all models the same, however often they were trained; use equal"
+            found.append(((self.point, "weight"), why))
+        return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Tell that groups are sought among travelling models, not among sites."""
@@ -127,7 +133,7 @@ class Redistribute(Rounds):
 
     def _begin_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         state.hop += 1
-        state.used, state.trained, state.gone, state.failed = set(), [], {}, set()
+        state.used, state.trained, state.gone = set(), [], {}
         served = self._assign(state, draw, view)
         if not served:  # nobody is here: the next to join lets it go on
             state.hop -= 1
@@ -219,6 +225,7 @@ class Redistribute(Rounds):
         slot = state.slots[errand.slot]
         _require_scope(slot.held, contribution)
         del state.errands[site]
+        state.failed = {}
         actions: list[Action] = []
         if slot.held:
             slot.steps += slot.held.facts.steps
@@ -239,7 +246,7 @@ class Redistribute(Rounds):
         errand = state.errands.get(task.site)
         if state.phase != "open" or errand is None or errand.task != task.id:
             return []
-        state.failed.add(task.site)
+        state.failed[task.site] = reason
         return self._vacate(state, task.site, reason, view)
 
     def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
@@ -287,10 +294,9 @@ class Redistribute(Rounds):
         if state.errands or state.vacant:
             return []
         fresh = not any(slot.hops for slot in state.slots)  # later in a round, slots skip a hop that nobody manages
-        if fresh and state.failed and state.failed == state.used:
-            site = min(state.failed)
-            where = f"hop {state.hop} of round {view.round}"
-            return [Stop(f"every site failed in {where}; {site}: {state.gone[site]}", failed=True)]
+        if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
+            site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
+            return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
         if not state.trained and not view.sites:
             state.hop -= 1  # all have left: the same hop again, once somebody is here
             state.phase = "stalled"

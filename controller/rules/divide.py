@@ -98,10 +98,22 @@ class Divide(Policy):
         if "until" in rule.policies:
             why = "layers: divide says how many epochs each phase has; until cannot say it, too"
             found.append((("train", "until"), why))
+        if "window" in rule.policies:
+            why = "tasks are windows of batches, not epochs; leave it out"
+            given = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
+            found += [(("layers", key), why) for key, value in given.items() if value is not None]
         if self.restart and (not rule.server.plain or rule.merge.remembers):
             what = rule.merge if rule.merge.remembers else rule.server
             found.append(self.clash(what, "restart would leave what it carries on from the pre-pass"))
         return found
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Tell of a job that ends before anything is divided."""
+        rounds = rule.pace.rounds_asked()
+        if "barrier" not in rule.pace.provides or rounds > self.prepass:
+            return []
+        why = f"all {rounds} rounds of the job are pre-pass rounds on the whole model: nothing is divided"
+        return [(("layers", "prepass"), f"{why}; give more rounds, or a layers.split and fewer pre-pass rounds")]
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Refuse models that cannot be divided, or not where the job says."""
@@ -122,9 +134,8 @@ class Divide(Policy):
         if self.split is None:
             return []
         if self.split >= count:
-            return [
-                (at, f"{self.split} is out of range: the model has {count} layers, so 1 to {count - 1} are possible")
-            ]
+            possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
+            return [(at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")]
         if self.split not in legal:
             near = ", ".join(map(str, legal))
             return [

@@ -11,7 +11,7 @@ fit the weights are p restricted to them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, JsonValue
@@ -22,6 +22,7 @@ from hansa.common.plugins import Rule, add_rule, register
 from hansa.common.tasks import Value
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.evidence import Evidence, Findings
+from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Weigher
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG
@@ -71,7 +72,6 @@ class Grouped(Value):
 class Found(Value):
     """What came of looking at the models of a merge."""
 
-    refused: str = ""  # why the job cannot go on
     remembered: tuple[SiteName, ...] = ()  # whose statistics are kept
     grouped: Grouped | None = None
 
@@ -95,7 +95,8 @@ class Fusing(BaseModel):
 class Fusion(Weigher):
     """FedDAF: groups of sites with alike models count, not each site for itself."""
 
-    joint = True
+    joint: ClassVar[bool] = True
+    needs_outline: ClassVar[bool] = True
     backend: Literal["vae", "em"] = Field(
         "vae",
         description="the paper's variational autoencoder, or the mixture that it begins with, which needs no torch",
@@ -125,6 +126,13 @@ class Fusion(Weigher):
         """How long a merge waits for a fit."""
         return self.time_limit
 
+    def warm_up(self) -> None:
+        """Import scipy and, for the autoencoder, torch: seconds that are no part of a fit."""
+        import hansa.controller.rules.fusion.fit
+
+        if self.backend == "vae":
+            import hansa.controller.rules.fusion.variational  # noqa: F401
+
     def begin(self) -> Fusing:
         """No fit was made."""
         return Fusing()
@@ -140,6 +148,15 @@ class Fusion(Weigher):
             if self.memory
             else [((self.point, "memory"), f"without rounds (pace: {rule.pace.kind}) it must be true")]
         )
+
+    def misfits(self, model: Outline) -> list[Problem]:
+        """Refuse a model without normalisation layers if the job insists on them, before any site trains it."""
+        from hansa.controller.rules.fusion.statistics import named_norms
+
+        known = any(tensor.norm for tensor in model.tensors) or named_norms([tensor.name for tensor in model.tensors])
+        if self.stats != "norm" or known:
+            return []
+        return [((self.point, "stats"), "the model has no normalisation layer; use weights")]
 
     # Before the merge: who is to be looked at.
 
@@ -167,13 +184,10 @@ class Fusion(Weigher):
 
     def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
         """Read the statistics of models, and find groups if that is asked for."""
-        from hansa.controller.rules.fusion.statistics import FALLBACK, NoNormalisation, plan
+        from hansa.controller.rules.fusion.statistics import FALLBACK, plan
 
         asked = Asked.model_validate(question)
-        try:
-            reading = plan(models.spec, self.stats)
-        except NoNormalisation as error:
-            return Findings(Found(refused=str(error)).model_dump(mode="json"))
+        reading = plan(models.spec, self.stats)
         vectors = {_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions}
         keep: dict[str, np.ndarray | None] = dict.fromkeys(asked.forgotten)
         if self.memory and not _travelled(contributions):
@@ -204,12 +218,13 @@ class Fusion(Weigher):
         assert asked.fit is not None
         sites = tuple(sorted(vectors))
         base = np.array([known[site][0] for site in sites], dtype=np.float64)
-        base /= base.sum()
+        base = base / base.sum() if base.any() else np.full(len(base), 1 / len(base))
         steps = np.array([known[site][1] for site in sites])
         method = Method(self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost)
         found = fit(
             _matrix([vectors[site] for site in sites], asked.seed), base, steps, method, (asked.seed, asked.fit)
         )
+        boost = np.divide(found.weights, base, out=np.ones(len(base)), where=base > 0)  # 0 of 0 is no matter
         return Grouped(
             fit=asked.fit,
             kind=kind,
@@ -219,7 +234,7 @@ class Fusion(Weigher):
             top=found.top,
             sites=sites,
             weights=tuple(found.weights.tolist()),
-            boost=tuple((found.weights / base).tolist()),
+            boost=tuple(boost.tolist()),
             allocation=tuple(map(tuple, found.allocation.round(DIGITS).tolist())),
             shares=tuple(found.shares.tolist()),
             why=found.why,
@@ -235,8 +250,6 @@ class Fusion(Weigher):
         assert isinstance(state, Fusing)
         assert state.asked is not None
         found = Found() if trouble else Found.model_validate(facts)
-        if found.refused:
-            raise ValueError(found.refused)
         present = {_name(c): (self._base(c), c.facts.steps) for c in contributions}
         if not trouble:
             gone = set(state.asked.forgotten)

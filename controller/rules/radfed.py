@@ -72,14 +72,12 @@ class ByImportance(Sampler):
         return []
 
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
-        """Draw by the largest log p + Gumbel noise, which is drawing one after the other in proportion to p."""
+        """Draw the sites with the largest keys."""
         assert isinstance(state, Scores)
         eligible = [site for site in view.sites if site not in exclude]
         usual = math.fsum(state.seen.values()) / len(state.seen) if state.seen else 1.0
         scores = np.array([state.seen.get(site, usual) for site in eligible], dtype=np.float64)
-        top = scores.max(initial=0.0)
-        known = np.maximum(scores / top, FLOOR) if top > 0 else np.ones(len(eligible))
-        keys = np.log(known) + view.rng("importance").gumbel(size=len(eligible))
+        (keys,) = draw_keys(scores, view.rng("importance"))
         order = np.argsort(-keys, kind="stable")
         return [eligible[i] for i in order[: how_many(self.fraction, view, eligible)]]
 
@@ -100,6 +98,16 @@ class ByImportance(Sampler):
         new = min(new, LARGEST)
         known = site in state.seen
         state.seen[site] = (1 - self.gamma) * state.seen[site] + self.gamma * new if known else new
+
+
+def draw_keys(scores: np.ndarray, chance: np.random.Generator, draws: int = 1) -> np.ndarray:
+    """Return a key for every site in every draw: log p + Gumbel noise.
+
+    To take the largest is to draw sites one after the other, without replacement, in proportion to p.
+    """
+    top = scores.max(initial=0.0)
+    known = np.maximum(scores / top, FLOOR) if top > 0 else np.ones(len(scores))
+    return np.asarray(np.log(known) + chance.gumbel(size=(draws, len(scores))))
 
 
 def _radfed(name: str, summary: str, parts: dict[str, dict[str, object]]) -> Rule:

@@ -106,3 +106,20 @@ async def test_a_part_that_finds_nothing_does_not_stop_its_job(
     told = "weigh 'measured': ArithmeticError: no inverse" if trouble == "raises" else "nothing was found in 0.05 s"
     assert told in runner.machine.memories["weigh"].model_dump()["troubles"][0]
     assert dict(runner.view().history[1].contributions) == {"a": 1.0, "b": 1.0}
+
+
+async def test_what_a_part_must_load_first_is_not_counted_as_examining(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = threading.Event()
+
+    def warm_up(self: Measured) -> None:
+        loaded.wait(1.0)  # nobody sets it: a second, which is longer than an examination may take
+        loaded.set()
+
+    monkeypatch.setattr(Measured, "warm_up", warm_up)
+    monkeypatch.setattr(Measured, "examination_seconds", 0.5)
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await attend(served, sites)
+        runner = await ended(await submit(served, pace={"rounds": 1}))
+    assert sizes(runner) == [{"a": 12.0, "b": 36.0}]

@@ -93,11 +93,12 @@ class Play:
         steps: int = 3,
         own: Evaluation | None = None,
         importance: float | None = None,
+        n_used: int | None = None,
     ) -> list[Effect]:
         """Let an update arrive, perhaps with what its learner found of it on its `own` validation data."""
         facts = UpdateFacts(
             n_train=n_train,
-            n_used=n_train,
+            n_used=n_train if n_used is None else n_used,
             steps=steps,
             epochs=1,
             seconds=0.1,

@@ -324,6 +324,14 @@ def test_the_learning_rate_never_reaches_zero() -> None:
         ({"train": {"until": {}}}, "train.until: layers: divide says how many epochs"),
         ({"layers": {"restart": True}, "server": {"kind": "adam"}}, "adam does not go with layers divide: restart"),
         ({"layers": {"restart": True}, "merge": {"kind": "latest"}}, "latest does not go with layers divide: restart"),
+        (
+            {"layers": {"feature_epochs": 5}, "train": {"batches": 3}},
+            "layers.feature_epochs: tasks are windows of batches, not epochs",
+        ),
+        (
+            {"rule": "fedmmb", "layers": {"kind": "divide", "fine_epochs": 1}},
+            "layers.fine_epochs: tasks are windows of batches, not epochs",
+        ),
         ({"layers": {"split": 0}}, "layers.split: "),
         ({"layers": {"metric": "manhattan"}}, "layers.metric: "),
         ({"layers": {"epochs": 3}}, "layers.epochs: unknown key"),
@@ -334,6 +342,24 @@ def test_a_job_that_cannot_work_is_refused_when_it_is_submitted(changed: dict[st
     with pytest.raises(InvalidJob) as refused:
         compose(job_spec(**(base | changed)))
     assert wanted in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "layers", "warned"),
+    [
+        (5, {}, True),
+        (3, {"prepass": 3, "split": 2}, True),
+        (6, {}, False),
+        (1, {"prepass": 0, "split": 2}, False),
+    ],
+)
+def test_a_job_that_ends_before_anything_is_divided_is_warned_of(
+    rounds: int, layers: dict[str, Any], warned: bool
+) -> None:
+    spec = job_spec(rule="divide", pace={"rounds": rounds}, layers=layers)
+    told = compose(spec).warnings(spec)
+    assert [where for where, _ in told] == [("layers", "prepass")] * warned
+    assert all(f"all {rounds} rounds of the job are pre-pass rounds" in why for _, why in told)
 
 
 TIED = MODEL.model_copy(update={"anatomy": Anatomy(ties=(("one.weight", "four.weight"),))})

@@ -18,6 +18,7 @@ from hansa.common.views import HistoryView, JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.outline import outline_of
 from hansa.controller.engine.parts import Policy
 from hansa.controller.engine.view import View
 from hansa.controller.examining import examine
@@ -187,6 +188,19 @@ def test_base_weights_may_be_examples() -> None:
     assert sum(weights.values()) == pytest.approx(130)
 
 
+@pytest.mark.parametrize("idle", ["a", "i", "".join(SITES)], ids=["of many", "of few", "all"])
+def test_an_update_that_used_nothing_counts_nothing_and_groups_are_found_all_the_same(idle: str) -> None:
+    job = Federation(weigh={"base": "used"})
+    job.begin()
+    for task in job.tasks(Train).values():
+        job.answer(task, n_used=0 if task.site in idle else 10)
+    weights = job.commit()
+    assert {site for site, weight in weights.items() if not weight} == set(idle)
+    assert "no fit" not in job.told["warning"]
+    if len(idle) == 1:
+        assert {site for site, group in grouped(job.told).items() if group} == FEW
+
+
 @pytest.mark.parametrize("adjust", ["steps", "none"])
 def test_what_follows_from_the_number_of_steps_makes_no_groups(adjust: str) -> None:
     job = Federation(weigh={"adjust": adjust})
@@ -258,6 +272,7 @@ def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
     again = job.play_round(missing="i")
     assert job.told["fit"] == 2
     assert {site for site, group in grouped(job.told).items() if group} == FEW
+    assert tuple(job.told["weights"]) == SITES, "in the order of sites, whoever is here: a fit's bits depend on it"
     assert set(again) == set(SITES) - {"i"}
 
 
@@ -355,14 +370,21 @@ def test_a_model_without_normalisation_layers_is_told_by_its_weights() -> None:
     assert "no normalisation layer" in job.told["warning"]
 
 
-def test_a_job_that_insists_on_normalisation_layers_fails_without_them() -> None:
-    job = Federation(model=BARE, weigh={"stats": "norm"})
-    job.begin()
-    tasks = list(job.tasks(Train).values())
-    for task in tasks[:-1]:
-        job.answer(task)
-    with pytest.raises(ValueError, match=r"the model has no normalisation layer; use weigh\.stats: weights"):
-        job.answer(tasks[-1])
+UNTOLD = ModelSpec(tuple(replace(info, norm=None) for info in SPEC.tensors))  # nobody said which are norms
+
+
+@pytest.mark.parametrize(
+    ("stats", "model", "refused"),
+    [("norm", BARE, True), ("norm", SPEC, False), ("norm", UNTOLD, False), ("auto", BARE, False)],
+)
+def test_a_job_that_insists_on_normalisation_layers_fails_without_them_before_a_site_trains(
+    stats: str, model: ModelSpec, refused: bool
+) -> None:
+    job = Federation(model=model, weigh={"stats": stats})
+    job.outline = outline_of(model)
+    assert bool(job.training(*SITES)) is not refused
+    why = "weigh.stats: the model has no normalisation layer; use weights"
+    assert (job.machine.state.status, job.machine.state.reason) == (("failed", why) if refused else ("running", ""))
 
 
 def test_statistics_that_are_no_numbers_leave_base_weights_and_are_not_remembered() -> None:

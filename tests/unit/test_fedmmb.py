@@ -179,9 +179,22 @@ def test_an_update_that_is_too_stale_to_be_merged_has_used_its_batches_all_the_s
 def test_an_asynchronous_update_counts_by_the_examples_used() -> None:
     play = Play(rule="async-fedavg", train={"batches": 2}, pace={"updates": 50})
     tasks = play.training("a", "b")
-    play.update(tasks["a"], n_train=8)
+    play.update(tasks["a"], n_train=80, n_used=8)
     play.merged()
     assert play.machine.state.history[-1].contributions == {SiteName("a"): 8.0}
+
+
+@pytest.mark.parametrize(("weigh", "wanted"), [(None, (10.0, 3.0)), ({"kind": "examples"}, (23.0, 20.0))])
+def test_a_window_weighs_what_it_used_unless_the_job_says_otherwise(
+    weigh: dict[str, str] | None, wanted: tuple[float, float]
+) -> None:
+    play = Play(rule="fedmmb", **({"weigh": weigh} if weigh else {}))
+    tasks = play.training("a", "b")
+    play.update(tasks["a"], n_train=23, n_used=10)
+    play.update(tasks["b"], n_train=20, n_used=3)
+    play.merged()
+    contributions = play.machine.state.history[-1].contributions
+    assert (contributions[SiteName("a")], contributions[SiteName("b")]) == wanted
 
 
 def test_a_pacer_that_counts_steps_says_how_many_batches() -> None:

@@ -10,16 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.special import beta
 from torch import nn
 
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.torch_model import spec_of
 from hansa.controller.rules.fusion import statistics
 from hansa.controller.rules.fusion.fit import Fit, Method, fit
-from hansa.controller.rules.fusion.mixture import groups
+from hansa.controller.rules.fusion.mixture import Mixture, groups
 from hansa.controller.rules.fusion.reduce import adjusted, reduced, standardised
-from hansa.controller.rules.fusion.statistics import NoNormalisation, plan
-from hansa.controller.rules.fusion.variational import allocate, stick_divergence, stick_mean
+from hansa.controller.rules.fusion.statistics import plan
+from hansa.controller.rules.fusion.variational import _Autoencoder, allocate, stick_divergence, stick_mean
 from hansa.controller.rules.fusion.weights import capped, fused, mixing, pruned
 
 EM = Method(backend="em")
@@ -297,6 +298,21 @@ def test_the_mean_of_kumaraswamys_distribution(zeta: float, kappa: float, mean: 
     )
 
 
+def test_the_result_is_by_means_of_the_logits_and_of_the_sticks_that_shrink_from_component_to_component() -> None:
+    rng = np.random.default_rng(4)
+    start = Mixture(rng.normal(size=(3, 2)), 0.3, np.eye(3)[[0, 1, 2, 0]], 0.0)
+    model = _Autoencoder(start, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.from_numpy(rng.normal(0, 0.5, parameter.shape)))
+    points = rng.normal(size=(4, 2))
+    logits, _, zeta, kappa = (found.detach().numpy() for found in model.encode(torch.from_numpy(points)))
+    sticks = np.cumprod(kappa * beta(1 + 1 / zeta, kappa), axis=1)
+    wanted = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) * sticks
+    found = model.allocation(torch.from_numpy(points)).detach().numpy()
+    np.testing.assert_allclose(found, wanted / wanted.sum(axis=1, keepdims=True), rtol=1e-10)
+
+
 def test_the_divergence_of_sticks_is_none_at_the_prior_and_positive_elsewhere() -> None:
     zeta, kappa = torch.meshgrid(torch.linspace(0.5, 8, 16).double(), torch.linspace(0.5, 3, 6).double(), indexing="ij")
     assert float(stick_divergence(torch.tensor(4.0).double(), torch.tensor(1.0).double())) == pytest.approx(
@@ -381,7 +397,7 @@ def test_without_normalisation_layers_weights_are_described_or_the_job_is_told()
     vector = made.vector(state.__getitem__)
     np.testing.assert_allclose(vector[:4], [2, 5, np.log(np.sqrt(2 / 3)), np.log(1e-6)], rtol=1e-6)
     assert vector[4:].tolist() == [*state["0.bias"].tolist(), 0.25]
-    with pytest.raises(NoNormalisation, match=r"no normalisation layer; use weigh\.stats: weights"):
+    with pytest.raises(ValueError, match="no normalisation layer"):
         plan(spec, "norm")
 
 
@@ -404,7 +420,16 @@ def test_a_variance_that_is_none_shows_as_no_number() -> None:
     assert np.isnan(vector).any()
 
 
-def test_torch_and_scipy_are_imported_only_when_they_are_used() -> None:
-    code = "import sys, hansa.controller.rules; print([m for m in ('torch', 'scipy') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("more", "imported"),
+    [
+        ("pass", "[]"),
+        ("feddaf.Fusion(backend='em').warm_up()", "['scipy']"),
+        ("feddaf.Fusion().warm_up()", "['torch', 'scipy']"),
+    ],
+)
+def test_torch_and_scipy_are_imported_only_when_they_are_used_and_then_before_a_fit(more: str, imported: str) -> None:
+    said = "print([m for m in ('torch', 'scipy') if m in sys.modules])"
+    code = f"import sys; from hansa.controller.rules import feddaf; {more}; {said}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == imported

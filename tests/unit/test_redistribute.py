@@ -9,13 +9,14 @@ import pytest
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import StartStudy
 from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
 from hansa.learner.session import task_seed
 from tests.unit import appraised
-from tests.unit.play import Play, endings, job_spec, sent, withdrawn
+from tests.unit.play import Play, dropped, endings, job_spec, sent, withdrawn
 from tests.unit.samples import values
-from tests.unit.travel import SPEC, Arrays, Travel, digest_of
+from tests.unit.travel import SPEC, Arrays, Travel, arrays_of, digest_of
 
 assert appraised  # importing it registers its plugins
 SITES = tuple(f"s{i}" for i in range(8))
@@ -103,13 +104,14 @@ def test_sites_that_change_nothing_leave_the_model_as_it_is() -> None:
     play = Travel(lambda arrays, _: arrays, **radfed()).run(*SITES, first=FIRST)
     assert play.machine.state.version == 2
     for name, array in play.model.items():
-        np.testing.assert_allclose(array, FIRST[name], rtol=1e-12, atol=1e-11)  # sums are on a grid of that width
+        np.testing.assert_allclose(array, FIRST[name], rtol=1e-12, atol=1e-12)
 
 
 def test_constants_add_up() -> None:
     play = Travel(constant, **radfed(rounds=2, hops=3)).run(*SITES, first=FIRST)
     total = sum(int(task.site[1:]) for task in play.tasks_given) / 4
     np.testing.assert_allclose(play.model["b"], FIRST["b"] + total, rtol=1e-9)
+    assert play.machine.state.steps == 3 * len(play.tasks_given), "the steps of all hops are committed"
 
 
 @pytest.mark.parametrize(
@@ -299,15 +301,44 @@ def test_if_nobody_trains_a_slot_the_model_stays() -> None:
     assert plan.added == ()
 
 
-def test_if_every_site_of_a_hop_says_that_it_failed_the_job_fails() -> None:
-    play = small(retries=1)
+@pytest.mark.parametrize(("fraction", "retries"), [(0.5, 1), (0.25, 0)], ids=["in one hop", "one after another"])
+def test_if_every_site_says_that_it_failed_the_job_fails(fraction: float, retries: int) -> None:
+    play = Play(**radfed(rounds=3, hops=20, fraction=fraction, pace={"retries": retries}, sites={"min": 4}))
+    play.training("a", "b", "c", "d")
     effects: list[Any] = []
+    failed: set[str] = set()
     while not endings(effects):
-        effects = play.fail(next(iter(hop_of(play).values())), reason="no memory")
+        assert failed != {"a", "b", "c", "d"}
+        task = next(iter(hop_of(play).values()))
+        failed.add(task.site)
+        effects = play.fail(task, reason="no memory")
     ((status, reason),) = endings(effects)
+    assert failed == {"a", "b", "c", "d"}
     assert status == "failed"
-    assert reason.startswith("every site failed in hop 1 of round 1; ")
-    assert reason.endswith(": no memory")
+    assert reason.startswith("every site has failed by hop ")
+    assert reason.endswith("; a: no memory")
+
+
+def test_a_few_sites_that_fail_do_not_end_a_job_though_they_are_all_that_were_asked_in_a_hop() -> None:
+    play = Play(**radfed(rounds=1, hops=3, fraction=0.1, sites={"min": 8}))  # one slot: two sites are tried in a hop
+    first = next(iter(play.training(*SITES).values()))
+    effects = play.fail(first)
+    effects = play.fail(next(iter(sent(effects))))
+    assert not endings(effects)
+    (task,) = hop_of(play).values()
+    assert (task.hop, task.models) == (2, first.models)
+    assert trip_of(play).slots[0].hops == 0
+
+
+def test_a_site_that_fails_does_not_end_a_job_whose_other_sites_may_come_back() -> None:
+    play = small(retries=0)
+    first, second = hop_of(play).values()
+    play.fail(first)
+    for site in {"a", "b", "c", "d"} - {first.site, second.site}:
+        play.leave(site)
+    assert not endings(play.leave(second.site))
+    assert not endings(play.leave(first.site))
+    assert trip_of(play).phase == "stalled"
 
 
 def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
@@ -423,6 +454,32 @@ def test_partial_updates_are_laid_over_the_community_model_from_hop_to_hop() -> 
     assert set(play.store.keys()) == play.machine.state.models
 
 
+def test_the_tensors_to_be_trained_cannot_change_within_a_round() -> None:
+    play = Play(**radfed(rounds=1, hops=2, sites={"min": 4}) | {"local": {"kind": "alternate"}})
+    first, second = play.training("a", "b", "c", "d").values()
+    play.update(first)
+    phases = play.machine.memories["local"]
+    assert isinstance(phases, appraised.Phases)
+    phases.merges += 1  # a policy that changes its mind between two hops
+    (task, _) = sent(play.update(second))
+    with pytest.raises(ValueError, match="changed within a round"):
+        play.update(task)
+
+
+def test_updates_are_appraised_after_the_last_hop_alone() -> None:
+    fields = radfed(rounds=1, hops=3, sites={"min": 4}) | {"weigh": {"kind": "appraised"}}
+    play = Play(**fields)
+    play.join("a", "b", "c", "d", role="evaluator")
+    play.training("a", "b", "c", "d")
+    for hop in (1, 2, 3):
+        assert not play.tasks(Evaluate), f"hop {hop} has begun: nobody scores models that travel on"
+        for task in hop_of(play).values():
+            play.update(task)
+    judged = {task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)}
+    assert judged == {slot.held.model for slot in trip_of(play).slots if slot.held}
+    assert len(judged) == 2
+
+
 # Looking at hops.
 
 
@@ -468,6 +525,39 @@ def test_the_mean_of_the_slots_is_evaluated_between_merges_and_training_does_not
     assert set(play.store.keys()) == play.machine.state.models
 
 
+@pytest.mark.parametrize("weight", ["equal", "hops"])
+def test_what_is_evaluated_between_merges_is_the_mean_that_a_merge_would_make_now(weight: str) -> None:
+    def train(arrays: Arrays, task: Task) -> Arrays:
+        made[task.hop, task.slot] = noise(arrays, task)
+        return made[task.hop, task.slot]
+
+    made: dict[tuple[int, int], Arrays] = {}
+    fields = radfed(rounds=1, hops=2, pace={"retries": 0, "weight": weight, "catch_up": 1}, evaluate={"virtual": True})
+    play = Travel(train, **fields)
+    play.fails = lambda task: (task.hop, task.slot) == (2, 4)
+    play.join("e", role="evaluator")
+    means: dict[int, Arrays] = {}
+
+    def look() -> bool:
+        """Have hops studied and measured at once, so that none is skipped because the evaluator is busy."""
+        for effect in [e for e in play.waiting if isinstance(e, StartStudy)]:
+            play.waiting.remove(effect)
+            play._carry_out(effect)
+        for task in list(play.machine.state.tasks.values()):
+            if isinstance(task.work, Evaluate):
+                if task.id in play.machine.state.scoring:
+                    means[play.machine.state.scoring[task.id][1]] = arrays_of(play.store, *task.models)
+                play.report(task)
+        return False
+
+    play.run(*SITES, first=FIRST, until=look)
+    after_second = [made[2, slot] for slot in (1, 2, 3)] + [made[1, 4]]
+    counts = {"equal": [1, 1, 1, 1], "hops": [2, 2, 2, 1]}[weight]
+    wanted = sum(n * slot["b"] for n, slot in zip(counts, after_second, strict=True)) / sum(counts)
+    np.testing.assert_allclose(means[1]["b"], np.mean([made[1, slot]["b"] for slot in (1, 2, 3, 4)], axis=0))
+    np.testing.assert_allclose(means[2]["b"], wanted)
+
+
 def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None:
     pace = {"divergence": "none"}
     play = Play(**radfed(rounds=1, hops=2, evaluate={"virtual": True}, pace=pace, sites={"min": 4}))
@@ -479,8 +569,11 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     assert effect.work.model == "j1/v1.h1"
     for task in hop_of(play).values():
         play.update(task)
+    held = set(play.machine.state.models)
     effects = play.merged()
     assert effect.id in withdrawn(effects)
+    assert dropped(effects) == held - play.machine.state.models, "what is no longer kept is deleted"
+    assert "j1/v1.h1" in dropped(effects)
     (last,) = play.tasks(Evaluate).values()
     assert endings(play.report(last)) == [("completed", "all 1 rounds are done")]
 
@@ -520,6 +613,14 @@ def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_m
             "sample: importance does not go with pace async: every site that is free is asked",
         ),
         (radfed() | {"sample": {"kind": "importance", "online": True, "per_example": True}}, "sample.online: training"),
+        (
+            {"rule": "radfed", "merge": {"kind": "median"}, "pace": {"weight": "hops"}},
+            "pace.weight: merge median counts all models the same",
+        ),
+        (
+            {"rule": "radfed", "merge": {"kind": "krum"}, "pace": {"weight": "hops"}},
+            "pace.weight: merge krum counts all models the same",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_both_parts_and_the_reason(fields: dict[str, Any], said: str) -> None:

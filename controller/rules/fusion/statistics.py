@@ -4,7 +4,7 @@ Normalisation layers tell the most: their running statistics are those of the da
 its weights; the last layer's follow from the labels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +18,6 @@ TINY = 1e-12  # added to the variance of weights: a unit whose weights are all a
 FALLBACK = "the model has no normalisation layer; its weights are described instead (weigh.stats: weights)"
 Kind = Literal["norm", "weights"]
 Read = Callable[[str], np.ndarray]  # a tensor by its name
-
-
-class NoNormalisation(Exception):
-    """The model has no normalisation layer, and the job asks for their statistics."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,10 @@ class Plan:
 
 
 def plan(spec: ModelSpec, stats: Literal["auto", "norm", "weights"]) -> Plan:
-    """Say what describes models of a kind; raise NoNormalisation if the job insists on what there is not."""
+    """Say what describes models of a kind; raise ValueError if the job insists on what there is not."""
     normal = _of_norms(spec)
     if stats == "norm" and not normal:
-        raise NoNormalisation("the model has no normalisation layer; use weigh.stats: weights")
+        raise ValueError("the model has no normalisation layer")
     if stats != "weights" and normal:
         return Plan("norm", normal)
     return Plan("weights", _of_weights(spec))
@@ -84,9 +80,14 @@ def _of_norms(spec: ModelSpec) -> tuple[Source, ...]:
     )
 
 
+def named_norms(names: Collection[str]) -> set[str]:
+    """Return what comes before the names of running statistics, where there are any."""
+    parts = {name.removesuffix("running_var") for name in names if name.endswith("running_var")}
+    return {part for part in parts if f"{part}running_mean" in names}
+
+
 def _named(spec: ModelSpec) -> dict[str, float]:
-    parts = {name.removesuffix("running_var") for name in spec.names if name.endswith("running_var")}
-    norms = {part for part in parts if f"{part}running_mean" in spec.index}
+    norms = named_norms(spec.names)
     return {part + name: EPSILON for part in norms for name in ("running_mean", "running_var", "weight", "bias")}
 
 
