@@ -263,9 +263,9 @@ class JobRunner:
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
                 whole = tuple(members)
-                change = Change(whole, (), whole)
+                change = Change(whole, (), whole, plan.added)
             else:
-                accumulator, change = sums[1], Change(plan.added, plan.removed, members)
+                accumulator, change = sums[1], Change(plan.added, plan.removed, members, plan.added)
             info = MergeInfo(plan.version, plan.staleness, len(plan.added))
             means = Means(store.open, self._federation.workers.arithmetic, self._federation.memory // 2)
             made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)

@@ -134,13 +134,14 @@ class Accumulator:
         added = self._enter(change.added, 1, library)
         removed = self._enter(change.removed, -1, library)
         carriers = Carriers(change.members, self._spec, library)
+        newest = {member.model for member in change.newest}
         plans = []
         for tensor, info in enumerate(self._spec.tensors):
             column, before = self._columns[tensor], self._grids[tensor]
             if info.role is Role.COUNT or not column.count:
                 self._grids[tensor] = None
-                newest = added[tensor] if info.role is Role.COUNT else []
-                chosen = max(newest, key=lambda member: member.weight, default=None)  # max keeps the first of equals
+                told = [member for member in added[tensor] if member.model in newest] if info.role is Role.COUNT else []
+                chosen = max(told, key=lambda member: member.weight, default=None)  # max keeps the first of equals
                 plans.append(_Plan(copied=chosen.model if chosen else None))
                 if self._sums is not None:
                     self._sums[tensor].fill(0)

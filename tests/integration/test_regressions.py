@@ -14,7 +14,7 @@ from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.client import Client
 from hansa.controller.engine import events as ev
 from hansa.controller.verify import command as verify_command
-from tests.support import LightSite, ended, job, serving
+from tests.support import LightSite, ended, filled, job, model_of, serving
 
 
 async def nothing() -> AsyncIterator[bytes]:
@@ -176,3 +176,29 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
             await asyncio.sleep(0.5)
             recorded = {record.id for record in served.federation._journal.jobs()}
             assert recorded == {runner.id for runner in served.federation.jobs}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_counters_come_from_the_committing_site_also_after_a_restart(tmp_path: Path, restart: bool) -> None:
+    """The sums are built anew from everybody's last update, and the heaviest is another's."""
+
+    async def once(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round > 1:
+            await asyncio.Event().wait()
+        await (site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task))
+
+    spec = job(rule="async-fedavg", pace={"updates": 2})
+    async with AsyncExitStack() as first:
+        served = await first.enter_async_context(serving(tmp_path))
+        heavy = LightSite(served.address, "heavy", value=5.0, examples=100, answer=once)
+        await first.enter_async_context(heavy.attending())
+        runner = await served.federation.submit(spec, None, nothing())
+        while runner.machine.state.version < 1:
+            await runner.next_change().wait()
+        if restart:
+            await first.aclose()
+            served = await first.enter_async_context(serving(tmp_path))
+            runner = served.federation.runner(runner.id)
+        async with LightSite(served.address, "light", value=9.0, examples=1, answer=once).attending():
+            await ended(runner)
+        assert model_of(served, runner)["norm.count"] == 9
