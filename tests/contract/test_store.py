@@ -1,5 +1,6 @@
 """The contract of a store, for every store there is."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken, InvalidInput, NotFound
+from hansa.common.errors import Broken, InvalidInput, NotFound, Taken
 from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.ids import ModelKey
 from hansa.common.model import ModelSpec
@@ -419,3 +420,28 @@ def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, m
     with store.open(KEY) as model:
         assert _same(model, SMALL, 1)
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
+
+
+def test_a_draft_that_is_gone_is_no_model(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "store")
+    draft, sealer = _begin(store, KEY, SMALL, 1)
+    DiskStore(tmp_path / "store").sweep()
+    with pytest.raises(Broken, match="v1"):
+        draft.publish(sealer.manifest(), sealer.peaks)
+    assert not store.has(KEY)
+
+
+def test_two_controllers_cannot_share_a_store_on_disk_even_with_state_directories_of_their_own(tmp_path: Path) -> None:
+    url = f"disk:{tmp_path / 'store'}"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with opened(url, tmp_path / "a") as first:
+        begun, sealer = _begin(first.store, KEY, SMALL, 1)
+        with pytest.raises(Taken, match=rf"store .* is in use by the controller with pid {os.getpid()}"):
+            opened(url, tmp_path / "b").__enter__()
+        with opened(url, tmp_path / "b", lease=False):
+            pass  # looking is harmless
+        begun.publish(sealer.manifest(), sealer.peaks)
+        assert first.store.has(KEY)
+    with opened(url, tmp_path / "b"):
+        pass
