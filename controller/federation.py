@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from hansa import __version__
 from hansa.common.clock import Clock
@@ -24,11 +25,20 @@ from hansa.controller.intake import Intake
 from hansa.controller.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.rules.compose import compose
 from hansa.controller.runner import JobRunner
-from hansa.controller.stores import Store
+from hansa.controller.stores import Draft, Store
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
 SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
+
+
+@dataclass(frozen=True)
+class _First:
+    """A model that came with a submission."""
+
+    draft: Draft
+    manifest: Manifest
+    peaks: Sequence[float]
 
 
 class Federation:
@@ -101,19 +111,26 @@ class Federation:
         wrong = rule.misfits(outline) if outline else []
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
-        digest = await self._keep_first(job, manifest, frames) if manifest else None
-        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, digest, outline, who)))
+        first = await self._take_first(job, manifest, frames) if manifest else None
+        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, first, outline, who)))
 
     async def _enter(
-        self, job: JobId, spec: JobSpec, digest: str | None, outline: Outline | None, who: str
+        self, job: JobId, spec: JobSpec, first: "_First | None", outline: Outline | None, who: str
     ) -> JobRunner:
         rule = compose(spec)
+        digest = first.manifest.digest.hex() if first else None
         spec = spec.model_copy(update={"init": digest})
         now = self.clock.now()
         record = JobRecord(job, spec.model_dump_json(), now)
         words = f"{spec.name}: rule {spec.rule}, app {spec.app}"
-        await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
-        await self.workers.journal(self._journal.create, record)
+        try:
+            await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
+            await self.workers.journal(self._journal.create, record)
+            if first:  # not before the journal knows the job: nobody would ever remove it
+                await self.workers.io(first.draft.publish, first.manifest, first.peaks)
+        finally:
+            if first:
+                await self.workers.io(first.draft.discard)
         runner = JobRunner(Machine(job, spec, rule, now), self)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
@@ -123,21 +140,24 @@ class Federation:
             runner.attended(session)
         return runner
 
-    async def _keep_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> str:
+    async def _take_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> "_First":
         check_manifest(manifest)
         check = FrameCheck(manifest)
         draft = await self.workers.io(self.store.draft, community_key(job, 0), manifest.spec)
         try:
-            async for frame in frames:
-                index = check.next
-                await self.workers.io(check.feed, frame)
-                await self.workers.io(draft.write, index, frame)
-            if not check.complete:
-                raise Refused(f"the first model ended after {check.next} frames")
-            await self.workers.io(draft.publish, manifest, check.sealer.peaks)
-        finally:
-            draft.discard()
-        return manifest.digest.hex()
+            await self._fill(draft, check, frames)
+        except BaseException:
+            await asyncio.shield(self.workers.io(draft.discard))  # the operator may have hung up
+            raise
+        return _First(draft, manifest, check.sealer.peaks)
+
+    async def _fill(self, draft: Draft, check: FrameCheck, frames: AsyncIterator[bytes]) -> None:
+        async for frame in frames:
+            index = check.next
+            await self.workers.io(check.feed, frame)
+            await self.workers.io(draft.write, index, frame)
+        if not check.complete:
+            raise Refused(f"the first model ended after {check.next} frames")
 
     async def _resume(self, record: JobRecord) -> None:
         spec = read_spec(record)
@@ -175,7 +195,9 @@ class Federation:
             machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
             machine.start()
         for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
-            replay(machine, entry)
+            self.clock.catch_up(replay(machine, entry).at)
+        if machine.state.history:
+            self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
         return machine
 
     def _bury(self, record: JobRecord, reason: str) -> None:
@@ -296,9 +318,11 @@ def read_spec(record: JobRecord) -> JobSpec:
         raise Broken(f"the record of job {record.id} is damaged: {fault(error)}") from error
 
 
-def replay(machine: Machine, entry: Entry) -> None:
-    """Apply a journal entry; raise Broken, naming it, if it is damaged or does not follow from those before."""
+def replay(machine: Machine, entry: Entry) -> ev.Event:
+    """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
     try:
-        machine.handle(ev.EVENT.validate_json(entry.event))
+        event = ev.EVENT.validate_json(entry.event)
+        machine.handle(event)
     except Exception as error:
         raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
+    return event
