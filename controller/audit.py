@@ -87,7 +87,7 @@ class Audit:
             words, done = waiting
             try:
                 await self._append(words)
-            except Broken as error:
+            except Exception as error:  # whatever it is, jobs go on
                 log.error("the audit log cannot be continued: %s", error)  # noqa: TRY400 - the reason says all
                 if done and not done.done():
                     done.set_exception(error)

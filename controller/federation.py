@@ -64,6 +64,7 @@ class Federation:
         self.audit = Audit(journal, self.workers, clock)
         self._journal = journal
         self._runners: dict[JobId, JobRunner] = {}
+        self._entering: set[asyncio.Task[JobRunner]] = set()
         self._tasks: asyncio.TaskGroup
         self._exit: AsyncExitStack
         self._manifests: dict[ModelKey, Manifest] = {}
@@ -91,7 +92,7 @@ class Federation:
         closing = [run for run in self._runs if run.get_name() in ended]
         if closing and not self.workers.trouble:  # they tidy up and record their end, which takes a moment
             await asyncio.wait(closing, timeout=5)
-        for run in list(self._runs):
+        for run in [*self._runs, *self._entering]:
             run.cancel()
         self.audit.note("controller", "stopped", __version__)
         self.audit.close()
@@ -112,7 +113,10 @@ class Federation:
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
         first = await self._take_first(job, manifest, frames) if manifest else None
-        return await asyncio.shield(self._tasks.create_task(self._enter(job, spec, first, outline, who)))
+        entering = asyncio.create_task(self._enter(job, spec, first, outline, who))  # not in the group: it may fail
+        self._entering.add(entering)
+        entering.add_done_callback(self._entering.discard)
+        return await asyncio.shield(entering)
 
     async def _enter(
         self, job: JobId, spec: JobSpec, first: "_First | None", outline: Outline | None, who: str
