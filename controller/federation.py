@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hansa import __version__
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, HansaError, InvalidJob, NotFound, Refused, one_line
+from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, reason
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec, located
@@ -83,7 +83,7 @@ class Federation:
                 await self._resume(record)
             except Exception as error:  # one damaged job must not keep the others from going on
                 log.exception("job %s cannot be resumed", record.id)
-                self._bury(record, str(error) if isinstance(error, HansaError) else one_line(error))
+                self._bury(record, reason(error))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -204,7 +204,7 @@ class Federation:
             self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
         return machine
 
-    def _bury(self, record: JobRecord, reason: str) -> None:
+    def _bury(self, record: JobRecord, why: str) -> None:
         """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
         unknown = JobSpec(name=record.id, app="unknown:app")
         try:
@@ -216,7 +216,7 @@ class Federation:
         except InvalidJob:  # a plugin is gone that was here when it was submitted
             rule = compose(unknown)
         machine = Machine(record.id, spec, rule, record.at)
-        machine.abandon(f"{reason}; `hansa job verify` tells more", record.at)
+        machine.abandon(f"{why}; `hansa job verify` tells more", record.at)
         self._runners[record.id] = JobRunner(machine, self)
 
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
@@ -242,7 +242,9 @@ class Federation:
                 )
 
     def _digest(self, job: JobId) -> str:
-        spec = next(record.spec for record in self._journal.jobs() if record.id == job)
+        spec = next((record.spec for record in self._journal.jobs() if record.id == job), None)
+        if spec is None:
+            raise Broken(f"the journal has lost job {job}")
         return digest_of(spec, self._journal.entries(job))
 
     def runner(self, job: JobId) -> JobRunner:
