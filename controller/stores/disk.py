@@ -24,7 +24,8 @@ from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
-PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
+FULL = {errno.ENOSPC, errno.EDQUOT}
+PASSING = FULL | {errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
 SPARES = 512 << 20  # bytes in files that are kept for drafts to come
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
@@ -120,6 +121,8 @@ class _Draft(Draft):
         try:
             _write(self._handle, as_bytes(frame), index * FRAME)
         except OSError as error:
+            if error.errno in FULL:
+                self._spares.clear()  # what we keep to save time may be the room that is missing
             raise _trouble(f"writing {self._draft}", error) from error
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:

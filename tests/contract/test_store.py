@@ -1,5 +1,6 @@
 """The contract of a store, for every store there is."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken, InvalidInput, NotFound, Taken
+from hansa.common.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
 from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.ids import ModelKey
 from hansa.common.model import ModelSpec
@@ -387,8 +388,6 @@ def test_a_place_that_cannot_hold_a_store_is_refused_by_name(tmp_path: Path) -> 
 def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, at: whole(handle, bytes(data)[:1000], at))
     store = DiskStore(tmp_path / "store")
@@ -399,9 +398,6 @@ def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
 
 
 def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
-    from hansa.common.errors import StoreFailed
     from hansa.controller.stores import disk
 
     store = DiskStore(tmp_path / "store")
@@ -445,3 +441,26 @@ def test_two_controllers_cannot_share_a_store_on_disk_even_with_state_directorie
         assert first.store.has(KEY)
     with opened(url, tmp_path / "b"):
         pass
+
+
+def test_a_full_disk_gets_back_the_files_that_were_kept_to_save_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "store")
+    keep(store, KEY, SMALL, values(SMALL, 1)).close()
+    keep(store, ModelKey("j1/v2"), SMALL, values(SMALL, 1)).close()
+    draft, _ = _begin(store, ModelKey("j1/v3"), SMALL, 1)
+    for name in ("j1/v1", "j1/v2"):
+        store.delete(ModelKey(name))
+    spares = tmp_path / "store" / "spares"
+    assert len(list(spares.iterdir())) == 2
+
+    def full(handle: int, data: memoryview, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFailed, match="No space left"):
+            draft.write(0, b"x")
+    assert list(spares.iterdir()) == []
+    draft.write(0, b"x")

@@ -1,5 +1,7 @@
 """The accumulator: incremental sums equal full recomputation bit for bit, for ever."""
 
+import errno
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hansa.common.errors import StoreFailed
 from hansa.common.frames import Sealer, cut, pack, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import ModelSpec, Role, TensorInfo
@@ -228,6 +231,18 @@ def test_sums_that_are_larger_than_the_budget_are_mapped_from_a_file_with_the_sa
         arrays = arrays_of(rng)
         digests = {c.commit(*c.replace(site, c.update(site, arrays, 2.5))) for c in (held, mapped)}
         assert len(digests) == 1
+
+
+def test_sums_for_which_there_is_no_room_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file that cannot be filled would end the process without a word."""
+
+    def full(handle: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StoreFailed, match=r"no room for sums of .* MiB in .*: No space left"):
+        Accumulator(SPEC, kept=True, memory=8)
+    Accumulator(SPEC, kept=True)
 
 
 def test_counters_come_from_the_committing_site() -> None:
