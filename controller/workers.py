@@ -28,6 +28,15 @@ class Workers:
         """Why the store cannot be used just now; empty if nothing waits for it."""
         return next(iter(self._waiting.values()), "")
 
+    def tell(self, who: object, why: str) -> None:
+        """Take note that something waits for the store, and why, or (no reason) that it waits no longer."""
+        if why:
+            if not self._waiting:
+                log.error("waiting: %s", why)
+            self._waiting[who] = why
+        elif self._waiting.pop(who, "") and not self._waiting:
+            log.info("nothing waits for the store any more")
+
     async def io(self, work: Callable[..., T], *args: object) -> T:
         """Run something that reads or writes the store; it may be run again if the store was away."""
         return await self._insist(self._io, work, *args)
@@ -44,14 +53,11 @@ class Workers:
                 try:
                     return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
                 except StoreFailed as error:
-                    if not self._waiting:
-                        log.error("waiting: %s", error)  # noqa: TRY400 - the reason is in the message
-                    self._waiting[us] = str(error)
+                    self.tell(us, str(error))
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
-            if self._waiting.pop(us, "") and not self._waiting:
-                log.info("nothing waits for the store any more")
+            self.tell(us, "")
 
     def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Begin to read from the store, once: whoever waits for it hears of a store that is away."""
