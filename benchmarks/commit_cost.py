@@ -62,12 +62,12 @@ class Community:
     def build(self, store: Store, pool: Executor) -> bytes:
         """Build the sums from all members."""
         members = tuple(self._members)
-        return self._run(self._accumulator, Change(members, (), members), store, pool)
+        return self._run(self._accumulator, Change(members, (), members, members), store, pool)
 
     def recompute(self, store: Store, pool: Executor) -> bytes:
         """Compute the mean of all members with nothing kept; return its digest."""
         members = tuple(self._members)
-        return self._run(Accumulator(self._spec, kept=False), Change(members, (), members), store, pool)
+        return self._run(Accumulator(self._spec, kept=False), Change(members, (), members, members), store, pool)
 
     def commit(self, store: Store, pool: Executor) -> bytes:
         """Put a new update in the place of the next site's last one; return the digest of the mean."""
@@ -75,7 +75,7 @@ class Community:
         old = self._members[site]
         self._tasks[site] += 1
         new = self._members[site] = self._member(site, self._tasks[site])
-        return self._run(self._accumulator, Change((new,), (old,), tuple(self._members)), store, pool)
+        return self._run(self._accumulator, Change((new,), (old,), tuple(self._members), (new,)), store, pool)
 
     def _run(self, accumulator: Accumulator, change: Change, store: Store, pool: Executor) -> bytes:
         """Do what the controller does with a merge plan."""

@@ -1,9 +1,12 @@
 """Time, handed in: the controller asks a Clock, and tests give it one they can turn."""
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -11,6 +14,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return seconds since the epoch; never less than it returned before."""
+
+    def catch_up(self, at: float) -> None:
+        """Take note of a time that has been: `now()` does not return less any more."""
 
     async def sleep_until(self, at: float) -> None:
         """Return when `now()` has reached `at`."""
@@ -25,6 +31,14 @@ class SystemClock:
     def now(self) -> float:
         """Return seconds since the epoch as of start, plus what the monotonic clock has counted since."""
         return self._offset + time.monotonic()
+
+    def catch_up(self, at: float) -> None:
+        """Go on from `at` if the machine's clock was set back while we were not running: deadlines depend on it."""
+        behind = at - self.now()
+        if behind > 0:
+            self._offset += behind
+            if behind > 1:
+                log.warning("the clock of this machine was set back by %.0f s; times go on from the journal's", behind)
 
     async def sleep_until(self, at: float) -> None:
         """Sleep; the monotonic clock decides."""

@@ -127,6 +127,11 @@ def by_code(code: str) -> type[HansaError]:
     return next((kind for kind in family().values() if kind.code == code and kind is not HansaError), HansaError)
 
 
+def reason(error: BaseException) -> str:
+    """Say why something failed: in our words if we foresaw it."""
+    return str(error) if isinstance(error, HansaError) else one_line(error)
+
+
 def one_line(error: BaseException) -> str:
     """Describe an error we did not foresee in one line."""
     text = " ".join(str(error).split())

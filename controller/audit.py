@@ -15,7 +15,7 @@ from typing import Literal
 from blake3 import blake3
 
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken
+from hansa.common.errors import Broken, reason
 from hansa.common.ids import JobId
 from hansa.common.tasks import Receipt, Value
 from hansa.common.words import plain
@@ -87,10 +87,11 @@ class Audit:
             words, done = waiting
             try:
                 await self._append(words)
-            except Broken as error:
-                log.error("the audit log cannot be continued: %s", error)  # noqa: TRY400 - the reason says all
+            except Exception as error:  # whatever it is, jobs go on
+                why = f"the audit log cannot be continued: {reason(error)}; a restart of the controller may help"
+                log.error(why)  # noqa: TRY400 - the reason says all
                 if done and not done.done():
-                    done.set_exception(error)
+                    done.set_exception(Broken(why))
                     done.exception()  # whoever asked may be gone
             else:
                 if done and not done.done():

@@ -1,7 +1,7 @@
 """Opening what a controller keeps: store and journal together, from the words of the command line."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +35,11 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         finally:
             space.close()
         return
-    store = _local_store(url)
-    journal = SqliteJournal(state / "journal.sqlite")
-    try:
-        yield Backends(store, journal)
-    finally:
-        journal.close()
-        store.close()
+    with closing(_local_store(url)) as store:
+        if lease and isinstance(store, DiskStore):
+            store.acquire()
+        with closing(SqliteJournal(state / "journal.sqlite")) as journal:
+            yield Backends(store, journal)
 
 
 def _local_store(url: str) -> Store:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 
 from hansa import __version__
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, HansaError, InvalidJob, NotFound, Refused, Stale, one_line
+from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, Stale, reason
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
 from hansa.common.job import JobSpec, located
@@ -15,6 +16,7 @@ from hansa.common.model import Manifest, check_manifest
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.outline import Outline, outline_of
@@ -24,11 +26,20 @@ from hansa.controller.intake import Intake
 from hansa.controller.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.runner import JobRunner
-from hansa.controller.stores import Store
+from hansa.controller.stores import Draft, Store
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
 SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
+
+
+@dataclass(frozen=True)
+class _First:
+    """A model that came with a submission."""
+
+    draft: Draft
+    manifest: Manifest
+    peaks: Sequence[float]
 
 
 class Federation:
@@ -54,6 +65,7 @@ class Federation:
         self.audit = Audit(journal, self.workers, clock)
         self._journal = journal
         self._runners: dict[JobId, JobRunner] = {}
+        self._entering: set[asyncio.Task[JobRunner]] = set()
         self._tasks: asyncio.TaskGroup
         self._exit: AsyncExitStack
         self._manifests: dict[ModelKey, Manifest] = {}
@@ -72,7 +84,7 @@ class Federation:
                 await self._resume(record)
             except Exception as error:  # one damaged job must not keep the others from going on
                 log.exception("job %s cannot be resumed", record.id)
-                self._bury(record, str(error) if isinstance(error, HansaError) else one_line(error))
+                self._bury(record, reason(error))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -81,7 +93,7 @@ class Federation:
         closing = [run for run in self._runs if run.get_name() in ended]
         if closing and not self.workers.trouble:  # they tidy up and record their end, which takes a moment
             await asyncio.wait(closing, timeout=5)
-        for run in list(self._runs):
+        for run in [*self._runs, *self._entering]:
             run.cancel()
         self.audit.note("controller", "stopped", __version__)
         self.audit.close()
@@ -101,18 +113,31 @@ class Federation:
         wrong = rule.misfits(outline) if outline else []
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
-        digest = await self._keep_first(job, manifest, frames) if manifest else None
-        spec = spec.model_copy(update={"init": digest})
-        runner = JobRunner(Machine(job, spec, rule, self.clock.now()), self)
-        return await asyncio.shield(self._tasks.create_task(self._enter(runner, outline, who)))
+        first = await self._take_first(job, manifest, frames) if manifest else None
+        spec = spec.model_copy(update={"init": first.manifest.digest.hex() if first else None})
+        entering = asyncio.create_task(
+            self._enter(job, spec, rule, first, outline, who)
+        )  # not in the group: it may fail
+        self._entering.add(entering)
+        entering.add_done_callback(self._entering.discard)
+        return await asyncio.shield(entering)
 
-    async def _enter(self, runner: JobRunner, outline: Outline | None, who: str) -> JobRunner:
-        """Make a job durable and start it. It must not fail: this would end the controller."""
-        job, spec, now = runner.id, runner.machine.spec, runner.machine.state.submitted
+    async def _enter(
+        self, job: JobId, spec: JobSpec, rule: Composition, first: "_First | None", outline: Outline | None, who: str
+    ) -> JobRunner:
+        """Make a job durable and start it."""
+        now = self.clock.now()
         record = JobRecord(job, spec.model_dump_json(), now)
         words = f"{spec.name}: rule {spec.rule}, app {spec.app}"
-        await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
-        await self.workers.journal(self._journal.create, record)
+        try:
+            runner = JobRunner(Machine(job, spec, rule, now), self)  # a plugin may fail here
+            await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
+            await self.workers.journal(self._journal.create, record)
+            if first:  # not before the journal knows the job: nobody would ever remove it
+                await self.workers.io(first.draft.publish, first.manifest, first.peaks)
+        finally:
+            if first:
+                await self.workers.io(first.draft.discard)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if spec.init:
@@ -122,21 +147,24 @@ class Federation:
             runner.attended(session)
         return runner
 
-    async def _keep_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> str:
+    async def _take_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> "_First":
         check_manifest(manifest)
         check = FrameCheck(manifest)
         draft = await self.workers.io(self.store.draft, community_key(job, 0), manifest.spec)
         try:
-            async for frame in frames:
-                index = check.next
-                await self.workers.io(check.feed, frame)
-                await self.workers.io(draft.write, index, frame)
-            if not check.complete:
-                raise Refused(f"the first model ended after {check.next} frames")
-            await self.workers.io(draft.publish, manifest, check.sealer.peaks)
-        finally:
-            draft.discard()
-        return manifest.digest.hex()
+            await self._fill(draft, check, frames)
+        except BaseException:
+            await asyncio.shield(self.workers.io(draft.discard))  # the operator may have hung up
+            raise
+        return _First(draft, manifest, check.sealer.peaks)
+
+    async def _fill(self, draft: Draft, check: FrameCheck, frames: AsyncIterator[bytes]) -> None:
+        async for frame in frames:
+            index = check.next
+            await self.workers.io(check.feed, frame)
+            await self.workers.io(draft.write, index, frame)
+        if not check.complete:
+            raise Refused(f"the first model ended after {check.next} frames")
 
     async def _resume(self, record: JobRecord) -> None:
         spec = read_spec(record)
@@ -174,10 +202,12 @@ class Federation:
             machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
             machine.start()
         for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
-            replay(machine, entry)
+            self.clock.catch_up(replay(machine, entry).at)
+        if machine.state.history:
+            self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
         return machine
 
-    def _bury(self, record: JobRecord, reason: str) -> None:
+    def _bury(self, record: JobRecord, why: str) -> None:
         """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
         unknown = JobSpec(name=record.id, app="unknown:app")
         try:
@@ -186,7 +216,7 @@ class Federation:
             spec = unknown  # not even its words can be read
         # its own rule may be what is missing, and nothing will be asked of it
         machine = Machine(record.id, spec, compose(unknown), record.at)
-        machine.abandon(f"{reason}; `hansa job verify` tells more", record.at)
+        machine.abandon(f"{why}; `hansa job verify` tells more", record.at)
         self._runners[record.id] = JobRunner(machine, self)
 
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
@@ -212,7 +242,9 @@ class Federation:
                 )
 
     def _digest(self, job: JobId) -> str:
-        spec = next(record.spec for record in self._journal.jobs() if record.id == job)
+        spec = next((record.spec for record in self._journal.jobs() if record.id == job), None)
+        if spec is None:
+            raise Broken(f"the journal has lost job {job}")
         return digest_of(spec, self._journal.entries(job))
 
     def runner(self, job: JobId) -> JobRunner:
@@ -292,9 +324,11 @@ def read_spec(record: JobRecord) -> JobSpec:
         raise Broken(f"the record of job {record.id} is damaged: {fault(error)}") from error
 
 
-def replay(machine: Machine, entry: Entry) -> None:
-    """Apply a journal entry; raise Broken, naming it, if it is damaged or does not follow from those before."""
+def replay(machine: Machine, entry: Entry) -> ev.Event:
+    """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
     try:
-        machine.handle(ev.EVENT.validate_json(entry.event))
+        event = ev.EVENT.validate_json(entry.event)
+        machine.handle(event)
     except Exception as error:
         raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
+    return event

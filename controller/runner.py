@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
-from hansa.common.errors import HansaError, Stale, one_line
+from hansa.common.errors import HansaError, Stale, one_line, reason
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, hop_key, moment_key
 from hansa.common.model import ModelSpec
 from hansa.common.plugins import blame
@@ -125,7 +125,7 @@ class JobRunner:
                 log.exception("job %s: its journal cannot be continued", self.id)
                 for done in [*(outcome.done for outcome in outcomes), *(done for _, done in batch)]:
                     _refuse(done, Stale(f"job {self.id} failed"))
-                self._carry_out(self.machine.abandon(one_line(error), self._now()))
+                self._carry_out(self.machine.abandon(reason(error), self._now()))
                 self.changed()
                 return
         self._unsent = set()
@@ -174,12 +174,12 @@ class JobRunner:
                     session = self._federation.fleet.find(task.site, role_of(task))
                     if session and task.id not in session.in_hand:
                         session.send(task)
-                case ef.WithdrawTask(task, reason):
+                case ef.WithdrawTask(task, why):
                     self._federation.intake.discard(task.id)
                     session = self._federation.fleet.find(task.site, role_of(task))
                     if session:
                         session.progress.pop(task.id, None)
-                        session.send(CancelTask(task.id, reason))
+                        session.send(CancelTask(task.id, why))
                 case ef.Pulse(site, steps):
                     session = self._federation.fleet.find(site, "learner")
                     if session:
@@ -194,9 +194,9 @@ class JobRunner:
                     self._start(self._ring(alarm, at), self._alarms)
                 case ef.DropModels(keys):
                     self._start(self._drop(keys), self._duties)
-                case ef.JobEnded(status, reason):
+                case ef.JobEnded(status, why):
                     self._sums = None
-                    log.info("job %s %s: %s", self.id, status, reason)
+                    log.info("job %s %s: %s", self.id, status, why)
 
     def _clear_hands(self, event: ev.Event) -> None:
         """An answered task is no longer in its daemon's hands."""
@@ -218,8 +218,8 @@ class JobRunner:
             made = await self._federation.workers.io(self._merge_now, plan)
         except Exception as error:
             log.exception("job %s: merging version %d failed", self.id, plan.version)
-            reason = str(error) if isinstance(error, HansaError) else blame(error)
-            self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=reason))
+            why = str(error) if isinstance(error, HansaError) else blame(error)
+            self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
             return
         up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
         self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
@@ -264,9 +264,9 @@ class JobRunner:
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
                 whole = tuple(members)
-                change = Change(whole, (), whole)
+                change = Change(whole, (), whole, plan.added)
             else:
-                accumulator, change = sums[1], Change(plan.added, plan.removed, members)
+                accumulator, change = sums[1], Change(plan.added, plan.removed, members, plan.added)
             info = MergeInfo(plan.version, plan.staleness, len(plan.added))
             means = Means(store.open, self._federation.workers.arithmetic, self._federation.memory // 2)
             made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)
@@ -287,7 +287,7 @@ class JobRunner:
             found: dict[str, object] = {"divergence": apart, "digest": digest}
         except Exception as error:
             log.exception("job %s: the models of hop %d cannot be looked at", self.id, plan.hop)
-            found = {"trouble": str(error) if isinstance(error, HansaError) else one_line(error)}
+            found = {"trouble": reason(error)}
         try:
             await self.post(event.model_copy(update={"at": self._now(), **found}))
         except Stale:

@@ -30,6 +30,7 @@ from hansa.controller.limits import LARGEST_MODEL
 from hansa.controller.metrics import TaskTimes, serving_metrics
 from hansa.controller.redis_space import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
+from hansa.controller.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
             try:
-                await _until_stopped(backends, guard)
+                await _until_stopped(backends, guard, federation.workers)
             finally:
                 log.info("stopping")
                 federation.fleet.close()
@@ -91,7 +92,7 @@ def make_server(guard: Guard) -> grpc.aio.Server:
     return grpc.aio.server(interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT)
 
 
-async def _until_stopped(backends: Backends, guard: Guard) -> None:
+async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> None:
     """Wait for a signal; end the calls of those who may no longer call; keep the lease of the store alive, and stop
     if another controller has taken it.
     """
@@ -102,8 +103,9 @@ async def _until_stopped(backends: Backends, guard: Guard) -> None:
         if backends.renew and not stop.done():
             try:
                 await asyncio.to_thread(backends.renew)
-            except StoreFailed as error:
-                log.warning("the lease could not be renewed: %s", error)
+                workers.tell(backends, "")
+            except StoreFailed as error:  # also when no job has anything to store: `health` is to say so
+                workers.tell(backends, str(error))
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:

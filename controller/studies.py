@@ -21,7 +21,7 @@ def study(job: JobId, plan: StudyPlan, store: Store, pool: Executor, memory: int
         sums = Accumulator(current.manifest.spec, kept=False, memory=memory)
         draft = store.draft(hop_key(job, plan.version, plan.hop), current.manifest.spec)
         try:
-            whole = Change(plan.members, (), plan.members)
+            whole = Change(plan.members, (), plan.members, plan.members)
             manifest, peaks = sums.commit(whole, store.open, current, draft, pool)
             draft.publish(manifest, peaks)
         finally:

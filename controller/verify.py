@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Rejected, one_line
+from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Refused, Rejected, StoreFailed, one_line
 from hansa.common.frames import Buffer, FrameCheck
 from hansa.common.ids import JobId, ModelKey
 from hansa.common.model import Manifest
@@ -52,7 +52,8 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     machine.start()
     findings: list[Finding] = []
     receipts: list[Receipt] = []
-    for entry in backends.journal.entries(record.id):
+    entries = backends.journal.entries(record.id)
+    for entry in entries:
         try:
             replay(machine, entry)
         except Broken as error:
@@ -61,7 +62,13 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
-    findings += _check_models(backends.store, machine, receipts)
+    wrong = list(_check_models(backends.store, machine, receipts))
+    if wrong and backends.journal.entries(record.id, len(entries)):  # models have been replaced since we began to look
+        raise Refused(
+            f"job {record.id} is under way: its models change while they are looked at; verify it when it has ended, or"
+            " stop the controller"
+        )
+    findings += wrong
     findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
     return machine, len(receipts), findings
 
@@ -97,7 +104,10 @@ def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> It
             sound = False
             yield finding
     if sound and machine.state.members:
-        yield from _recompute(store, machine, current)
+        try:
+            yield from _recompute(store, machine, current)
+        except (NotFound, Broken) as error:
+            yield _lost(f"model {current}", error)
 
 
 def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
@@ -113,9 +123,16 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
             if check.sealer.peaks != list(model.peaks):
                 yield Finding(where, "the magnitudes kept beside it are not its own")
     except (NotFound, Broken, Rejected) as error:
-        yield Finding(where, str(error))
+        yield _lost(where, error)
     except ValueError as error:
         yield Finding(where, f"it cannot be read: {one_line(error)}")
+
+
+def _lost(where: str, error: HansaError) -> Finding:
+    """Return what an error of the store says about what it holds; a store that is away says nothing."""
+    if isinstance(error, StoreFailed):
+        raise error
+    return Finding(where, str(error))
 
 
 def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Finding]:
@@ -136,7 +153,7 @@ def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Fi
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
         sums = Accumulator(held.manifest.spec, kept=False)
-        whole = Change(members, (), members)
+        whole = Change(members, (), members, members)
         made = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
         compared = [i for i, tensor in enumerate(held.manifest.spec.tensors) if tensor.is_float]
         wrong = [i for i in compared if made.manifest.digests[i] != held.manifest.digests[i]]

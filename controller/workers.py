@@ -18,10 +18,24 @@ class Workers:
     """One pool for store I/O, one for arithmetic, one thread for the journal."""
 
     def __init__(self) -> None:
-        self.trouble = ""  # why the store cannot be used just now
+        self._waiting: dict[object, str] = {}  # what waits for the store, and why
         self._io = ThreadPoolExecutor(max(8, 2 * (os.cpu_count() or 1)), thread_name_prefix="io")
         self._journal = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self.arithmetic = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="arithmetic")
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be used just now; empty if nothing waits for it."""
+        return next(iter(self._waiting.values()), "")
+
+    def tell(self, who: object, why: str) -> None:
+        """Take note that something waits for the store, and why, or (no reason) that it waits no longer."""
+        if why:
+            if not self._waiting:
+                log.error("waiting: %s", why)
+            self._waiting[who] = why
+        elif self._waiting.pop(who, "") and not self._waiting:
+            log.info("nothing waits for the store any more")
 
     async def io(self, work: Callable[..., T], *args: object) -> T:
         """Run something that reads or writes the store; it may be run again if the store was away."""
@@ -33,21 +47,17 @@ class Workers:
 
     async def _insist(self, pool: Executor, work: Callable[..., T], *args: object) -> T:
         """Run work on a thread. While the store fails (away, full), wait and try again; `trouble` says why."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                result = await asyncio.get_running_loop().run_in_executor(pool, work, *args)
-            except StoreFailed as error:
-                if not self.trouble:
-                    log.error("waiting: %s", error)  # noqa: TRY400 - the reason is in the message
-                self.trouble = str(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                if self.trouble:
-                    log.info("the store answers again")
-                self.trouble = ""
-                return result
+        pause, us = FIRST_PAUSE, object()
+        try:
+            while True:
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
+                except StoreFailed as error:
+                    self.tell(us, str(error))
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            self.tell(us, "")
 
     def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Begin to read from the store, once: whoever waits for it hears of a store that is away."""

@@ -9,6 +9,7 @@ are copied from the newest contribution with the largest weight. A tensor nobody
 model.
 """
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from itertools import islice
 
 import numpy as np
 
+from hansa.common.errors import StoreFailed
 from hansa.common.frames import Sealer, Span, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
@@ -90,8 +92,7 @@ class Accumulator:
         if 8 * total <= self._memory:
             whole = np.zeros(total)
         else:
-            with tempfile.TemporaryFile() as scratch:  # derived data: it need not outlive us
-                whole = np.memmap(scratch, dtype=np.float64, mode="w+", shape=(total,))
+            whole = _mapped(total)
         return np.split(whole, np.cumsum(counts)[:-1])
 
     def commit(
@@ -139,13 +140,14 @@ class Accumulator:
         added = self._enter(change.added, 1, library)
         removed = self._enter(change.removed, -1, library)
         carriers = Carriers(change.members, self._spec, library)
+        newest = {member.model for member in change.newest}
         plans = []
         for tensor, info in enumerate(self._spec.tensors):
             column, before = self._columns[tensor], self._grids[tensor]
             if info.role is Role.COUNT or not column.count:
                 self._grids[tensor] = None
-                newest = added[tensor] if info.role is Role.COUNT else []
-                chosen = max(newest, key=lambda member: member.weight, default=None)  # max keeps the first of equals
+                told = [member for member in added[tensor] if member.model in newest] if info.role is Role.COUNT else []
+                chosen = max(told, key=lambda member: member.weight, default=None)  # max keeps the first of equals
                 plans.append(_Plan(copied=chosen.model if chosen else None))
                 if self._sums is not None:
                     self._sums[tensor].fill(0)
@@ -174,6 +176,20 @@ class Accumulator:
                 self._columns[tensor].change(member.weight, model.peaks[at], sign)
                 found[tensor].append(member)
         return found
+
+
+def _mapped(total: int) -> np.ndarray:
+    """Return zeros in a scratch file: derived data, which need not outlive us."""
+    try:
+        with tempfile.TemporaryFile() as scratch:
+            scratch.truncate(8 * total)
+            if hasattr(os, "posix_fallocate"):  # a full disk says so now, not by a fatal signal later
+                os.posix_fallocate(scratch.fileno(), 0, 8 * total)
+            return np.memmap(scratch, dtype=np.float64, mode="r+", shape=(total,))
+    except OSError as error:
+        raise StoreFailed(
+            f"no room for sums of {8 * total >> 20} MiB in {tempfile.gettempdir()}: {error.strerror}"
+        ) from error
 
 
 @dataclass(frozen=True)

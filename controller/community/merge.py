@@ -136,7 +136,7 @@ def _propose(
             return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
         note = f"{aggregator.kind} took {', '.join(counting[i].site for i in chosen)} of {len(counting)} updates"
         counting = [counting[i] for i in chosen]
-    whole = Change(tuple(counting), (), counting)
+    whole = Change(tuple(counting), (), counting, change.newest)
     frames = sums.frames(whole, means.open_model, current, means.pool)
     if aggregator.pools:
         frames = with_pooled_variances(frames, counting, stack.enter_context(Library(means.open_model)), current)

@@ -44,11 +44,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Change:
-    """What a merge does to the sums. `members` is everything that is in them afterwards."""
+    """What a merge does to the sums. `members` is everything that is in them afterwards.
+
+    `newest` are those that counters come from: the merge's own, also when all others are added again beside them.
+    """
 
     added: tuple[Member, ...]
     removed: tuple[Member, ...]
     members: Sequence[Member]
+    newest: tuple[Member, ...]
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def conflict(job: JobId, sequence: int) -> Broken:
 def gap(job: JobId, sequence: int, last: int) -> Broken:
     """Return the error for an entry that does not follow the last one."""
     return Broken(
-        f"job {job}: entry {sequence} cannot follow entry {last}: the journal lost entries"
+        f"job {job}: entry {sequence} cannot follow entry {last}: the journal lost entries; was it restarted empty?"
         if last < sequence
         else f"job {job}: entry {sequence} cannot follow entry {last}"
     )

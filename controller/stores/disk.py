@@ -6,23 +6,26 @@ time than the writing takes.
 """
 
 import errno
+import fcntl
 import os
 import secrets
 import struct
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hansa.common.codec import manifest_from_wire, manifest_to_wire
-from hansa.common.errors import Broken, NotFound, StoreFailed
+from hansa.common.errors import Broken, NotFound, StoreFailed, Taken
 from hansa.common.frames import FRAME, Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 
-PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
+FULL = {errno.ENOSPC, errno.EDQUOT}
+PASSING = FULL | {errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
 SPARES = 512 << 20  # bytes in files that are kept for drafts to come
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
@@ -118,6 +121,8 @@ class _Draft(Draft):
         try:
             _write(self._handle, as_bytes(frame), index * FRAME)
         except OSError as error:
+            if error.errno in FULL:
+                self._spares.clear()  # what we keep to save time may be the room that is missing
             raise _trouble(f"writing {self._draft}", error) from error
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
@@ -131,13 +136,17 @@ class _Draft(Draft):
             if not self._final.parent.is_dir():
                 self._final.parent.mkdir(exist_ok=True)
                 _sync_folder(self._final.parent.parent)
-            if self._draft.exists():  # else this is a second try, and that much had succeeded
+            if not self._in_place():  # else this is a second try, and that much had succeeded
                 self._draft.replace(self._final)  # a reader sees the old model or the new, never half
             _sync_folder(self._final.parent)
             os.close(self._handle)
             self._handle = -1
         except OSError as error:
             raise _trouble(f"writing {self._final}", error) from error
+
+    def _in_place(self) -> bool:
+        """Whether what we have written is the model already."""
+        return self._final.is_file() and os.path.samestat(self._final.stat(), os.fstat(self._handle))
 
     def discard(self) -> None:
         if self._handle >= 0:
@@ -147,10 +156,12 @@ class _Draft(Draft):
 
 
 class DiskStore(Store):
-    """A folder of models. One controller at a time: the state directory's lock sees to that."""
+    """A folder of models. One controller at a time uses it, the one that has acquired it; others may read."""
 
     def __init__(self, root: Path) -> None:
         self.url = f"disk:{root}"
+        self._lock: int | None = None
+        self._root = root
         self._models = root / "models"
         self._drafts = root / "drafts"
         self._spares = _Spares(root / "spares")
@@ -160,6 +171,23 @@ class DiskStore(Store):
             (root / "spares").mkdir(exist_ok=True)
         except OSError as error:
             raise _trouble(f"store {root}", error) from error
+
+    def acquire(self) -> None:
+        """Take the store for this process or raise Taken: state directories may differ and the store be the same."""
+        try:
+            handle = os.open(self._root / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _trouble(f"store {self._root}", error) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(handle, 20, 0).decode(errors="replace") or "unknown"
+            os.close(handle)
+            raise Taken(f"store {self._root} is in use by the controller with pid {holder}") from None
+        self._lock = handle
+        with suppress(OSError):  # the disk may be full; the lock is ours nevertheless
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
 
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
@@ -192,8 +220,11 @@ class DiskStore(Store):
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
-        if self._path(key).is_file():
-            self._spares.retire(self._path(key))
+        try:
+            if self._path(key).is_file():
+                self._spares.retire(self._path(key))
+        except OSError as error:
+            raise _trouble(f"removing {self._path(key)}", error) from error
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
@@ -206,8 +237,11 @@ class DiskStore(Store):
             left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the spares."""
+        """Remove the spares and let others have the store."""
         self._spares.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _path(self, key: ModelKey) -> Path:
         return self._models / key

@@ -1,5 +1,7 @@
 """The contract of a store, for every store there is."""
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken, InvalidInput, NotFound
+from hansa.common.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
 from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.ids import ModelKey
 from hansa.common.model import ModelSpec
@@ -386,8 +388,6 @@ def test_a_place_that_cannot_hold_a_store_is_refused_by_name(tmp_path: Path) -> 
 def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, at: whole(handle, bytes(data)[:1000], at))
     store = DiskStore(tmp_path / "store")
@@ -398,9 +398,6 @@ def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
 
 
 def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
-    from hansa.common.errors import StoreFailed
     from hansa.controller.stores import disk
 
     store = DiskStore(tmp_path / "store")
@@ -419,3 +416,51 @@ def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, m
     with store.open(KEY) as model:
         assert _same(model, SMALL, 1)
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
+
+
+def test_a_draft_that_is_gone_is_no_model(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "store")
+    draft, sealer = _begin(store, KEY, SMALL, 1)
+    DiskStore(tmp_path / "store").sweep()
+    with pytest.raises(Broken, match="v1"):
+        draft.publish(sealer.manifest(), sealer.peaks)
+    assert not store.has(KEY)
+
+
+def test_two_controllers_cannot_share_a_store_on_disk_even_with_state_directories_of_their_own(tmp_path: Path) -> None:
+    url = f"disk:{tmp_path / 'store'}"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with opened(url, tmp_path / "a") as first:
+        begun, sealer = _begin(first.store, KEY, SMALL, 1)
+        with pytest.raises(Taken, match=rf"store .* is in use by the controller with pid {os.getpid()}"):
+            opened(url, tmp_path / "b").__enter__()
+        with opened(url, tmp_path / "b", lease=False):
+            pass  # looking is harmless
+        begun.publish(sealer.manifest(), sealer.peaks)
+        assert first.store.has(KEY)
+    with opened(url, tmp_path / "b"):
+        pass
+
+
+def test_a_full_disk_gets_back_the_files_that_were_kept_to_save_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "store")
+    keep(store, KEY, SMALL, values(SMALL, 1)).close()
+    keep(store, ModelKey("j1/v2"), SMALL, values(SMALL, 1)).close()
+    draft, _ = _begin(store, ModelKey("j1/v3"), SMALL, 1)
+    for name in ("j1/v1", "j1/v2"):
+        store.delete(ModelKey(name))
+    spares = tmp_path / "store" / "spares"
+    assert len(list(spares.iterdir())) == 2
+
+    def full(handle: int, data: memoryview, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFailed, match="No space left"):
+            draft.write(0, b"x")
+    assert list(spares.iterdir()) == []
+    draft.write(0, b"x")

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hansa.common.errors import Broken
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
 from tests.redis_server import RedisServer
@@ -83,3 +85,54 @@ async def test_a_controller_with_another_state_directory_goes_on(tmp_path: Path,
             runner = await ended(served.federation.runner(first.id))
             assert runner.view().status == "completed"
             np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
+
+
+async def test_a_redis_that_is_full_for_writing_only_is_told_of_until_it_has_room(
+    tmp_path: Path, servers: Servers
+) -> None:
+    """What can still be read does not hide that a job waits."""
+    server = servers(True)
+    client = server.client()
+    async with serving(tmp_path / "state", store=server.url) as served, AsyncExitStack() as sites:
+        for name in "abc":
+            await sites.enter_async_context(LightSite(served.address, name).attending())
+        spec = job(rule="async-fedavg", pace={"updates": 60}, sites={"min": 3})
+        runner = await served.federation.submit(spec, None, nothing())
+        while runner.machine.state.version < 10:
+            await runner.next_change().wait()
+        client.config_set("maxmemory", 1)
+        while not served.federation.workers.trouble:
+            await asyncio.sleep(0.02)
+        for _ in range(20):
+            await served.federation.workers.io(served.federation.store.keys)  # reads succeed
+            assert "is full; raise its maxmemory" in runner.view().reason
+        client.config_set("maxmemory", 0)
+        await ended(runner)
+        assert runner.view().status == "completed"
+        assert not served.federation.workers.trouble
+    assert not client.exists("hansa:drafts")
+    client.close()
+
+
+async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_so(
+    tmp_path: Path, servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = servers(False)
+    async with serving(tmp_path / "state", store=server.url) as served:
+        async with LightSite(served.address, "a").attending():
+            runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+            while runner.machine.state.version < 3:
+                await runner.next_change().wait()
+            server.kill()
+            server.start()
+            await ended(runner)
+            assert runner.view().status == "failed"
+            with pytest.raises(Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"):
+                await served.federation.submit(job(), None, nothing())
+            while f"the journal has lost job {runner.id}" not in caplog.text:
+                await asyncio.sleep(0.02)
+        assert served.federation.runner(runner.id) is runner
+    async with serving(tmp_path / "state", store=server.url) as served:
+        async with LightSite(served.address, "a").attending():
+            again = await ended(await served.federation.submit(job(), None, nothing()))
+            assert again.view().status == "completed"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hansa.common.errors import HansaError
+from hansa.common.errors import Broken, HansaError
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.client import Client
 from hansa.controller.engine import events as ev
+from hansa.controller.journal import JobRecord, SqliteJournal
 from hansa.controller.verify import command as verify_command
-from tests.support import LightSite, ended, job, serving
+from tests.support import LightSite, ended, filled, job, model_of, sealed, serving, small_spec
 
 
 async def nothing() -> AsyncIterator[bytes]:
@@ -176,3 +178,70 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
             await asyncio.sleep(0.5)
             recorded = {record.id for record in served.federation._journal.jobs()}
             assert recorded == {runner.id for runner in served.federation.jobs}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_counters_come_from_the_committing_site_also_after_a_restart(tmp_path: Path, restart: bool) -> None:
+    """The sums are built anew from everybody's last update, and the heaviest is another's."""
+
+    async def once(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train) and task.round > 1:
+            await asyncio.Event().wait()
+        await (site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task))
+
+    spec = job(rule="async-fedavg", pace={"updates": 2})
+    async with AsyncExitStack() as first:
+        served = await first.enter_async_context(serving(tmp_path))
+        heavy = LightSite(served.address, "heavy", value=5.0, examples=100, answer=once)
+        await first.enter_async_context(heavy.attending())
+        runner = await served.federation.submit(spec, None, nothing())
+        while runner.machine.state.version < 1:
+            await runner.next_change().wait()
+        if restart:
+            await first.aclose()
+            served = await first.enter_async_context(serving(tmp_path))
+            runner = served.federation.runner(runner.id)
+        async with LightSite(served.address, "light", value=9.0, examples=1, answer=once).attending():
+            await ended(runner)
+        assert model_of(served, runner)["norm.count"] == 9
+
+
+async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = job(pace={"rounds": 1, "deadline": 2.0, "quorum": 1})
+    async with serving(tmp_path) as served:
+        async with LightSite(served.address, "a", answer=wait_for_ever).attending():
+            runner = await served.federation.submit(spec, None, nothing())
+            while not runner.machine.state.round:
+                await runner.next_change().wait()
+    latest = runner.machine.state.history[-1].at
+    monkeypatch.setattr("time.time", lambda now=time.time: now() - 3600)
+    async with serving(tmp_path) as served:
+        async with LightSite(served.address, "a", answer=wait_for_ever).attending():
+            assert served.federation.clock.now() >= latest
+            async with asyncio.timeout(20):
+                again = await ended(served.federation.runner(runner.id))
+    assert again.view().status == "failed"
+    assert again.machine.state.ended is not None
+    assert again.machine.state.ended >= latest
+
+
+async def test_a_submission_that_ends_before_the_journal_knows_it_leaves_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, payload = sealed(small_spec(), filled(small_spec(), 7))
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield payload.tobytes()
+
+    def killed(journal: SqliteJournal, record: JobRecord) -> None:
+        assert not list((tmp_path / "store" / "models").glob("*/*")), "a kill here would leave it for ever"
+        raise Broken("no room")
+
+    monkeypatch.setattr(SqliteJournal, "create", killed)
+    async with serving(tmp_path) as served:
+        with pytest.raises(Broken, match="no room"):
+            await served.federation.submit(job(), manifest, frames())
+        assert served.federation.store.keys() == []
+        assert list((tmp_path / "store" / "drafts").iterdir()) == []

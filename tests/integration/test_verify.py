@@ -1,5 +1,6 @@
 """Verification offline: one byte changed in a model, an update, a receipt or an event is found and named."""
 
+import asyncio
 import random
 import sqlite3
 from collections.abc import AsyncIterator
@@ -9,7 +10,12 @@ from typing import Any
 
 import pytest
 
+from hansa.common.errors import Refused, StoreFailed
+from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
+from hansa.controller.engine import events as ev
+from hansa.controller.stores import StoredModel
+from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, serving
@@ -115,3 +121,43 @@ async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis:
         client.set(frame, whole)
     assert len(named) == 3  # the community model and two updates; an update that came too late does not matter
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["disk", "redis"])
+async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: RedisServer) -> None:
+    """Its models come and go while they are looked at."""
+    store = f"{redis.url}?prefix=underway" if kind == "redis" else ""
+    async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
+        runner = await served.federation.submit(job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing())
+        refusal = ""
+        while not refusal:
+            version = runner.machine.state.version
+            while runner.machine.state.version < version + 3:
+                await runner.next_change().wait()
+            try:
+                found = await asyncio.to_thread(findings, tmp_path, store, runner.id)
+            except Refused as error:
+                refusal = str(error)
+            else:
+                assert found == []
+        assert f"job {runner.id} is under way" in refusal
+        runner.post(ev.CancelAsked(at=served.federation.clock.now()))
+        await ended(runner)
+    assert findings(tmp_path, store, runner.id) == []
+
+
+async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = RedisServer(tmp_path / "redis", durable=False).start()
+    job_id = await run_job(tmp_path, server.url, "fedavg")
+    begun = RedisStore.open
+
+    def away(store: RedisStore, key: ModelKey) -> StoredModel:
+        model = begun(store, key)
+        server.kill()
+        return model
+
+    monkeypatch.setattr(RedisStore, "open", away)
+    with pytest.raises(StoreFailed, match="does not answer"):
+        findings(tmp_path, server.url, job_id)

@@ -35,9 +35,9 @@ async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: 
     async with serving(tmp_path) as served:
         to = Endpoint(served.address)
         assert await ask_health(to)
-        served.federation.workers.trouble = "the disk is full"
+        served.federation.workers.tell("test", "the disk is full")
         assert not await ask_health(to)
-        served.federation.workers.trouble = ""
+        served.federation.workers.tell("test", "")
         of = grpc.aio.insecure_channel(served.address)
         check, watch = of.unary_unary("/grpc.health.v1.Health/Check"), of.unary_stream("/grpc.health.v1.Health/Watch")
         assert await check(b"\x0a\x0ehansa.v1.Fleet") == b"\x08\x01"
@@ -47,9 +47,9 @@ async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: 
             assert caught.value.code() is code
         seen = aiter(watch(b""))
         assert await anext(seen) == b"\x08\x01"
-        served.federation.workers.trouble = "away"
+        served.federation.workers.tell("test", "away")
         assert await asyncio.wait_for(anext(seen), 10) == b"\x08\x02"
-        served.federation.workers.trouble = ""
+        served.federation.workers.tell("test", "")
         await of.close()
 
 

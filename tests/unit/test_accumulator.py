@@ -1,5 +1,7 @@
 """The accumulator: incremental sums equal full recomputation bit for bit, for ever."""
 
+import errno
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hansa.common.errors import StoreFailed
 from hansa.common.frames import Sealer, cut, pack, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import ModelSpec, Role, TensorInfo
@@ -59,12 +62,12 @@ class Community:
     def commit(self, added: list[Member], removed: list[Member]) -> bytes:
         """Commit and return the digest of the new community model."""
         members = tuple(m for site in sorted(self.members) for m in self.members[site])
-        return self._run(self.accumulator, Change(tuple(added), tuple(removed), members), advance=True)
+        return self._run(self.accumulator, Change(tuple(added), tuple(removed), members, tuple(added)), advance=True)
 
     def recomputed(self) -> bytes:
         """Return the digest that a full recomputation from the store gives."""
         members = tuple(m for site in sorted(self.members) for m in self.members[site])
-        return self._run(Accumulator(SPEC, kept=False), Change(members, (), members), advance=False)
+        return self._run(Accumulator(SPEC, kept=False), Change(members, (), members, members), advance=False)
 
     def _run(self, accumulator: Accumulator, change: Change, advance: bool) -> bytes:
         current = self.open(f"c/{self.version}")
@@ -78,6 +81,10 @@ class Community:
 
     def open(self, key: str) -> StoredModel:
         return self.store.open(ModelKey(key))
+
+    def counter(self) -> int:
+        with self.open(f"c/{self.version}") as model:
+            return int(np.frombuffer(model.read(0), np.int64, 1, offset=model.layout.offsets[3])[0])
 
     def replace(self, site: str, member: Member | None) -> tuple[list[Member], list[Member]]:
         """Put a whole update in the place of a site's last one; return what was added and removed."""
@@ -226,15 +233,42 @@ def test_sums_that_are_larger_than_the_budget_are_mapped_from_a_file_with_the_sa
         assert len(digests) == 1
 
 
+def test_sums_for_which_there_is_no_room_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file that cannot be filled would end the process without a word."""
+
+    def full(handle: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StoreFailed, match=r"no room for sums of .* MiB in .*: No space left"):
+        Accumulator(SPEC, kept=True, memory=8)
+    Accumulator(SPEC, kept=True)
+
+
 def test_counters_come_from_the_committing_site() -> None:
     rng = np.random.default_rng(2)
     community = Community()
     for value, site in ((5, "a"), (9, "b")):
         arrays = arrays_of(rng) | {"n": np.asarray(value)}
         community.commit(*community.replace(site, community.update(site, arrays, 1.0)))
-        with community.open(f"c/{community.version}") as model:
-            held = np.frombuffer(model.read(0), np.int64, 1, offset=model.layout.offsets[3])
-            assert held[0] == value
+        assert community.counter() == value
+
+
+def test_counters_come_from_the_committing_site_also_when_the_sums_are_built_anew() -> None:
+    """A controller that was killed makes the same model, counters and all."""
+    rng = np.random.default_rng(2)
+    community = Community()
+    for value, site, weight in ((5, "a", 100.0), (9, "b", 1.0)):
+        community.accumulator = Accumulator(SPEC, kept=True)
+        member = community.update(site, arrays_of(rng) | {"n": np.asarray(value)}, weight)
+        community.replace(site, member)
+        members = tuple(m for held in community.members.values() for m in held)
+        community._run(community.accumulator, Change(members, (), members, (member,)), advance=True)
+        assert community.counter() == value
+    community.accumulator = Accumulator(SPEC, kept=True)
+    members = tuple(community.members["a"])  # b has left
+    community._run(community.accumulator, Change(members, (), members, ()), advance=True)
+    assert community.counter() == 9
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -62,7 +62,7 @@ class Bench:
             Member(SiteName(f"s{i}"), TaskId(f"j-{i}"), part.model.key, part.weight) for i, part in enumerate(parts)
         )
         sums = Accumulator(self.spec, kept=False)
-        manifest, peaks = sums.commit(Change(added, (), added), self.store.open, self.current, draft, self.pool)
+        manifest, peaks = sums.commit(Change(added, (), added, added), self.store.open, self.current, draft, self.pool)
         draft.publish(manifest, peaks)
         return self.store.open(key)
 

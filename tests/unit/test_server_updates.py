@@ -72,7 +72,7 @@ class Course:
             keep(self.store, f"j/u{self.updates}", spec, arrays)
             key = ModelKey(f"j/u{self.updates}")
             members.append(Member(SiteName(f"s{self.updates}"), TaskId(f"j-{self.updates}"), key, weight, tensors))
-        whole = Change(tuple(members), (), members)
+        whole = Change(tuple(members), (), members, tuple(members))
 
         def draft(name: str, spec: ModelSpec) -> Draft:
             return self.store.draft(ModelKey(f"j/v{self.version}.{name}"), spec)

@@ -148,7 +148,7 @@ class Travel(Play):
             before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
             means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
             info = MergeInfo(plan.version, plan.staleness, len(plan.added))
-            sums, change = Accumulator(current.manifest.spec, kept=False), Change(members, (), members)
+            sums, change = Accumulator(current.manifest.spec, kept=False), Change(members, (), members, members)
             made = make(rule.merge, rule.server, sums, change, current, before, info, means, draft)
             made.publish()
         moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
