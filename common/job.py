@@ -256,7 +256,7 @@ def _not_loaded() -> str:
     return "".join(f"; the plugin package {name!r} could not be loaded: {why}" for name, why in undiscovered().items())
 
 
-def problems(error: ValidationError, model: type[Value], within: FieldPath = ()) -> list[Problem]:
+def problems(error: ValidationError, model: type[Value] = Value, within: FieldPath = ()) -> list[Problem]:
     """Describe every fault that pydantic found, with the field's path."""
     return [((*within, *f["loc"]), describe(f, model, f["loc"])) for f in error.errors(include_url=False)]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, JsonValue
+from pydantic import BeforeValidator, JsonValue
 
 from hansa.common.tasks import Value
 
@@ -13,7 +13,7 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-Number = Annotated[float | None, AfterValidator(_finite)]  # JSON knows no NaN
+Number = Annotated[float | None, BeforeValidator(_finite)]  # JSON knows no NaN, and values take none
 
 
 class Finding(Value):

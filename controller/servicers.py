@@ -22,7 +22,7 @@ from hansa.common.errors import (
     Unreachable,
 )
 from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
-from hansa.common.job import parse_job
+from hansa.common.job import located, parse_job, problems
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import Evaluation, Profile, Task, Terms
 from hansa.common.views import StatusView
@@ -37,6 +37,7 @@ from hansa.protos import operator_pb2 as operator
 
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
 LARGEST_JOB = 1 << 20  # characters
+SHOWN = 3  # faults of a message that makes no sense
 MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
@@ -157,7 +158,7 @@ class FleetServicer:
         """Check an update's manifest and say where to start."""
         site, task = SiteName(request.site), TaskId(request.task)
         self._federation.intake.require_wanted(site, task)
-        facts = _parsed(codec.facts_from_wire, request.facts)
+        facts = _parsed(codec.facts_from_wire, request.facts, "the update's facts make no sense: ")
         manifest = codec.manifest_from_wire(request.manifest)
         require_size(manifest, self._largest)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
@@ -183,11 +184,11 @@ class FleetServicer:
         now = self._federation.clock.now()
         event: ev.Event
         try:
-            outcome = codec.outcome_from_wire(request)
-        except ValueError as error:
+            outcome = _parsed(codec.outcome_from_wire, request)
+        except InvalidInput as error:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=f"nonsense reported: {error}", final=False)
             await runner.post(event)
-            raise InvalidInput(str(error)) from None
+            raise
         if isinstance(outcome, Evaluation):
             event = ev.Reported(at=now, task=task, site=site, evaluation=outcome)
         elif isinstance(outcome, Profile):
@@ -298,12 +299,15 @@ def _decoded(kind: Any, message: bytes) -> Any:
         raise InvalidInput(f"the stream does not begin with a {kind.DESCRIPTOR.name}") from None
 
 
-def _parsed(parse: Any, wire: Any) -> Any:
+def _parsed(parse: Any, wire: Any, what: str = "") -> Any:
+    """Decode a message; say in a line what in it makes no sense."""
     try:
         return parse(wire)
     except ValueError as error:
-        what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise InvalidInput(f"the update's facts make no sense: {what}") from None
+        faults = (
+            [located(fault, {}) for fault in problems(error)] if isinstance(error, ValidationError) else [str(error)]
+        )
+        raise InvalidInput(f"{what}{'; '.join(faults[:SHOWN])}") from None
 
 
 def _document(text: str) -> object:

@@ -37,6 +37,7 @@ class Worth(BaseModel):
 
     last: dict[SiteName, float] = {}  # what each site's last update was worth
     examples: dict[SiteName, int] = {}  # validation examples of the sites that have ever reported
+    classes: dict[SiteName, int] = {}  # of each site's last confusion matrix
     scores: dict[SiteName, Score] = {}  # of the updates that were weighed last
     nothing: int = 0  # merges in which everything was worth nothing
 
@@ -97,7 +98,7 @@ class Dvw(Weigher):
     def _measured(self, state: Worth, c: Contribution, view: View) -> Score:
         """Score an update by what came; no value if that covers too little."""
         own = {c.site: c.facts.evaluation} if c.facts.evaluation else {}
-        reports, odd = self._sound({**c.reports, **own})
+        reports, odd = self._sound(state, {**c.reports, **own}, c.site)
         missing = {**c.unreported, **odd}
         state.examples |= {site: report.n for site, report in reports.items()}
         counted = {site: report for site, report in reports.items() if report.n}
@@ -136,8 +137,14 @@ class Dvw(Weigher):
             value, basis = 0.0, "none"
         return score.model_copy(update={"value": value, "basis": basis})
 
-    def _sound(self, reports: Reports) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
-        """Part the reports that can be pooled from those that do not fit the others, with the reason."""
+    def _sound(
+        self, state: Worth, reports: Reports, owner: SiteName
+    ) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
+        """Part the reports that can be pooled from those that do not fit the others, with the reason.
+
+        How many classes there are is what most sites say, those whose findings on other updates are known included:
+        where only a few answer, one that is wrong must not outvote the others. Of equally many the owner is right.
+        """
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
             sound = any(r.n for site, r in reports.items() if site not in wrong)
@@ -145,14 +152,14 @@ class Dvw(Weigher):
                 wrong = set()  # the model is as bad as that
             odd = dict.fromkeys(sorted(wrong), "its loss is not a number")
             return {site: r for site, r in reports.items() if site not in odd}, odd
-        sizes = Counter(len(r.confusion) for r in reports.values() if r.n)
-        if sizes and not any(sizes.keys()):
+        told = {site: len(r.confusion) for site, r in reports.items() if r.n}
+        if told and not any(told.values()):
             raise ValueError(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
-        usual = max(sizes, key=lambda size: (size > 0, sizes[size], -size), default=0)
+        state.classes |= told
+        votes = Counter(state.classes.values())
+        usual = max(votes, key=lambda size: (size > 0, votes[size], size == told.get(owner), -size), default=0)
         odd = {
-            site: f"its matrix has {len(r.confusion)} classes, most have {usual}"
-            for site, r in reports.items()
-            if r.n and len(r.confusion) != usual
+            site: f"its matrix has {size} classes, most have {usual}" for site, size in told.items() if size != usual
         }
         return {site: r for site, r in reports.items() if site not in odd}, odd
 

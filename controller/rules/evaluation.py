@@ -1,5 +1,6 @@
 """Evaluation plans: what the findings of many sites on a community model say together."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,10 +69,21 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
     if not total:
         return {}
     found = {"loss": sum(report.loss_sum for report in reports) / total}
-    if len({len(report.confusion) for report in reports}) == 1 and reports[0].confusion:
-        pooled = sum(np.array(report.confusion, dtype=np.int64) for report in reports)
-        found["accuracy"] = int(np.trace(pooled)) / total
+    matrices = [np.array(report.confusion, dtype=np.int64) for report in _alike(reports)]
+    if matrices:
+        found["accuracy"] = sum(int(np.trace(m)) for m in matrices) / sum(int(m.sum()) for m in matrices)
     for name in sorted({name for report in reports for name in report.metrics}):
         holders = [report for report in reports if name in report.metrics]
         found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
     return found
+
+
+def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the reports with a confusion matrix of the size that most have: one site must not hide what others found.
+
+    None if there is no such size, or most have no matrix.
+    """
+    ((usual, votes),) = Counter(len(report.confusion) for report in reports).most_common(1)
+    if not usual or 2 * votes <= len(reports):
+        return []
+    return [report for report in reports if len(report.confusion) == usual]

@@ -58,7 +58,8 @@ class Window(Policy):
         """Refuse what counts in epochs: no epoch ends inside a window."""
         found: list[Problem] = []
         if Until.point in rule.policies:
-            found.append((("train", "until"), "looks at the model after each epoch, and no epoch ends inside a window"))
+            why = "does not go with train.batches: it looks at the model after epochs, and none ends inside a window"
+            found.append((("train", "until"), why))
         if spec.train.epochs != 1:
             why = f"rule {spec.rule} takes batches, not epochs: leave epochs out, or set batches instead"
             found.append((("train", "epochs"), why))

@@ -100,10 +100,12 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         await asyncio.sleep(60)
 
     async def nonsense(site: LightSite, task: Task) -> None:
-        try:
+        with suppress(InvalidInput):
             await report(site, task, 2, [1, 2, 3])
-        except InvalidInput:
-            return
+
+    async def endless(site: LightSite, task: Task) -> None:
+        with suppress(InvalidInput):
+            await report(site, task, 2, [1 << 60, 0, 0, 0])
 
     async def larger(site: LightSite, task: Task) -> None:
         await report(site, task, 3, [1] * 9)
@@ -113,27 +115,31 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         await site.attendance.leave()
 
     async with serving(tmp_path, grace=0.3) as served, AsyncExitStack() as sites:
-        await attend(served, sites, "abcdefg", answer=learn)  # and g has no evaluator
+        await attend(served, sites, "abcdefgh", answer=learn)  # and h has no evaluator
         await attend(served, sites, "ab", role="evaluator")
-        for name, answer in (("c", slow), ("d", nonsense), ("e", larger), ("f", leave)):
+        for name, answer in (("c", slow), ("d", nonsense), ("e", larger), ("f", leave), ("g", endless)):
             await attend(served, sites, name, role="evaluator", answer=answer)
         runner = await submit(
             served,
             rule="sync-dvw",
             pace={"rounds": 1},
-            sites={"min": 7},
+            sites={"min": 8},
             weigh={"timeout": 1.0, "min_coverage": 0.2},
         )
         await ended(runner)
         assert runner.machine.state.status == "completed", runner.machine.state.reason
         score = newest(runner)["a"]
         assert leaving
-        assert set(score.missing) == {"c", "d", "e", "f", "g"}
+        assert set(score.missing) == {"c", "d", "e", "f", "g", "h"}
         assert score.missing["c"] == "no answer in time"
         assert score.missing["d"].startswith("nonsense reported: 3 counts do not make a 2×2 matrix")
         assert score.missing["e"] == "its matrix has 3 classes, most have 2"
         assert "the site left" in {score.missing["f"] for site, score in newest(runner).items() if site != "f"}
-        assert score.missing["g"] == "no evaluator of the site attends"
+        assert score.missing["g"] == (
+            "nonsense reported: n: input should be less than 9007199254740992 (given: 1152921504606846976);"
+            " confusion.0.0: input should be less than 9007199254740992 (given: 1152921504606846976)"
+        )
+        assert score.missing["h"] == "no evaluator of the site attends"
         assert score.basis == "pooled"
         assert 0 < score.coverage < 1
 

@@ -13,7 +13,9 @@ from hansa.common.frames import cut
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
+from hansa.common.views import JobView
 from hansa.controller.runner import JobRunner
+from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, filled, job, model_of, sealed, serving, small_spec
 
 
@@ -51,6 +53,23 @@ async def test_metrics_are_pooled_over_evaluators(tmp_path: Path) -> None:
         view = runner.view()
         assert view.metrics == {"loss": 0.5, "accuracy": 0.75}
         assert view.examples == 8
+
+
+async def test_a_job_whose_loss_is_no_number_can_be_shown(tmp_path: Path) -> None:
+    async def despair(site: LightSite, task: Task) -> None:
+        report = fleet_pb2.TaskReport(site=site.name, task=task.id)
+        found = fleet_pb2.Evaluation(n=4, loss_sum=float("nan"), classes=2, confusion=[2, 1, 0, 1])
+        report.evaluation.MergeFrom(found)
+        await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        evaluator = LightSite(served.address, "a", role="evaluator", answer=despair)
+        for site in (evaluator, LightSite(served.address, "a")):
+            await sites.enter_async_context(site.attending())
+        view = (await ended(await submit(served, job()))).view()
+        assert view.status == "completed"
+        assert view.history[-1].metrics == view.metrics == {"loss": None, "accuracy": 0.75}
+        assert JobView.model_validate_json(view.model_dump_json()) == view
 
 
 async def test_several_jobs_run_at_once_each_to_its_own_end(tmp_path: Path) -> None:

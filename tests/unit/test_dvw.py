@@ -214,6 +214,17 @@ def test_a_matrix_of_another_size_than_most_is_left_out() -> None:
     assert dict(score.missing) == {"b": "its matrix has 3 classes, most have 2"}
 
 
+def test_where_few_answer_one_matrix_of_another_size_does_not_outvote_what_is_known() -> None:
+    job = Dvw(weigh={"min_coverage": 0.2})
+    nonsense = Evaluation(n=9, loss_sum=1.0, confusion=((9,),))
+    score = job.update("a", right_of(5), {"b": nonsense, "c": "gone", "d": "gone"})
+    assert dict(score.missing)["b"] == "its matrix has 1 classes, most have 2"  # of the two the learner is believed
+    job.update("c", right_of(5), {"a": right_of(5), "b": nonsense, "d": right_of(5)})
+    score = job.update("d", NOBODY, {"a": "gone", "b": nonsense, "c": right_of(7)})
+    assert (score.value, set(score.found)) == (0.7, {"c"})
+    assert dict(score.missing) == {"a": "gone", "b": "its matrix has 1 classes, most have 2"}
+
+
 def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhere_is_worth_nothing() -> None:
     job = Dvw(sites="abc", evaluators="abc", weigh={"metric": "inverse_loss"})
     bad = Evaluation(n=10, loss_sum=math.nan)

@@ -146,7 +146,9 @@ def test_an_apps_own_metrics_are_means_over_the_sites_that_report_them() -> None
 def test_sites_whose_confusion_matrices_differ_in_size_do_not_break_the_job() -> None:
     a = Evaluation(n=2, loss_sum=1.0, confusion=((1, 1), (0, 0)))
     b = Evaluation(n=3, loss_sum=1.0, confusion=((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-    assert _pooled(a=a, b=b)["loss"] == 0.4
+    assert _pooled(a=a, b=b) == {"loss": 0.4}  # nobody knows who is right
+    c = Evaluation(n=2, loss_sum=1.0, confusion=((2, 0), (0, 0)))
+    assert _pooled(a=a, b=b, c=c)["accuracy"] == 3 / 4
 
 
 def test_means_over_sites_let_a_small_site_count_as_much_as_a_large_one() -> None:
