@@ -93,8 +93,8 @@ def test_every_hop_has_as_many_different_sites_as_there_are_slots_and_every_slot
     assert [len(record.hops) for record in play.machine.state.history] == [0, 4, 4, 4]
     for record in play.machine.state.history[1:]:
         for hop in record.hops:
-            there = {t.slot: t.site for t in play.tasks_given if (t.round, t.hop) == (record.round, hop.hop)}
-            assert hop.sites == [there[slot] for slot in (1, 2, 3, 4)]
+            at_slot = {t.slot: t.site for t in play.tasks_given if (t.round, t.hop) == (record.round, hop.hop)}
+            assert hop.sites == [at_slot[slot] for slot in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("sample", [{"kind": "all"}, {"kind": "importance", "fraction": 1.0}])
