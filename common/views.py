@@ -39,6 +39,7 @@ class HopView(Value):
     hop: int
     seconds: float  # since the job was submitted
     trained: int  # models
+    sites: tuple[str, ...] = ()  # that trained them, in the order of the models
     skipped: int  # models that nobody trained
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured

@@ -102,6 +102,7 @@ def _hop_view(record: HopRecord, submitted: float) -> HopView:
         hop=record.hop,
         seconds=round(record.at - submitted, 3),
         trained=record.trained,
+        sites=tuple(record.sites),
         skipped=record.skipped,
         lost=record.lost,
         divergence=record.divergence,

@@ -309,7 +309,7 @@ def _conclude(view: JobView, folder: Path, file: Path) -> None:
         click.echo(f"The federation {view.status}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
-    sites = len({site for entry in view.history for site in entry.contributions})
+    sites = len({site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))})
     work = f"{view.rounds} {view.unit}s, {view.seconds:.1f} s"
     click.echo(f"Done: {_sites(sites)} trained one model {'together ' if sites > 1 else ''}in {work}.")
     click.echo(f"  result   {_quality(view)}")

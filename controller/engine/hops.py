@@ -19,7 +19,14 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
     """Enter a hop into the round's record and begin to study it, if that is wanted."""
     assert job.state.current is not None
     job.state.hops.append(
-        HopRecord(hop=action.hop, at=now, trained=len(action.trained), skipped=action.skipped, lost=dict(action.lost))
+        HopRecord(
+            hop=action.hop,
+            at=now,
+            trained=len(action.trained),
+            sites=[c.site for c, _ in action.trained],
+            skipped=action.skipped,
+            lost=dict(action.lost),
+        )
     )
     # With one hop sites were not asked whether others may see their models, and a mean may be of one slot.
     wanted = job.rule.evaluate.midway and job.rule.redistributes and not action.last and bool(job.evaluators)

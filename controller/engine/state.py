@@ -25,6 +25,7 @@ class HopRecord(BaseModel):
     hop: int
     at: float
     trained: int  # slots
+    sites: list[SiteName] = []  # that trained them, in the order of the slots
     skipped: int  # slots that nobody trained
     lost: dict[SiteName, str] = {}
     divergence: float | None = None  # of the hop's updates, if it is measured

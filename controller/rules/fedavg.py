@@ -34,6 +34,10 @@ class Uniform(Sampler):
 
     fraction: float = Field(1.0, gt=0, le=1, description="share of the sites; at least one is drawn")
 
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Tell of draws that are too small to make a model of."""
+        return too_few(self.fraction, spec)
+
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
@@ -43,7 +47,20 @@ class Uniform(Sampler):
 
 def how_many(fraction: float, view: View, eligible: Sequence[SiteName]) -> int:
     """Return max(floor(fraction · sites), 1), or as many as there are."""
-    return min(len(eligible), max(int(fraction * len(view.sites) + 1e-9), 1))
+    return min(len(eligible), _share(fraction, len(view.sites)))
+
+
+def _share(fraction: float, sites: int) -> int:
+    return max(int(fraction * sites + 1e-9), 1)
+
+
+def too_few(fraction: float, spec: JobSpec) -> list[Problem]:
+    """Warn of a share of the sites that makes no model as long as no more sites attend than the job waits for."""
+    drawn, least = _share(fraction, spec.sites.min), spec.sites.together
+    if drawn >= least:
+        return []
+    why = f"of {spec.sites.min} sites {drawn} would be drawn, and a model takes {least} (sites.together)"
+    return [(("sample", "fraction"), f"{why}: none would be made")]
 
 
 @register("weigh", "examples")

@@ -128,10 +128,12 @@ class Fusion(Weigher):
 
     def warm_up(self) -> None:
         """Import scipy and, for the autoencoder, torch: seconds that are no part of a fit."""
-        import hansa.controller.rules.fusion.fit
+        import hansa.controller.rules.fusion.fit  # noqa: F401
 
         if self.backend == "vae":
-            import hansa.controller.rules.fusion.variational  # noqa: F401
+            from hansa.controller.rules.fusion import variational
+
+            variational.warm_up()
 
     def begin(self) -> Fusing:
         """No fit was made."""

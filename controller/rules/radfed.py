@@ -19,7 +19,7 @@ from hansa.common.tasks import IMPORTANCE, Importance, LocalPluginSpec
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Sampler
 from hansa.controller.engine.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG, how_many
+from hansa.controller.rules.fedavg import FEDAVG, how_many, too_few
 
 PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"
 FLOOR = 1e-12  # of the largest score: the least that any site has
@@ -70,6 +70,10 @@ class ByImportance(Sampler):
         if self.online and self.per_example:
             return [((self.point, "online"), "training has gradients of batches only; leave per_example out")]
         return []
+
+    def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Tell of draws that are too small to make a model of."""
+        return too_few(self.fraction, spec)
 
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Draw the sites with the largest keys."""

@@ -109,8 +109,13 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     job, out = f"examples/redistribution/{name}.yaml", tmp_path / "out"
     pace = "pace.rounds=2" if name == "fedavg" else "pace={rounds: 1, hops: 2}"
     few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
-    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--set", pace, *few, "--set", "evaluate.every=1")
-    newest = json.loads((out / "report.json").read_text())["history"][-1]
+    words = ("run", job, "--out", str(out), "--set", pace, *few, "--set", "evaluate.every=1")
+    shown = _script(tmp_path, "-m", "hansa", *words)
+    history = json.loads((out / "report.json").read_text())["history"]
+    newest = history[-1]
+    sites = {site for entry in history for site in entry["contributions"]}
+    sites |= {site for entry in history for hop in entry["hops"] for site in hop["sites"]}
+    assert f"Done: {len(sites)} sites trained one model together" in shown, "not only those of the last hop"
     assert newest["metrics"]["accuracy"] >= 0
     assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
 

@@ -84,9 +84,10 @@ def test_only_the_tensors_asked_for_change(layers: set[int], kind: str) -> None:
     assert all(parameter.grad is None for name, parameter in module.named_parameters() if name not in wanted)
 
 
-def test_with_no_tensors_named_everything_is_trained_as_ever() -> None:
+@pytest.mark.parametrize("layers", [set(), {0, 1, 2}], ids=["none named", "all named"])
+def test_with_no_tensors_named_or_all_of_them_everything_is_trained_as_ever(layers: set[int]) -> None:
     one, other = network(), network()
-    trained(one, ())
+    trained(one, group(one, layers))
     work = Train(model="j/v0", version=0, epochs=2, batch_size=5, optimizer=HARD)
     train(APP, other, data(), work, 7, lambda *_: None, lambda: False)
     assert snapshot(one) == snapshot(other)

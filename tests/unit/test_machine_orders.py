@@ -190,6 +190,7 @@ class AnyOrder:
         for plan in plans(effects):
             self._check_plan(plan)
         assert not dropped(effects) & self.gone, "a model was dropped twice"
+        assert before[0]["models"] - self.play.machine.state.models <= dropped(effects), "a model stays in the store"
         self.gone |= dropped(effects)
         self.ends += endings(effects)
 

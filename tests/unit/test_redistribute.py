@@ -91,6 +91,10 @@ def test_every_hop_has_as_many_different_sites_as_there_are_slots_and_every_slot
     drawn = [frozenset(task.site for task in play.tasks_given if (task.round, task.hop) == at) for at in sorted(hops)]
     assert len(set(drawn)) > 6, "the same sites are drawn again and again"
     assert [len(record.hops) for record in play.machine.state.history] == [0, 4, 4, 4]
+    for record in play.machine.state.history[1:]:
+        for hop in record.hops:
+            at_slot = {t.slot: t.site for t in play.tasks_given if (t.round, t.hop) == (record.round, hop.hop)}
+            assert hop.sites == [at_slot[slot] for slot in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("sample", [{"kind": "all"}, {"kind": "importance", "fraction": 1.0}])

@@ -7,6 +7,7 @@ import pytest
 from hansa.common.errors import InvalidJob
 from hansa.common.job import parse_job
 from hansa.common.tasks import Train
+from hansa.controller.rules.compose import compose
 from tests.unit.play import Play, endings, job_spec, machine_of, plans, sent
 
 THREE = {"min": 3, "together": 3, "wait": 60}
@@ -99,6 +100,22 @@ def test_without_rounds_a_job_whose_sites_cannot_be_enough_fails() -> None:
 def test_a_rule_that_cannot_keep_the_promise_is_refused(job: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidJob, match=message.replace(".", r"\.")):
         machine_of(job_spec(sites=THREE, **job))
+
+
+@pytest.mark.parametrize(
+    ("job", "warned"),
+    [
+        ({"rule": "radfed", "sample": {"fraction": 0.5}}, True),
+        ({"rule": "radfed-i"}, True),
+        ({"rule": "fedavg", "sample": {"kind": "uniform", "fraction": 0.75}}, False),
+        ({"rule": "fedavg"}, False),
+    ],
+)
+def test_a_share_of_the_sites_that_is_too_small_for_the_promise_is_warned_of(job: dict[str, Any], warned: bool) -> None:
+    spec = job_spec(sites={"min": 4, "together": 3}, **job)
+    told = compose(spec).warnings(spec)
+    assert [where for where, _ in told] == [("sample", "fraction")] * warned
+    assert all("a model takes 3 (sites.together): none would be made" in why for _, why in told)
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:

@@ -38,14 +38,19 @@ def stick_divergence(zeta: Tensor, kappa: Tensor, prior: float = STICKS) -> Tens
     return slope + torch.log(zeta * kappa / prior) - (kappa - 1) / kappa
 
 
-def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int]) -> np.ndarray:
+def warm_up() -> None:
+    """Make one small step: the first of a process has torch import a part of itself, which takes seconds."""
+    allocate(np.eye(2), Mixture(np.eye(2), 1.0, np.eye(2), 0.0), (0, 0), steps=1)
+
+
+def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int], steps: int = STEPS) -> np.ndarray:
     """Return the allocation K × M after training from EM's solution; `seed` is the job's and the number of the fit."""
     with _one_thread():
         chance = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
         points = torch.from_numpy(np.ascontiguousarray(scores)).to(DOUBLE)
         model = _Autoencoder(start, chance)
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-        for _ in range(STEPS):
+        for _ in range(steps):
             optimizer.zero_grad()
             model.loss(points, chance).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
