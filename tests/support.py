@@ -229,3 +229,16 @@ def fleet_stub(address: str) -> tuple[grpc.aio.Channel, Stub]:
     """Return a bare connection to the Fleet service."""
     channel = grpc.aio.insecure_channel(address, options=CLIENT)
     return channel, Stub(channel, fleet_pb2.DESCRIPTOR.services_by_name["Fleet"])
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    """Yield no frame: a job that brings no first model."""
+    return
+    yield
+
+
+async def wait_for_ever(site: "LightSite", task: Task) -> None:
+    """Do what a site does, but never finish training."""
+    if isinstance(task.work, Train):
+        await asyncio.Event().wait()
+    await site.do(task)

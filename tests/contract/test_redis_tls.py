@@ -1,6 +1,6 @@
 """Redis over TLS with a password: a job's models and journal, and everybody who must stay outside."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hansa.common.pki import files
 from hansa.controller.redis_space import RedisSpace
 from tests.consortium import Consortium
 from tests.redis_server import RedisServer, tls_redis_binary
-from tests.support import LightSite, ended, job, serving
+from tests.support import LightSite, ended, job, nothing, serving
 
 PASSWORD = "correct-horse-battery"
 
@@ -19,11 +19,6 @@ PASSWORD = "correct-horse-battery"
 BINARY = tls_redis_binary()
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no redis-server here was built with TLS")
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 class TlsRedis(RedisServer):

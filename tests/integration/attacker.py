@@ -10,15 +10,10 @@ from hansa.common.model import MAX_TENSORS
 from hansa.common.rpc.guard import Limits
 from hansa.common.tasks import Task, Train
 from hansa.protos import fleet_pb2, model_pb2
-from tests.support import LightSite, Served, job
+from tests.support import LightSite, Served, job, nothing
 
 CODE = grpc.StatusCode
 QUICK = Limits(calls=50, counted=4, patience=1.0, silence=1.0)
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:

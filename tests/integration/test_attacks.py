@@ -24,8 +24,8 @@ from hansa.controller.limits import SUBMISSIONS
 from hansa.controller.servicers import FleetServicer
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
-from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, nothing, only_init, status, training
-from tests.support import LightSite, Served, ended, fleet_stub, job, serving
+from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
+from tests.support import LightSite, Served, ended, fleet_stub, job, nothing, serving
 from tests.unit import appraised  # noqa: F401 - registers a weigher
 
 

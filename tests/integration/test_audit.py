@@ -5,7 +5,6 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -24,11 +23,6 @@ from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, serving
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def history(state: Path, pki: Path, store: str = "") -> str:

@@ -20,7 +20,7 @@ from hansa.controller.backends import opened
 from hansa.controller.runner import JobRunner
 from hansa.controller.verify import verify
 from hansa.protos import fleet_pb2
-from tests.support import LightSite, Served, ended, filled, job, model_of, serving
+from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, serving
 
 SPEC = ModelSpec(
     tuple(
@@ -108,11 +108,6 @@ class Trainee:
 
 def _zeros() -> Arrays:
     return filled(SPEC, 0)
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def submit(served: Served, **changes: Any) -> JobRunner:

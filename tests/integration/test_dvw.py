@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,9 @@ from hansa.controller.engine import events as ev
 from hansa.controller.runner import JobRunner
 from hansa.controller.verify import verify
 from hansa.protos import fleet_pb2
-from tests.support import LightSite, Served, ended, job, model_of, serving
+from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
 OWN = Evaluation(n=4, loss_sum=2.0, confusion=((3, 1), (0, 0)))
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def submit(served: Served, **changes: Any) -> JobRunner:

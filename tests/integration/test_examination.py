@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,8 @@ from hansa.controller.backends import opened
 from hansa.controller.engine.evidence import Findings
 from hansa.controller.runner import JobRunner
 from hansa.controller.verify import verify
-from tests.support import LightSite, Served, ended, job, serving
+from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.examined import Measured
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def submit(served: Served, **changes: Any) -> JobRunner:

@@ -1,6 +1,5 @@
 """FedDAF in whole jobs over real gRPC, with light sites whose models differ as their data would."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,10 @@ from hansa.common.tasks import Init, Task
 from hansa.controller.backends import opened
 from hansa.controller.runner import JobRunner
 from hansa.controller.verify import verify
-from tests.support import LightSite, Served, ended, job, serving
+from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.test_feddaf import BARE, FEW, SPEC, grouped, model_of
 
 SITES = "abcdij"  # i and j are unlike the others
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def attend(served: Served, sites: AsyncExitStack, spec: ModelSpec) -> None:

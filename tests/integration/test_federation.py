@@ -16,12 +16,7 @@ from hansa.common.ui.client import Client
 from hansa.common.views import JobView
 from hansa.controller.runner import JobRunner
 from hansa.protos import fleet_pb2
-from tests.support import LightSite, Served, ended, filled, job, model_of, sealed, serving, small_spec
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
+from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, sealed, serving, small_spec
 
 
 async def submit(served: Served, spec: JobSpec) -> JobRunner:

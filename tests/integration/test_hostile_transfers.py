@@ -16,8 +16,8 @@ from hansa.common.rpc.guard import Limits
 from hansa.common.tasks import STEPS, Init, Task, Train, UpdateFacts
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet
-from tests.integration.attacker import CODE, QUICK, bomb, enrolment, nothing, only_init, status, training
-from tests.support import LightSite, Served, ended, filled, fleet_stub, job, sealed, serving, small_spec
+from tests.integration.attacker import CODE, QUICK, bomb, enrolment, only_init, status, training
+from tests.support import LightSite, Served, ended, filled, fleet_stub, job, nothing, sealed, serving, small_spec
 
 
 @pytest.fixture

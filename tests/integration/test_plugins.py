@@ -1,6 +1,6 @@
 """Plugins that remember, ask for evaluations or fail, in whole jobs over real gRPC."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,8 +23,7 @@ from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
 from hansa.controller.verify import verify
-from tests.redis_server import RedisServer
-from tests.support import LightSite, Served, ended, job, serving
+from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.appraised import Scores
 
 T = TypeVar("T")
@@ -62,20 +61,6 @@ class Squeamish(Pooled):
         if len(reports) > 1:
             raise ValueError("too much to bear")
         return super().combine(reports)
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
-
-
-@pytest.fixture(params=["disk", "redis"])
-def store(request: pytest.FixtureRequest) -> str:
-    """Return a store's URL, empty for the disk."""
-    if request.param == "disk":
-        return ""
-    server: RedisServer = request.getfixturevalue("redis")
-    return f"{server.url}?prefix={request.node.name.encode().hex()[-40:]}"
 
 
 def _assert_sound(folder: Path, store: str, job_id: str) -> None:

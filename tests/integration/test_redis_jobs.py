@@ -1,7 +1,7 @@
 """Jobs on Redis: it dies in mid-job and comes back, or comes back empty; another machine goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hansa.common.errors import Broken
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, model_of, serving
+from tests.support import LightSite, ended, job, model_of, nothing, serving
 
 Servers = Callable[[bool], RedisServer]
 
@@ -29,11 +29,6 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     yield start
     for server in made:
         server.kill()
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 @pytest.mark.parametrize("durable", [True, False])

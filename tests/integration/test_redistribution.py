@@ -1,6 +1,5 @@
 """Models that travel over the real wire: who may fetch which, a restart in the middle of a round, verification."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hansa.common.ids import ModelKey
 from hansa.common.tasks import Task, Train
 from hansa.controller.backends import opened
 from hansa.controller.verify import verify
-from tests.support import LightSite, ended, job, model_of, serving
+from tests.support import LightSite, ended, job, model_of, nothing, serving
 
 SITES = {"a": 1.0, "b": 4.0, "c": 16.0, "d": 64.0}
 SPEC = job(
@@ -21,11 +20,6 @@ SPEC = job(
     sample={"fraction": 0.5},
     sites={"min": 4},
 )
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def test_slots_travel_survive_a_restart_and_are_verified(tmp_path: Path) -> None:

@@ -16,18 +16,7 @@ from hansa.common.ui.client import Client
 from hansa.controller.engine import events as ev
 from hansa.controller.journal import JobRecord, SqliteJournal
 from hansa.controller.verify import command as verify_command
-from tests.support import LightSite, ended, filled, job, model_of, sealed, serving, small_spec
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
-
-
-async def wait_for_ever(site: LightSite, task: Task) -> None:
-    if isinstance(task.work, Train):
-        await asyncio.Event().wait()
-    await site.do(task)
+from tests.support import LightSite, ended, filled, job, model_of, nothing, sealed, serving, small_spec, wait_for_ever
 
 
 async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:

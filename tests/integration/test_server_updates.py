@@ -1,6 +1,5 @@
 """Server updates and robust aggregators in whole jobs over real gRPC: restarts, verification, what is left behind."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,10 @@ from hansa.common.tasks import Task, Train
 from hansa.controller.backends import opened
 from hansa.controller.engine.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.verify import Finding, verify
-from tests.redis_server import RedisServer
-from tests.support import LightSite, Served, ended, job, model_of, serving
+from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
 ROUNDS = 6
 VALUES = (1.0, 4.0, -2.0, 0.5, 3.0)
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 @register("server", "capricious")
@@ -38,15 +31,6 @@ class Capricious(ServerUpdate):
         if info.version == 5:
             raise ValueError("not today")
         return proposal, moments
-
-
-@pytest.fixture(params=["disk", "redis"])
-def store(request: pytest.FixtureRequest) -> str:
-    """Return a store's URL, empty for the disk."""
-    if request.param == "disk":
-        return ""
-    server: RedisServer = request.getfixturevalue("redis")
-    return f"{server.url}?prefix={request.node.name.encode().hex()[-40:]}"
 
 
 def spec_of(rule: str, **changes: Any) -> JobSpec:

@@ -1,7 +1,6 @@
 """Jobs that go on from a snapshot and the events after it, over real gRPC, on disk and in Redis."""
 
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,7 @@ from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.verify import verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, serving
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
+from tests.support import LightSite, ended, job, nothing, serving
 
 
 @pytest.mark.parametrize("kind", ["disk", "redis"])

@@ -21,20 +21,9 @@ from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators, raw_channel
-from tests.support import LightSite, Served, ended, job, serving
+from tests.support import LightSite, Served, ended, job, nothing, serving, wait_for_ever
 
 CODE = grpc.StatusCode
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
-
-
-async def wait_for_ever(site: LightSite, task: Task) -> None:
-    if isinstance(task.work, Train):
-        await asyncio.Event().wait()
-    await site.do(task)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,7 @@ from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, serving
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
+from tests.support import LightSite, ended, job, nothing, serving
 
 
 async def run_job(folder: Path, store: str, rule: str) -> str:

@@ -6,7 +6,6 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -21,14 +20,9 @@ from hansa.common.ui.client import Client, ask_health
 from hansa.controller.metrics import TaskTimes, serving_metrics
 from tests.consortium import Consortium, channel
 from tests.redis_server import free_port
-from tests.support import LightSite, ended, job, serving
+from tests.support import LightSite, ended, job, nothing, serving
 
 CODE = grpc.StatusCode
-
-
-async def nothing() -> AsyncIterator[bytes]:
-    return
-    yield
 
 
 async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: Path) -> None:

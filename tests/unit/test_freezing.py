@@ -1,6 +1,6 @@
 """Training of a part of a network: the rest stays as it is, bit for bit (divide-and-conquer §2 and §8)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,13 +16,7 @@ from hansa.learner.proximal import pull_of
 from hansa.learner.trainer import Hooks, Trained, train
 from tests.unit.test_torch_layers import Characters
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network(dropout: float = 0.3) -> nn.Sequential:

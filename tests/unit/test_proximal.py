@@ -1,7 +1,5 @@
 """The proximal term (baselines §3 and §8): where it pulls, and where it must not."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -16,13 +14,7 @@ from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import Hooks, train
 from tests.contract.test_plugins import SITES, view, work
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def asked(mu: float, **changes: object) -> Train:

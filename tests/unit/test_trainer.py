@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from threading import Event
 
 import pytest
@@ -19,15 +18,7 @@ from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, Hooks, Trained, train
 
 SGD = OptimizerSpec(kind="sgd", lr=0.1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors are quicker on one thread, and others use the machine, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _work(epochs: int = 1, batch_size: int = 4, optimizer: OptimizerSpec = SGD) -> Train:
