@@ -228,3 +228,17 @@ def test_a_replayed_job_is_the_same_job() -> None:
         again.handle(ev.EVENT.validate_json(event.model_dump_json()))
     assert again.state.model_dump() == play.machine.state.model_dump()
     assert again.resume() == play.machine.resume()
+
+
+def test_updates_are_committed_one_by_one_in_the_order_in_which_they_came() -> None:
+    play = Play(rule="async-fedavg", pace={"updates": 20}, sites={"min": 4})
+    tasks = play.training("a", "b", "c", "d")
+    (first,) = plans(play.update(tasks["c"]))
+    for site in "adb":
+        assert plans(play.update(tasks[site])) == []  # the first is under way
+    committed = [first]
+    while len(committed) < 4:
+        committed += plans(play.merged())
+    assert [member.site for plan in committed for member in plan.added] == ["c", "a", "d", "b"]
+    assert [plan.version for plan in committed] == [1, 2, 3, 4]
+    assert [plan.current for plan in committed] == ["j1/u1", "j1/v1", "j1/v2", "j1/v3"]
