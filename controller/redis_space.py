@@ -70,6 +70,8 @@ class RedisSpace:
             self.client, self.prefix = _connected(url, self.name)
             self.client.ping()
         except (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError) as error:
+            if re.search("HELLO must be called|Authentication required", str(error)):
+                raise InvalidInput(f"--store {self.name}: it asks for a password; give ?password_file=PATH") from None
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None

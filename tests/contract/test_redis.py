@@ -126,7 +126,7 @@ def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
 
 def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", "--requirepass", "geheim").start()
-    with pytest.raises((InvalidInput, Unreachable)):
+    with pytest.raises(InvalidInput, match=r"it asks for a password; give \?password_file=PATH"):
         RedisSpace(server.url)
     with pytest.raises((InvalidInput, Unreachable)) as caught:
         RedisSpace(f"redis://:falsch@127.0.0.1:{server.port}/0")
