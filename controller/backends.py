@@ -31,6 +31,7 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         try:
             if lease:
                 space.acquire()
+            space.check_format(mark=lease)
             yield Backends(RedisStore(space), RedisJournal(space), space.acquire)
         finally:
             space.close()

@@ -7,7 +7,8 @@
     …?ssl_ca_certs=PATH&ssl_certfile=…&ssl_keyfile=…  the authority, and our own certificate if Redis wants one
 
 Keys, all below the prefix P:
-    P:lease            who uses this space, with a time to live      P:jobs          hash: job -> record
+    P:lease            who uses this space, with a time to live      P:format        the format of all this
+    P:jobs             hash: job -> record
     P:models           set of model keys                             P:journal:JOB   stream: events and receipts
     P:model:KEY        manifest, peaks and the id of the frames      P:snapshot:JOB  newest snapshot of a job's state
     P:frame:ID:N       frame N                                       P:drafts        hash: id -> frames to be swept
@@ -29,13 +30,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import redis
 from redis import exceptions as ex
 
-from hansa.common.errors import InvalidInput, StoreFailed, Taken, Unreachable
+from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.ids import NAME
 from hansa.common.rpc.channel import is_loopback
 
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
+FORMAT = 1  # of everything below the prefix
 LEASE = 15.0  # seconds a lease lives without renewal
 PATIENCE = 10.0  # seconds for one answer
 # Take or prolong the lease: ARGV are we, the time to live, and a holder that is known to be dead. Returns who else has
@@ -68,12 +70,28 @@ class RedisSpace:
             self.client, self.prefix = _connected(url, self.name)
             self.client.ping()
         except (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError) as error:
+            if re.search("HELLO must be called|Authentication required", str(error)):
+                raise InvalidInput(f"--store {self.name}: it asks for a password; give ?password_file=PATH") from None
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
         self._me = json.dumps(_here() | {"pid": os.getpid(), "token": secrets.token_hex(8)})
         self._held_until: float | None = None  # on the monotonic clock; none: we never took the lease
         self._warn_of_settings()
+
+    def check_format(self, mark: bool) -> None:
+        """Refuse what a newer Hansa has written; `mark` what is new as ours."""
+        with self._in_our_words():
+            if mark:
+                self.client.setnx(self.key("format"), FORMAT)
+            held = self.client.get(self.key("format"))
+        if held and not held.isdigit():
+            raise Broken(f"{self.name}: {self.key('format')} is damaged: it should hold the number {FORMAT}")
+        if held and int(held) > FORMAT:
+            raise Refused(
+                f"{self.name} (prefix {self.prefix}) was written by a newer Hansa (format {int(held)}, this one knows"
+                f" {FORMAT})"
+            )
 
     def key(self, *words: str | int) -> str:
         """Return a key below the prefix."""

@@ -214,10 +214,12 @@ class JobRunner:
         task.add_done_callback(group.discard)
 
     async def _merge(self, plan: ef.MergePlan) -> None:
+        drafts: list[Draft] = []
         try:
-            made = await self._federation.workers.io(self._merge_now, plan)
+            made = await self._federation.workers.io(self._merge_now, plan, drafts)
         except Exception as error:
             log.exception("job %s: merging version %d failed", self.id, plan.version)
+            self._start(self._federation.workers.io(_discard, drafts), self._duties)
             why = str(error) if isinstance(error, HansaError) else blame(error)
             self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
             return
@@ -244,17 +246,17 @@ class JobRunner:
         """Return the key of what a plan makes: the community model (no name) or one of its moments."""
         return moment_key(self.id, plan.version, name) if name else community_key(self.id, plan.version)
 
-    def _merge_now(self, plan: ef.MergePlan) -> Made:
+    def _merge_now(self, plan: ef.MergePlan, drafts: list[Draft]) -> Made:
+        """Compute a version and publish it. `drafts` collects what is to be discarded if this is tried again."""
         store, rule = self._federation.store, self.machine.rule
         sums, self._sums = self._sums, None  # void until the merge has succeeded
-        drafts: list[Draft] = []
+        _discard(drafts)
 
         def draft(name: str, spec: ModelSpec) -> Draft:
             drafts.append(store.draft(self._key(plan, name), spec))
             return drafts[-1]
 
         with ExitStack() as stack:
-            stack.callback(lambda: [each.discard() for each in drafts])
             current = stack.enter_context(store.open(plan.current))
             before = {
                 name: stack.enter_context(store.open(key))
@@ -272,6 +274,7 @@ class JobRunner:
             made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)
             faults.reach("merge-computed")
             made.publish()
+            drafts.clear()  # they are models now
             faults.reach("merge-published")
         if plan.kept:
             self._sums = (plan.version, accumulator)
@@ -411,6 +414,13 @@ class JobRunner:
             trouble=self._federation.workers.trouble,
         )
         return job_view(self.machine, around, history, since)
+
+
+def _discard(drafts: list[Draft]) -> None:
+    """Throw drafts away; those that are left, because the store is away, are for the next try."""
+    while drafts:
+        drafts[-1].discard()
+        drafts.pop()
 
 
 def role_of(task: Task) -> DaemonRole:

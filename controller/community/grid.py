@@ -11,7 +11,6 @@ in steps of 2^STEP and the number of terms in steps of HEADROOM, so that a set t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -40,11 +39,6 @@ class Grid:
         needed = (count - 1).bit_length()
         headroom = next((room for room in HEADROOM if room >= needed), needed)
         return cls(shift, min(51 - headroom - (term - shift), FINEST))
-
-    @classmethod
-    def of(cls, weights: Sequence[float], peaks: Sequence[float]) -> "Grid":
-        """Choose the grid for contributions with these weights and largest magnitudes."""
-        return cls.over(max(map(size, weights, peaks)), len(weights))
 
     def scaled(self, weight: float) -> float:
         """Return the weight that terms of this grid are made with."""
@@ -117,10 +111,6 @@ class Grid:
         for numbers, factor in factors:
             loops.add_one(total, numbers, factor, constant, fresh)
             fresh = False
-
-    def sum(self, weights: Sequence[float]) -> float:
-        """Return the sum of the scaled weights, rounded once: again independent of order."""
-        return float(sum((Fraction(self.scaled(weight)) for weight in weights), Fraction(0)))
 
 
 def _wide(numbers: np.ndarray) -> np.ndarray:

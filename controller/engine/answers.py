@@ -11,7 +11,7 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.rounds import act, next_round, pulse
-from hansa.controller.engine.state import Heard
+from hansa.controller.engine.state import MERGING, Heard
 from hansa.controller.engine.view import Contribution
 
 
@@ -147,7 +147,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     stopping = any(isinstance(action, Stop) for action in actions)
     effects = [] if stopping else evaluate(job, event.at)
     effects += act(job, actions, event.at)
-    if job.state.queue and not job.state.merging and job.state.phase == "training":
+    if job.state.queue and not job.state.merging and job.state.phase in MERGING:
         effects += merges.start(job, event.at)
     return effects + pulse(job) + job.models.drop_idle()
 

@@ -10,7 +10,7 @@ from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
-from hansa.controller.engine.state import PendingMerge, VersionRecord
+from hansa.controller.engine.state import MERGING, PendingMerge, VersionRecord
 
 FIRST_MODEL = "first-model"  # the alarm after which one more site is asked to build it
 PATIENCE = 60.0  # seconds until then; long builds and uploads may go on, and the first to come counts
@@ -79,8 +79,8 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
         effects = next_round(job, event.at) if probes.complete(job) else []
     elif job.state.phase == "training":
         effects = act(job, job.rule.pace.on_left(job.pacing, event.site, job.view(event.at)), event.at)
-        if job.rule.merge.forgets and event.site in job.state.members:
-            effects += merges.queue(job, PendingMerge(forgotten=event.site), event.at)
+    if job.state.phase in MERGING and job.rule.merge.forgets and event.site in job.state.members:
+        effects += merges.queue(job, PendingMerge(forgotten=event.site), event.at)
     return effects
 
 

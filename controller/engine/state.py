@@ -15,6 +15,7 @@ from hansa.controller.engine.view import Contribution
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
+MERGING: tuple[Phase, ...] = ("training", "gathering")  # in which the community model may change
 
 
 class HopRecord(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken, InvalidInput, StoreFailed, Taken, Unreachable
+from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.frames import Sealer, cut, pack
 from hansa.common.ids import JobId, ModelKey
 from hansa.controller.backends import opened
@@ -126,7 +126,7 @@ def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
 
 def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", "--requirepass", "geheim").start()
-    with pytest.raises((InvalidInput, Unreachable)):
+    with pytest.raises(InvalidInput, match=r"it asks for a password; give \?password_file=PATH"):
         RedisSpace(server.url)
     with pytest.raises((InvalidInput, Unreachable)) as caught:
         RedisSpace(f"redis://:falsch@127.0.0.1:{server.port}/0")
@@ -253,6 +253,24 @@ def test_a_password_that_was_changed_is_waited_for(server: RedisServer) -> None:
     space.client.connection_pool.disconnect()
     with pytest.raises(StoreFailed, match="refuses"):
         RedisStore(space).keys()
+
+
+def test_what_a_newer_hansa_has_written_is_refused_and_not_touched(server: RedisServer, tmp_path: Path) -> None:
+    client = server.client()
+    with opened(server.url, tmp_path):
+        assert client.get("hansa:format") == b"1"
+    client.set("hansa:format", 2)
+    before = sorted(client.keys())
+    for lease in (True, False):
+        with pytest.raises(
+            Refused, match=r"prefix hansa\) was written by a newer Hansa \(format 2, this one knows 1\)"
+        ):
+            opened(server.url, tmp_path, lease=lease).__enter__()
+    assert sorted(client.keys()) == before
+    client.set("hansa:format", "x")
+    with pytest.raises(Broken, match="hansa:format is damaged"):
+        opened(server.url, tmp_path).__enter__()
+    client.close()
 
 
 def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hansa.common.errors import Broken
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
+from hansa.controller.community.merge import make
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
@@ -131,3 +133,35 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
         async with LightSite(served.address, "a").attending():
             again = await ended(await served.federation.submit(job(), None, nothing()))
             assert again.view().status == "completed"
+
+
+async def test_a_merge_that_redis_interrupted_leaves_no_frames(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = servers(True)
+    died = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupted(*args: Any) -> Any:
+        if died.is_set():
+            return make(*args)
+        current, open_draft = args[4], args[8]
+        begun = open_draft("", current.manifest.spec)
+        begun.write(0, b"a frame of a model that will not be")
+        server.kill()
+        loop.call_soon_threadsafe(died.set)
+        return begun.write(0, b"the next one")
+
+    monkeypatch.setattr("hansa.controller.runner.make", interrupted)
+    async with serving(tmp_path / "state", store=server.url) as served:
+        async with LightSite(served.address, "a").attending():
+            runner = await served.federation.submit(job(pace={"rounds": 2}), None, nothing())
+            await died.wait()
+            await asyncio.to_thread(server.start)
+            await ended(runner)
+            assert runner.view().status == "completed"
+            client = server.client()
+            while client.exists("hansa:drafts"):
+                await asyncio.sleep(0.02)
+            assert len(client.keys("hansa:frame:*")) == client.scard("hansa:models")
+            client.close()

@@ -3,15 +3,18 @@
 import asyncio
 import random
 import sqlite3
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hansa.common.errors import Refused, StoreFailed
 from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
+from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import events as ev
 from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
@@ -155,3 +158,24 @@ async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
     monkeypatch.setattr(RedisStore, "open", away)
     with pytest.raises(StoreFailed, match="does not answer"):
         findings(tmp_path, server.url, job_id)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "async-fedavg", "fedadam"])
+async def test_a_controller_that_computed_something_else_is_found_out(
+    tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Journal, receipts, digests: all agree with the wrong model; only the updates do not."""
+    right = Accumulator.frames
+
+    def wrong(*args: Any) -> Iterator[np.ndarray]:
+        for frame in right(*args):
+            frame[0] ^= 1
+            yield frame
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Accumulator, "frames", wrong)
+        job_id = await run_job(tmp_path, "", rule)
+    found = findings(tmp_path, "", job_id)
+    part = "it is not what the server update" if rule == "fedadam" else "tensor layer.weight is not what the rule"
+    assert found[0].what == f"{part} makes of the updates that receipts name"
+    assert f"model {job_id}/v" in found[0].where

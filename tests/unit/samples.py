@@ -1,6 +1,6 @@
 """Small models for the tests: specs, values, and stored copies of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hansa.common.frames import Layout, Sealer, cut, pack
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.controller.community.grid import Grid, size
 from hansa.controller.stores import Store, StoredModel
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
@@ -69,3 +70,8 @@ def specs(draw: st.DrawFn, most: int = 6) -> ModelSpec:
     """Draw a spec: any dtypes, empty tensors and scalars in any position, some tensors over several frames."""
     kinds = draw(st.lists(KINDS, min_size=1, max_size=most))
     return spec_of({f"t{i}": kind for i, kind in enumerate(kinds)})
+
+
+def grid_of(weights: Sequence[float], peaks: Sequence[float]) -> Grid:
+    """Return the grid of contributions with these weights and largest magnitudes, as the accumulator chooses it."""
+    return Grid.over(max(map(size, weights, peaks)), len(weights))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.controller.community.grid import FINEST, Grid
+from tests.unit.samples import grid_of
 
 Term = tuple[float, np.ndarray]
 
@@ -28,7 +29,7 @@ def terms(draw: st.DrawFn, most: int = 7) -> list[Term]:
 
 
 def _grid(given_: list[Term]) -> Grid:
-    return Grid.of([p for p, _ in given_], [float(np.abs(w).max()) for _, w in given_])
+    return grid_of([p for p, _ in given_], [float(np.abs(w).max()) for _, w in given_])
 
 
 def _total(grid: Grid, given_: list[Term]) -> np.ndarray:
@@ -45,7 +46,6 @@ def test_the_sum_does_not_depend_on_the_order(given_: list[Term], random: Random
     random.shuffle(shuffled)
     assert _grid(shuffled) == _grid(given_)
     assert _total(_grid(shuffled), shuffled).tobytes() == _total(_grid(given_), given_).tobytes()
-    assert _grid(given_).sum([p for p, _ in given_]) == _grid(given_).sum([p for p, _ in shuffled])
 
 
 @settings(max_examples=200, deadline=None)
@@ -60,7 +60,7 @@ def test_terms_added_together_give_the_sum_of_terms_added_one_by_one(given_: lis
 
 
 def test_halves_of_a_step_are_rounded_alike_wherever_a_term_stands() -> None:
-    grid = Grid.of([1.0] * 4, [1.0] * 4)
+    grid = grid_of([1.0] * 4, [1.0] * 4)
     halves = np.ldexp(np.arange(-7, 8) + 0.5, -grid.bits)
     alone = np.zeros(15)
     grid.add(alone, [(halves, 1.0)])
@@ -106,7 +106,7 @@ def test_scaling_the_weights_by_a_power_of_two_scales_the_grid(given_: list[Term
 
 def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:
     for count in (16, 256, 4096, 5000, 40_000):
-        grid = Grid.of([1.0] * count, [1.0] * count)
+        grid = grid_of([1.0] * count, [1.0] * count)
         total = np.zeros(3)
         numbers = np.array([1.0, -1.0, 1 / 3])
         one = np.zeros(3)
@@ -114,25 +114,24 @@ def test_the_grid_holds_thousands_of_equal_terms_exactly() -> None:
         for _ in range(count):
             grid.add(total, [(numbers, 1.0)])
         assert [Fraction(v) for v in total.tolist()] == [count * Fraction(v) for v in one.tolist()]
-        assert grid.sum([1.0] * count) == math.ldexp(count, -grid.shift)
 
 
 @pytest.mark.parametrize(("count", "kept"), [(2, 38), (16, 38), (17, 34), (256, 34), (257, 30), (4096, 30)])
 def test_the_fewer_the_terms_the_more_bits_are_kept_below_the_tallest(count: int, kept: int) -> None:
     for scale in (-200, -3, 0, 5, 200):
-        grid = Grid.of([3.0] * count, [math.ldexp(0.75, scale)] * count)
+        grid = grid_of([3.0] * count, [math.ldexp(0.75, scale)] * count)
         tallest = math.ldexp(0.75, scale) * grid.scaled(3.0)
         assert math.ldexp(1.0, -grid.bits) <= tallest * 2**-kept
 
 
 def test_a_set_that_grows_a_little_keeps_its_grid() -> None:
-    grids = [Grid.of([1.0] * count, [1.0] * count) for count in range(1, 4097)]
+    grids = [grid_of([1.0] * count, [1.0] * count) for count in range(1, 4097)]
     assert [i + 2 for i in range(4095) if grids[i] != grids[i + 1]] == [17, 257]
 
 
 def test_zeros_and_tiny_numbers_get_the_finest_grid() -> None:
-    assert Grid.of([1.0, 2.0], [0.0, 0.0]).bits == FINEST
-    assert Grid.of([1.0, 2.0], [5e-324, 0.0]).bits == FINEST
+    assert grid_of([1.0, 2.0], [0.0, 0.0]).bits == FINEST
+    assert grid_of([1.0, 2.0], [5e-324, 0.0]).bits == FINEST
     total = np.zeros(9)
-    Grid.of([1.0, 2.0], [0.0, 0.0]).add(total, [(np.zeros(9), 2.0)])
+    grid_of([1.0, 2.0], [0.0, 0.0]).add(total, [(np.zeros(9), 2.0)])
     assert not total.any()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hansa.controller.community import kernels
-from hansa.controller.community.grid import Grid
+from tests.unit.samples import grid_of
 
 FLOATS: dict[type[Any], Literal[32, 64]] = {np.float32: 32, np.float64: 64}
 LENGTHS = st.sampled_from([1, 2, 7, 64, 1001])
@@ -51,7 +51,7 @@ def test_terms_are_added_as_numpy_adds_them(
         numbers = data.draw(arrays.arrays(kind, length, elements=finite))
         numbers.flags.writeable = False  # as frames of a store are
         terms.append((numbers, data.draw(st.floats(1e-3, 1e6)) * data.draw(st.sampled_from([1, -1]))))
-    grid = Grid.of([abs(weight) for _, weight in terms], [float(np.abs(numbers).max()) for numbers, _ in terms])
+    grid = grid_of([abs(weight) for _, weight in terms], [float(np.abs(numbers).max()) for numbers, _ in terms])
     total, divisor, kind = np.zeros(length), data.draw(st.floats(1e-3, 1e6)), data.draw(st.sampled_from(kinds))
     room, expected = np.empty(length, kind), np.empty(length, kind)
     with numpy_alone():
@@ -112,5 +112,5 @@ def test_without_the_compiler_numpy_goes_on(monkeypatch: pytest.MonkeyPatch, cap
     assert kernels.ready(np.zeros(4)) is None
     assert "numpy, which is slower" in caplog.text
     total = np.zeros(3)
-    Grid.of([2.0], [4.0]).add(total, [(np.array([1.0, 2.0, 4.0], np.float32), 2.0)], fresh=True)
+    grid_of([2.0], [4.0]).add(total, [(np.array([1.0, 2.0, 4.0], np.float32), 2.0)], fresh=True)
     assert total.tolist() == [2.0, 4.0, 8.0]

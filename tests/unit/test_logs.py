@@ -115,3 +115,12 @@ def test_those_who_only_look_are_neither_taken_for_the_holder_nor_in_its_way(tmp
         with locked(tmp_path, "learner"):
             pass
         let_go.join()
+
+
+def test_a_state_directory_of_a_newer_hansa_is_refused_and_not_touched(tmp_path: Path) -> None:
+    with locked(tmp_path, "controller"):
+        pass
+    (tmp_path / "format").write_text("2\n")
+    with pytest.raises(Refused, match="was written by a newer Hansa"), locked(tmp_path, "controller"):
+        pass
+    assert (tmp_path / "format").read_text() == "2\n"

@@ -1,14 +1,15 @@
 """The engine of a job, told by hand: its plain course, what it keeps, and how it comes back."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
 from hansa.common.errors import Stale
 from hansa.common.ids import SiteName, TaskId
-from hansa.common.tasks import Evaluate, Init, Train, UpdateFacts
+from hansa.common.tasks import Evaluate, Init, Receipt, Train, UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import SendTask, SetAlarm, StartMerge
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartMerge
 from tests.unit.play import Play, dropped, endings, machine_of, plans, sent, stale
 
 # The plain course of a job.
@@ -228,3 +229,48 @@ def test_a_replayed_job_is_the_same_job() -> None:
         again.handle(ev.EVENT.validate_json(event.model_dump_json()))
     assert again.state.model_dump() == play.machine.state.model_dump()
     assert again.resume() == play.machine.resume()
+
+
+def test_updates_are_committed_one_by_one_in_the_order_in_which_they_came() -> None:
+    play = Play(rule="async-fedavg", pace={"updates": 20}, sites={"min": 4})
+    tasks = play.training("a", "b", "c", "d")
+    (first,) = plans(play.update(tasks["c"]))
+    for site in "adb":
+        assert plans(play.update(tasks[site])) == []  # the first is under way
+    committed = [first]
+    while len(committed) < 4:
+        committed += plans(play.merged())
+    assert [member.site for plan in committed for member in plan.added] == ["c", "a", "d", "b"]
+    assert [plan.version for plan in committed] == [1, 2, 3, 4]
+    assert [plan.current for plan in committed] == ["j1/u1", "j1/v1", "j1/v2", "j1/v3"]
+
+
+def test_every_commit_gives_a_receipt_and_receipts_are_a_chain() -> None:
+    """Whoever holds one can tell whether any before it was changed."""
+    play = Play(rule="async-fedavg", pace={"updates": 6})
+    receipts: list[Receipt] = []
+    happen = play.do
+
+    def note(event: ev.Event) -> list[Effect]:
+        effects = happen(event)
+        receipts.extend([play.machine.issued] if play.machine.issued else [])
+        return effects
+
+    play.do = note  # type: ignore[method-assign]
+    play.training("a", "b")
+    while not play.machine.ended:
+        for task in play.tasks(Train).values():
+            if not play.machine.state.merging:
+                play.update(task)
+                play.merged()
+    assert [bool(receipt.task) for receipt in receipts] == [True] + [True, False] * 6  # version 0, updates and versions
+    assert receipts[0].previous == ""
+    for before, after in pairwise(receipts):
+        assert after.previous == before.hash == before.sealed().hash
+        assert after.sequence > before.sequence
+    assert play.machine.state.chain == receipts[-1].hash
+    changed = {"job": "j2", "sequence": 99, "task": "t", "site": "z", "version": 9, "contributions": {"t": 1.0}}
+    changed |= {"digest": "x", "moments": {"m": "x"}, "previous": "x"}
+    assert set(changed) == set(Receipt.model_fields) - {"hash"}
+    for field, value in changed.items():
+        assert receipts[3].model_copy(update={field: value}).sealed().hash != receipts[3].hash, field

@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.common.ids import SiteName
-from hansa.common.tasks import Train
+from hansa.common.tasks import Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask, SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
@@ -204,3 +204,30 @@ def test_a_site_where_the_app_cannot_be_used_fails_the_job() -> None:
     play.join("a")
     effects = play.do(ev.SiteUnfit(at=1, site=SiteName("b"), role="evaluator", reason="app not allowed"))
     assert endings(effects) == [("failed", "site b (evaluator): app not allowed")]
+
+
+# Rounds of equal length.
+
+
+def test_semi_synchronous_steps_follow_what_was_measured_in_the_round_before() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 5, "lambda": 2.0})
+
+    def round_of(**measured: tuple[int, float, float]) -> dict[str, int]:
+        """Answer with steps, epochs and seconds; return the steps that the sites get next."""
+        for site, (steps, epochs, seconds) in measured.items():
+            task = play.tasks(Train)[site]
+            facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=epochs, seconds=seconds)
+            arrived = ev.UpdateArrived(at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2)
+            play.do(arrived)
+        play.merged()
+        works = {task.site: task.work for task in play.tasks(Train).values()}
+        return {site: work.steps for site, work in works.items() if isinstance(work, Train)}
+
+    tasks = play.training("fast", "slow")
+    assert [task.work.steps for task in tasks.values() if isinstance(task.work, Train)] == [0, 0]  # the job's epochs
+    # An epoch of the slow site takes 10 s, so a round takes 20 s.
+    assert round_of(fast=(10, 1, 1.0), slow=(40, 1, 10.0)) == {"fast": 200, "slow": 80}
+    # It has become faster: 4 s for an epoch.
+    assert round_of(fast=(200, 20, 20.0), slow=(80, 2, 8.0)) == {"fast": 80, "slow": 80}
+    # The other is the slow one now: 5 s for an epoch.
+    assert round_of(fast=(80, 8, 40.0), slow=(80, 2, 8.0)) == {"fast": 20, "slow": 100}

@@ -10,6 +10,29 @@ from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
 # Waiting for sites.
 
 
+def test_sites_that_leave_while_the_job_waits_for_others_are_forgotten_if_the_rule_says_so() -> None:
+    merge = {"kind": "incremental", "drop_on_leave": True}
+    play = Play(merge=merge, sites={"min": 4, "wait": 100})
+    play.training("a", "b", "c", "d")
+    play.round()
+    play.leave("a")
+    play.merged()
+    for site in "bcd":
+        play.update(play.tasks(Train)[site])
+    play.merged()
+    assert play.machine.state.phase == "gathering"
+    assert set(play.machine.state.members) == {"b", "c", "d"}
+    (plan,) = plans(play.leave("b"))
+    assert [member.site for member in plan.removed] == ["b"]
+    assert plans(play.leave("c")) == []  # one merge at a time
+    (plan,) = plans(play.merged())
+    assert [member.site for member in plan.removed] == ["c"]
+    play.merged()
+    assert set(play.machine.state.members) == {"d"}
+    assert play.machine.state.phase == "gathering"
+    assert play.again().state == play.machine.state
+
+
 def test_too_few_sites_after_the_wait_fail_the_job_naming_those_that_came() -> None:
     play = Play(sites={"min": 3, "wait": 20})
     play.join("a", "b")

@@ -16,11 +16,10 @@ from hansa.common.frames import FRAME, FrameCheck, Layout, cut, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.grid import Grid
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores import StoredModel
 from hansa.controller.stores.memory import MemoryStore
-from tests.unit.samples import keep, payload_of, spec_of, specs, values
+from tests.unit.samples import grid_of, keep, payload_of, spec_of, specs, values
 
 Arrays = Mapping[str, np.ndarray]
 FLOATS = ("bfloat16", "float16", "float32", "float64")
@@ -94,8 +93,8 @@ def exact_mean(models: Sequence[tuple[Arrays, float]], name: str) -> list[Fracti
 def grid_cost(models: Sequence[tuple[Arrays, float]], name: str) -> Fraction:
     """Return by how much the grid may move a mean: half a step for each term, divided by the sum of the weights."""
     weights = [weight for _, weight in models]
-    grid = Grid.of(weights, [float(np.abs(arrays[name].astype(np.float64)).max()) for arrays, _ in models])
-    return Fraction(len(models)) * Fraction(2) ** -grid.bits / 2 / Fraction(grid.sum(weights))
+    grid = grid_of(weights, [float(np.abs(arrays[name].astype(np.float64)).max()) for arrays, _ in models])
+    return Fraction(len(models)) * Fraction(2) ** -grid.bits / 2 / sum(map(Fraction, map(grid.scaled, weights)))
 
 
 # Exactness.
