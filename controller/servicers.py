@@ -307,7 +307,7 @@ def _parsed(parse: Any, wire: Any, what: str = "") -> Any:
         faults = (
             [located(fault, {}) for fault in problems(error)] if isinstance(error, ValidationError) else [str(error)]
         )
-        raise InvalidInput(f"{what}{'; '.join(faults[:SHOWN])}") from None
+        raise InvalidInput(what + plain("; ".join(faults[:SHOWN]))) from None
 
 
 def _document(text: str) -> object:

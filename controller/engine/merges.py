@@ -56,10 +56,12 @@ def weigh(job: Job, now: float) -> list[Effect]:
         if point in heard:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
-    added, note = _in_company(job, _weighed(job, pending.contributions, now))
+    stale = {c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))}
+    weighed = _weighed(job, pending.contributions, now)
+    added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in weighed))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
-    current, known = job.state.current, {"note": note} | _told(job, pending, now)
+    current, known = job.state.current, {"note": note, "lost": {**pending.lost, **stale}} | _told(job, pending, now)
     if known["restart"] and job.state.first is not None:
         current, reweighed = job.state.first, ()
         added = tuple(replace(member, weight=0.0) for member in added)

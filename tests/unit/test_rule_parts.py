@@ -15,13 +15,13 @@ from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, UntilSpec, load_job
 from hansa.common.plugins import register, rules
-from hansa.common.tasks import PROXIMAL, Train
+from hansa.common.tasks import PROXIMAL, Evaluation, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.models import Models
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
-from tests.unit.play import Play, dropped, endings, job_spec, plans
+from tests.unit.play import Play, dropped, endings, job_spec, plans, sent
 
 # Models that a version stands on.
 
@@ -133,6 +133,20 @@ def test_merges_that_wait_count_as_versions_to_come() -> None:
     play.merged()
     assert play.machine.state.queue == []
     assert play.machine.state.history[-1].contributions == {"a": 1.0}
+
+
+def test_an_update_that_becomes_too_stale_while_it_is_appraised_does_not_count() -> None:
+    play = Play(rule="fedasync", weigh={"kind": "dvw"}, server={"max_staleness": 0}, evaluate={"every": 1000})
+    play.join("a", "b", role="evaluator")
+    tasks = play.training("a", "b")
+    found = Evaluation(n=4, loss_sum=1.0, confusion=((3, 1), (0, 0)))
+    asked = {site: sent(play.update(tasks[site], own=found))[0] for site in ("a", "b")}
+    for site, weight in (("a", 8 / 14), ("b", 0.0)):
+        (plan,) = plans(play.report(asked[site]))
+        assert [(member.site, member.weight) for member in plan.added] == [(site, weight)]
+        play.merged()
+    assert play.machine.state.history[1].lost == {}
+    assert play.machine.state.history[2].lost == {"b": "1 versions stale, which is more than max_staleness 0"}
 
 
 def test_the_mixing_share_is_that_of_the_version_before_the_merge() -> None:
