@@ -3,28 +3,23 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.errors import HansaError, Stale, one_line, reason
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, community_key, hop_key, moment_key
-from hansa.common.model import ModelSpec
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, hop_key
 from hansa.common.plugins import blame
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
-from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import Made, Means, make
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.arithmetic import MergeInfo
-from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.examining import Found, examine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
+from hansa.controller.merging import Merger, discard
 from hansa.controller.stores import Draft
 from hansa.controller.studies import study
 
@@ -61,7 +56,8 @@ class JobRunner:
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._unsent: set[TaskId] = set()  # tasks of events that are not durable yet
-        self._sums: tuple[int, Accumulator] | None = None  # kept by rules that remember, as of a version
+        pool, memory = federation.workers.arithmetic, federation.memory // 2
+        self._merger = Merger(machine.job, federation.store, pool, memory)
         self._alarms: set[asyncio.Task[None]] = set()  # void once the job has ended
         self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
 
@@ -195,7 +191,7 @@ class JobRunner:
                 case ef.DropModels(keys):
                     self._start(self._drop(keys), self._duties)
                 case ef.JobEnded(status, why):
-                    self._sums = None
+                    self._merger.forget()
                     log.info("job %s %s: %s", self.id, status, why)
 
     def _clear_hands(self, event: ev.Event) -> None:
@@ -216,10 +212,10 @@ class JobRunner:
     async def _merge(self, plan: ef.MergePlan) -> None:
         drafts: list[Draft] = []
         try:
-            made = await self._federation.workers.io(self._merge_now, plan, drafts)
+            made = await self._federation.workers.io(self._merger.merge, self.machine, plan, drafts)
         except Exception as error:
             log.exception("job %s: merging version %d failed", self.id, plan.version)
-            self._start(self._federation.workers.io(_discard, drafts), self._duties)
+            self._start(self._federation.workers.io(discard, drafts), self._duties)
             why = str(error) if isinstance(error, HansaError) else blame(error)
             self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
             return
@@ -240,45 +236,7 @@ class JobRunner:
         try:
             await self.post(event)
         except Stale:
-            await self._drop(tuple(self._key(plan, name) for name in ("", *moments)))
-
-    def _key(self, plan: ef.MergePlan, name: str) -> ModelKey:
-        """Return the key of what a plan makes: the community model (no name) or one of its moments."""
-        return moment_key(self.id, plan.version, name) if name else community_key(self.id, plan.version)
-
-    def _merge_now(self, plan: ef.MergePlan, drafts: list[Draft]) -> Made:
-        """Compute a version and publish it. `drafts` collects what is to be discarded if this is tried again."""
-        store, rule = self._federation.store, self.machine.rule
-        sums, self._sums = self._sums, None  # void until the merge has succeeded
-        _discard(drafts)
-
-        def draft(name: str, spec: ModelSpec) -> Draft:
-            drafts.append(store.draft(self._key(plan, name), spec))
-            return drafts[-1]
-
-        with ExitStack() as stack:
-            current = stack.enter_context(store.open(plan.current))
-            before = {
-                name: stack.enter_context(store.open(key))
-                for name, key in self.machine.moments(plan.version - 1).items()
-            }
-            members = self.machine.members(plan)
-            if sums is None or sums[0] != plan.version - 1 or not plan.kept:
-                accumulator = Accumulator(current.manifest.spec, plan.kept, self._federation.memory // 2)
-                whole = tuple(members)
-                change = Change(whole, (), whole, plan.added)
-            else:
-                accumulator, change = sums[1], Change(plan.added, plan.removed, members, plan.added)
-            info = MergeInfo(plan.version, plan.staleness, len(plan.added))
-            means = Means(store.open, self._federation.workers.arithmetic, self._federation.memory // 2)
-            made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)
-            faults.reach("merge-computed")
-            made.publish()
-            drafts.clear()  # they are models now
-            faults.reach("merge-published")
-        if plan.kept:
-            self._sums = (plan.version, accumulator)
-        return made
+            await self._drop(tuple(self._merger.key(plan.version, name) for name in ("", *moments)))
 
     async def _study(self, plan: ef.StudyPlan) -> None:
         """Look at the models of a hop while training goes on."""
@@ -414,13 +372,6 @@ class JobRunner:
             trouble=self._federation.workers.trouble,
         )
         return job_view(self.machine, around, history, since)
-
-
-def _discard(drafts: list[Draft]) -> None:
-    """Throw drafts away; those that are left, because the store is away, are for the next try."""
-    while drafts:
-        drafts[-1].discard()
-        drafts.pop()
 
 
 def role_of(task: Task) -> DaemonRole:
