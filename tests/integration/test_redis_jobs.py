@@ -152,7 +152,7 @@ async def test_a_merge_that_redis_interrupted_leaves_no_frames(
         loop.call_soon_threadsafe(died.set)
         return begun.write(0, b"the next one")
 
-    monkeypatch.setattr("hansa.controller.runner.make", interrupted)
+    monkeypatch.setattr("hansa.controller.merging.make", interrupted)
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
             runner = await served.federation.submit(job(pace={"rounds": 2}), None, nothing())
