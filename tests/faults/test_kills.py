@@ -22,7 +22,7 @@ CONTROLLER = (
 LEARNER = ("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded")
 EVALUATOR = ("evaluation-done", "evaluation-reported")
 VICTIMS = ["controller", "learner-a", "learner-b", "learner-c", "evaluator-a"]
-KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "3"))
+KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "2"))
 SETTINGS = ("--set", "sites={min: 3, wait: 120}", "--set", "validation.fraction=0.2", "--set", "train.epochs=1")
 
 

@@ -125,7 +125,7 @@ def test_the_fewer_the_terms_the_more_bits_are_kept_below_the_tallest(count: int
 
 
 def test_a_set_that_grows_a_little_keeps_its_grid() -> None:
-    grids = [grid_of([1.0] * count, [1.0] * count) for count in range(1, 4097)]
+    grids = [Grid.over(1, count) for count in range(1, 4097)]
     assert [i + 2 for i in range(4095) if grids[i] != grids[i + 1]] == [17, 257]
 
 
