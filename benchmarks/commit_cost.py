@@ -140,8 +140,8 @@ class Copier:
 @contextmanager
 def stopwatches() -> Iterator[dict[str, float]]:
     """Time the parts of commits while the block lasts; seconds of worker threads may overlap with the others'."""
-    seconds = dict.fromkeys(("terms (workers)", "frames (workers)", "digest and peaks (in order)"), 0.0)
-    held = (Grid.add, tier._Step.frame, Sealer.feed)
+    seconds = dict.fromkeys(("terms and mean (workers)", "frames (workers)", "digests (in order)"), 0.0)
+    held = (Grid.add_and_mean, tier._Step.frame, Sealer.feed)
 
     def watched(name: str, work: Any) -> Any:
         def run(*arguments: Any) -> Any:
@@ -154,13 +154,13 @@ def stopwatches() -> Iterator[dict[str, float]]:
         return run
 
     names = list(seconds)
-    Grid.add, tier._Step.frame, Sealer.feed = (  # type: ignore[method-assign]
+    Grid.add_and_mean, tier._Step.frame, Sealer.feed = (  # type: ignore[method-assign]
         watched(name, work) for name, work in zip(names, held, strict=True)
     )
     try:
         yield seconds
     finally:
-        Grid.add, tier._Step.frame, Sealer.feed = held  # type: ignore[method-assign]
+        Grid.add_and_mean, tier._Step.frame, Sealer.feed = held  # type: ignore[method-assign]
 
 
 def parts(community: Community, store: Store, pool: Executor, repeats: int) -> dict[str, float]:

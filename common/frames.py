@@ -7,6 +7,7 @@ of 64, so no number ever lies across two frames.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from hansa.common.model import DTYPES, Arrays, Manifest, ModelSpec, TensorInfo
 
 FRAME = 1 << 20
 ALIGN = 64
+WORTHWHILE = 1 << 18  # bytes for which it is worth the while to ask another thread
 
 Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
@@ -147,16 +149,19 @@ def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
 
 
 class Sealer:
-    """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude)."""
+    """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude).
 
-    def __init__(self, spec: ModelSpec, peaks: bool = True) -> None:
+    Digests have an order; peaks have none, so a pool may look for them meanwhile. Frames must not change after `feed`.
+    """
+
+    def __init__(self, spec: ModelSpec, peaks: bool = True, pool: Executor | None = None) -> None:
         self.layout = Layout(spec)
-        self._wants_peaks = peaks
+        self._wants_peaks, self._pool = peaks, pool
         self.next = 0
         self.digests: list[bytes] = []
-        self.peaks: list[float] = []
+        self._peaks = [0.0] * len(spec.tensors)
+        self._sought: list[tuple[int, Future[float]]] = []
         self._hasher = blake3()
-        self._peak = 0.0
         self._close_empty()
 
     @property
@@ -164,13 +169,21 @@ class Sealer:
         """Whether every frame has come."""
         return self.next == self.layout.frames
 
+    @property
+    def peaks(self) -> list[float]:
+        """The peaks of the tensors that are complete."""
+        for tensor, found in self._sought:
+            self._peaks[tensor] = max(self._peaks[tensor], found.result())
+        self._sought.clear()
+        return self._peaks[: len(self.digests)]
+
     def feed(self, frame: Buffer) -> None:
         """Take the next frame."""
         whole = as_bytes(frame)
         for span in self.layout.spans(self.next):
             info = self.layout.spec.tensors[span.tensor]
             if self._wants_peaks and info.is_float:
-                self._peak = max(self._peak, peak(numbers(info, span, frame)))
+                self._seek(span.tensor, numbers(info, span, frame))
             self._hasher.update(whole[span.at : span.at + span.size])
             if span.stop == info.nbytes:
                 self._close_tensor()
@@ -182,10 +195,15 @@ class Sealer:
         assert self.complete
         return Manifest(self.layout.spec, tuple(self.digests))
 
+    def _seek(self, tensor: int, values: np.ndarray) -> None:
+        if self._pool is not None and values.nbytes >= WORTHWHILE:
+            self._sought.append((tensor, self._pool.submit(peak, values)))
+        else:
+            self._peaks[tensor] = max(self._peaks[tensor], peak(values))
+
     def _close_tensor(self) -> None:
         self.digests.append(self._hasher.digest())
-        self.peaks.append(self._peak)
-        self._hasher, self._peak = blake3(), 0.0
+        self._hasher = blake3()
 
     def _close_empty(self) -> None:
         tensors = self.layout.spec.tensors
@@ -233,9 +251,10 @@ class FrameCheck:
         self._check_closed()
 
     def _check_closed(self) -> None:
+        peaks = self.sealer.peaks
         for i in range(self._checked, len(self.sealer.digests)):
             name = self.manifest.spec.tensors[i].name
-            if not np.isfinite(self.sealer.peaks[i]):
+            if not np.isfinite(peaks[i]):
                 raise Rejected(f"tensor {name} holds NaN or infinite values")
             if self.sealer.digests[i] != self.manifest.digests[i]:
                 raise Rejected(f"tensor {name} does not match its digest")

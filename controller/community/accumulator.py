@@ -107,7 +107,7 @@ class Accumulator:
 
         After an error the sums are void: make a new accumulator and commit all members to it.
         """
-        sealer = Sealer(self._spec)
+        sealer = Sealer(self._spec, pool=pool)
         for index, frame in enumerate(self.frames(change, open_model, current, pool)):
             sealer.feed(frame)
             draft.write(index, frame)

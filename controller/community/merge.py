@@ -82,7 +82,7 @@ def make(
     with ExitStack() as stack:
         proposal = _propose(stack, aggregator, sums, change, current, means)
         frames = stack.enter_context(closing(proposal.frames))  # type: ignore[type-var]
-        sealer, main = Sealer(spec), draft("", spec)
+        sealer, main = Sealer(spec, pool=means.pool), draft("", spec)
         moments: dict[str, _Writer] = {}
         if not server.plain:
             carried = moment_spec(server, spec)

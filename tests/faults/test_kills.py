@@ -1,6 +1,6 @@
 """kill -9 at named points and at random ones: nothing that was acknowledged is lost, and the model is the same.
 
-Each of the four storms of random kills has a few in every test run, 44 kills with the named points. The long form has
+Each of the four storms of random kills has a few in every test run, 40 kills with the named points. The long form has
 200: HANSA_FAULT_KILLS=50 pytest tests/faults -k random
 """
 

@@ -1,6 +1,7 @@
 """Frames: layout, round trips, checks and deltas."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_peaks_are_the_largest_magnitudes_of_float_tensors_and_zero_elsewhere(sp
         for info in spec.tensors
     ]
     assert sealer.peaks == expected
+
+
+def test_peaks_that_other_threads_look_for_are_the_same() -> None:
+    spec = spec_of({"a": ("float32", (400_000,)), "small": ("float32", (3,)), "b": ("float64", (200_000,))})
+    arrays = {name: np.asarray(array) / 2 for name, array in values(spec).items()}
+    arrays = {name: array.astype(DTYPES[spec.tensors[spec.index[name]].dtype]) for name, array in arrays.items()}
+    arrays["a"][399_999], arrays["b"][0] = -1e6, 2e6
+    found = []
+    with ThreadPoolExecutor(2) as pool:
+        for sealer in (Sealer(spec), Sealer(spec, pool=pool)):
+            for frame in cut(pack(spec, arrays)):
+                sealer.feed(frame)
+            found.append((sealer.peaks, sealer.manifest()))
+    assert found[0] == found[1]
+    assert (found[1][0][0], found[1][0][2]) == (1e6, 2e6)
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
