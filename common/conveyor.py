@@ -7,17 +7,16 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-MOST = 4  # items that may wait while a batch is worked on
+BATCH = 4  # items that are worked on together, and that wait meanwhile
 
 
 class Conveyor(Generic[T]):
-    """Hands items on in order. While a batch is under way the next one gathers; `put` waits when it is full."""
+    """Hands items on in order, a batch at a time, while the next batch gathers; `put` waits when that is full, too."""
 
     def __init__(self, work: Callable[[deque[T]], Awaitable[None]]) -> None:
         self._work = work  # takes what it has done from the batch, so that it can be called again after a failure
         self._waiting: deque[T] = deque()
-        self._taken = asyncio.Event()
-        self._busy: asyncio.Task[None] | None = None
+        self._busy: asyncio.Future[None] | None = None
 
     @property
     def busy(self) -> bool:
@@ -26,30 +25,40 @@ class Conveyor(Generic[T]):
 
     async def put(self, item: T) -> None:
         """Add an item; raise what the worker raised."""
-        if len(self._waiting) >= MOST:
-            self._taken.clear()
-            await self._taken.wait()
-        if self._busy and self._busy.done():
-            self._busy.result()
+        while len(self._waiting) >= BATCH:
+            await self._go_on()
         self._waiting.append(item)
-        if not self.busy:
-            self._busy = asyncio.create_task(self._run())
+
+    async def rest(self) -> deque[T]:
+        """Wait for the batch under way, raise what the worker raised, and return the items that it has not begun."""
+        while self.busy:
+            await self._go_on()
+        self._heed()
+        left, self._waiting = self._waiting, deque()
+        return left
 
     async def drain(self) -> None:
         """Return when everything is done; raise what the worker raised."""
-        if self._busy:
-            await self._busy
+        while self.busy or self._waiting:
+            await self._go_on()
+        self._heed()
 
     async def settle(self) -> None:
         """Return when everything is done or has failed."""
-        if self._busy:
-            await asyncio.wait([self._busy])
-
-    async def _run(self) -> None:
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting, deque()
-                self._taken.set()
-                await self._work(batch)
-        finally:
-            self._taken.set()
+            await self.drain()
+        except Exception:  # whoever puts or drains is told
+            self._waiting.clear()
+
+    async def _go_on(self) -> None:
+        """Wait for the batch under way or, if there is none, begin the next."""
+        if self._busy and not self._busy.done():
+            await asyncio.wait([self._busy])  # if our caller is cancelled, the worker is not
+            return
+        self._heed()
+        batch, self._waiting = self._waiting, deque()
+        self._busy = asyncio.ensure_future(self._work(batch))
+
+    def _heed(self) -> None:
+        if self._busy:
+            self._busy.result()

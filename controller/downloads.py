@@ -3,6 +3,8 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import islice
 
 from hansa.common import codec
@@ -18,6 +20,14 @@ HOT = 64 << 20  # bytes of frames that are kept, at most
 Reading = asyncio.Future[list[bytes]]
 
 
+@dataclass
+class _Shared:
+    """An open model and how many read it."""
+
+    opening: asyncio.Future[StoredModel]
+    readers: int = 0
+
+
 class Downloads:
     """Sends models. The frames sent last are kept: the sites of a round fetch the same model at about the same time."""
 
@@ -26,11 +36,11 @@ class Downloads:
         self._gate = Gate(memory)
         self._room = min(HOT, memory // 8)
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
+        self._open: dict[ModelKey, _Shared] = {}
 
     async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncIterator[bytes]:
         """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn."""
-        model = await self._workers.io(self._store.open, key)
-        try:
+        async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
             header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
             yield header.SerializeToString()
@@ -41,8 +51,24 @@ class Downloads:
                     for frame in batch:
                         await place.moved()
                         yield frame
+
+    @asynccontextmanager
+    async def _opened(self, key: ModelKey) -> AsyncIterator[StoredModel]:
+        """Lend a model that is open as long as somebody reads it."""
+        shared = self._open.get(key)
+        if shared is None:
+            opening = asyncio.ensure_future(self._workers.io(self._store.open, key))
+            shared = self._open[key] = _Shared(opening)
+        shared.readers += 1
+        try:
+            yield await asyncio.shield(shared.opening)  # others wait for it, too
         finally:
-            await self._workers.io(model.close)
+            shared.readers -= 1
+            if not shared.readers:
+                del self._open[key]
+                await asyncio.wait([shared.opening])
+                if not shared.opening.cancelled() and shared.opening.exception() is None:
+                    await self._workers.io(shared.opening.result().close)
 
     async def _whole(self, model: StoredModel) -> AsyncIterator[list[bytes]]:
         """Yield all frames of a model; those that were sent a moment ago come from memory."""

@@ -27,6 +27,7 @@ from hansa.controller.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Draft, Store
+from hansa.controller.stores.recent import with_recent
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -54,12 +55,12 @@ class Federation:
         grace: float = 15.0,
         memory: int = 1 << 30,
     ) -> None:
-        self.store = store
+        self.store = with_recent(store, memory)
         self.memory = memory  # bytes that models in transit and sums may take
         self.uploads = Gate(memory)
         self.clock = clock
         self.workers = Workers()
-        self.downloads = Downloads(store, self.workers, memory)
+        self.downloads = Downloads(self.store, self.workers, memory)
         self.intake = Intake(self)
         self.fleet = Fleet(clock, self, heartbeat, grace)
         self.audit = Audit(journal, self.workers, clock)

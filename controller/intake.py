@@ -34,8 +34,9 @@ class _Upload:
     task: Task
     manifest: Manifest
     facts: UpdateFacts
-    draft: Draft
     check: FrameCheck
+    draft: Draft | None = None  # made with the first frames
+    conveyor: Conveyor[bytes] | None = None  # of the newest connection
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
     stream: int = 0  # which connection may write: the newest
@@ -74,17 +75,14 @@ class Intake:
             raise Rejected(self._rejected[site, task_id])
         task = runner.open_task(task_id, site)
         if upload and upload.manifest == manifest:
+            if upload.conveyor:
+                await upload.conveyor.settle()  # what came over a connection that is stuck need not come again
             await self._enter_gate(upload)
             return upload.check.next, None
         await self._check_offer(runner, task, manifest)
-        draft = await self._federation.workers.io(self._federation.store.draft, update_key(task_id), manifest.spec)
-        try:
-            runner.open_task(task_id, site)  # it may have ended meanwhile
-        except Stale:
-            self._throw_away(draft)
-            raise
+        runner.open_task(task_id, site)  # it may have ended meanwhile
         self.discard(task_id)
-        upload = self._uploads[task_id] = _Upload(task, manifest, facts, draft, FrameCheck(manifest))
+        upload = self._uploads[task_id] = _Upload(task, manifest, facts, FrameCheck(manifest))
         await self._enter_gate(upload)
         return 0, None
 
@@ -108,28 +106,23 @@ class Intake:
             if start != upload.check.next:
                 raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
             try:
-                await self._take(upload, mine, frames, runner)
+                rest = await self._take(upload, mine, frames, runner)
             except Rejected as error:
-                self.discard(task_id)
-                await self._quarantine(runner, upload.task, str(error))
+                await self._reject(runner, upload, error)
                 raise
             if upload.commit is None:
-                upload.commit = asyncio.create_task(self._commit(runner, upload))
+                upload.commit = asyncio.create_task(self._commit(runner, upload, rest))
                 upload.commit.add_done_callback(_heed)
         return await asyncio.shield(upload.commit)
 
-    async def _take(self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner") -> None:
-        """Check and store frames on a worker thread while the next ones arrive."""
-
-        def keep(batch: deque[bytes]) -> None:
-            while batch:
-                upload.draft.write(upload.check.next, batch[0])  # may be repeated if the store was away
-                upload.check.feed(batch[0])  # may not
-                batch.popleft()
-
-        conveyor = Conveyor[bytes](lambda batch: self._federation.workers.io(keep, batch))
+    async def _take(
+        self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner"
+    ) -> deque[bytes]:
+        """Check and store frames on a worker thread while the next ones arrive; return the last few, still to do."""
+        workers = self._federation.workers
+        conveyor = upload.conveyor = Conveyor[bytes](lambda batch: workers.io(self._keep, upload, batch))
         place = await self._enter_gate(upload)
-        place.working = lambda: conveyor.busy
+        place.working = lambda: conveyor.busy or upload.commit is not None
         try:
             async for frame in frames:
                 runner.bytes_up += len(frame)
@@ -137,30 +130,56 @@ class Intake:
                 if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
                     raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
                 await conveyor.put(frame)
-            await conveyor.drain()
-        finally:
+            rest = await conveyor.rest()
+            came = upload.check.next + len(rest)
+            if came < upload.check.sealer.layout.frames:
+                await workers.io(self._keep, upload, rest)  # they need not come again
+                raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
+            return rest
+        except BaseException:
             await conveyor.settle()
             place.leave()
-        if not upload.check.complete:
-            raise Refused(f"task {upload.task.id}: the stream ended after {upload.check.next} frames")
+            raise
 
-    async def _commit(self, runner: "JobRunner", upload: _Upload) -> Receipt:
+    def _keep(self, upload: _Upload, batch: deque[bytes]) -> Draft:
+        """Store and check frames, on a worker thread; what is done is taken from the batch."""
+        if upload.draft is None:
+            upload.draft = self._federation.store.draft(update_key(upload.task.id), upload.manifest.spec)
+        while batch:
+            if not upload.check.complete:  # else the check will say that there are too many
+                upload.draft.write(upload.check.next, batch[0])  # may be repeated if the store was away
+            upload.check.feed(batch[0])  # may not
+            batch.popleft()
+        return upload.draft
+
+    async def _commit(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         try:
-            return await self._enter(runner, upload)
+            return await self._enter(runner, upload, rest)
+        except Rejected as error:
+            await self._reject(runner, upload, error)
+            raise
         finally:
             if self._uploads.get(upload.task.id) is upload:
                 del self._uploads[upload.task.id]
 
-    async def _enter(self, runner: "JobRunner", upload: _Upload) -> Receipt:
+    async def _enter(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         """Publish an update and tell the engine."""
         task = upload.task
+
+        def finish() -> None:
+            self._keep(upload, rest).publish(upload.manifest, upload.check.sealer.peaks)
+
         try:
             runner.open_task(task.id, task.site)
             faults.reach("update-received")
-            await self._federation.workers.io(upload.draft.publish, upload.manifest, upload.check.sealer.peaks)
+            await self._federation.workers.io(finish)
             faults.reach("update-published")
+        except BaseException:
+            self._throw_away(upload)
+            raise
         finally:
-            self._throw_away(upload.draft)
+            if upload.place:
+                upload.place.leave()
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),
             task=task.id,
@@ -193,6 +212,11 @@ class Intake:
             await self._quarantine(runner, task, str(error))
             raise
 
+    async def _reject(self, runner: "JobRunner", upload: _Upload, error: Rejected) -> None:
+        """Throw away an update whose frames are not what they should be."""
+        self.discard(upload.task.id)
+        await self._quarantine(runner, upload.task, str(error))
+
     async def _quarantine(self, runner: "JobRunner", task: Task, reason: str) -> None:
         while len(self._rejected) >= REMEMBERED:
             self._rejected.pop(next(iter(self._rejected)))
@@ -207,13 +231,19 @@ class Intake:
         if upload and upload.place:
             upload.place.leave()
         if upload and upload.commit is None:
-            self._throw_away(upload.draft)
+            self._throw_away(upload)
 
-    def _throw_away(self, draft: Draft) -> None:
+    def _throw_away(self, upload: _Upload) -> None:
         """Discard a draft on a worker thread: the store may be far away, or away."""
-        chore = asyncio.create_task(self._federation.workers.io(draft.discard))
+        chore = asyncio.create_task(self._discard(upload))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+
+    async def _discard(self, upload: _Upload) -> None:
+        if upload.conveyor:
+            await upload.conveyor.settle()  # no thread may write a draft that is thrown away
+        if upload.draft:
+            await self._federation.workers.io(upload.draft.discard)
 
 
 def _outline(runner: "JobRunner", upload: _Upload) -> Outline | None:

@@ -19,6 +19,7 @@ from hansa.controller.redis_space import RedisSpace
 from hansa.controller.stores import Draft, Store, StoredModel
 from hansa.controller.stores.disk import DiskStore
 from hansa.controller.stores.memory import MemoryStore
+from hansa.controller.stores.recent import ROOM, RecentStore
 from hansa.controller.stores.redis import RedisStore
 from tests.unit.samples import keep, payload_of, spec_of, values
 
@@ -34,7 +35,7 @@ SMALL = spec_of({"w": ("float32", (5,))})
 KEY = ModelKey("j1/v1")
 
 
-@pytest.fixture(params=["memory", "disk", "redis"])
+@pytest.fixture(params=["memory", "disk", "recent", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
     if request.param == "redis":
@@ -43,6 +44,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         space.close()
         return
     made: Store = MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
+    if request.param == "recent":
+        made = RecentStore(made, ROOM)
     yield made
     made.close()
 
