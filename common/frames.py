@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ class Sealer:
         self.next = 0
         self.digests: list[bytes] = []
         self._peaks = [0.0] * len(spec.tensors)
-        self._sought: list[tuple[int, Future[float]]] = []
+        self._sought: list[tuple[Sequence[Span], Future[Sequence[float]]]] = []
         self._hasher = blake3()
         self._close_empty()
 
@@ -172,20 +173,19 @@ class Sealer:
     @property
     def peaks(self) -> list[float]:
         """The peaks of the tensors that are complete."""
-        for tensor, found in self._sought:
-            self._peaks[tensor] = max(self._peaks[tensor], found.result())
+        for spans, found in self._sought:
+            self._rise(spans, found.result())
         self._sought.clear()
         return self._peaks[: len(self.digests)]
 
     def feed(self, frame: Buffer) -> None:
         """Take the next frame."""
-        whole = as_bytes(frame)
-        for span in self.layout.spans(self.next):
-            info = self.layout.spec.tensors[span.tensor]
-            if self._wants_peaks and info.is_float:
-                self._seek(span.tensor, numbers(info, span, frame))
+        whole, spans = as_bytes(frame), list(self.layout.spans(self.next))
+        if self._wants_peaks:
+            self._seek(spans, frame)
+        for span in spans:
             self._hasher.update(whole[span.at : span.at + span.size])
-            if span.stop == info.nbytes:
+            if span.stop == self.layout.spec.tensors[span.tensor].nbytes:
                 self._close_tensor()
                 self._close_empty()
         self.next += 1
@@ -195,11 +195,26 @@ class Sealer:
         assert self.complete
         return Manifest(self.layout.spec, tuple(self.digests))
 
-    def _seek(self, tensor: int, values: np.ndarray) -> None:
-        if self._pool is not None and values.nbytes >= WORTHWHILE:
-            self._sought.append((tensor, self._pool.submit(peak, values)))
-        else:
-            self._peaks[tensor] = max(self._peaks[tensor], peak(values))
+    def _seek(self, spans: Sequence[Span], frame: Buffer) -> None:
+        """Look for the peaks of a frame's tensors: of neighbours with one type at once, for calls take time, too."""
+        tensors = self.layout.spec.tensors
+        for kind, group in groupby(spans, key=lambda span: tensors[span.tensor].dtype):
+            alike = list(group)
+            if not tensors[alike[0].tensor].is_float:
+                continue
+            first, last = alike[0], alike[-1]
+            width = DTYPES[kind].itemsize
+            count = (last.at + last.size - first.at) // width
+            values = np.frombuffer(frame, dtype=DTYPES[kind], count=count, offset=first.at)
+            starts = [(span.at - first.at) // width for span in alike]
+            if self._pool is not None and values.nbytes >= WORTHWHILE:
+                self._sought.append((alike, self._pool.submit(peaks, values, starts)))
+            else:
+                self._rise(alike, peaks(values, starts))
+
+    def _rise(self, spans: Sequence[Span], found: Sequence[float]) -> None:
+        for span, top in zip(spans, found, strict=True):
+            self._peaks[span.tensor] = max(self._peaks[span.tensor], top)
 
     def _close_tensor(self) -> None:
         self.digests.append(self._hasher.digest())
@@ -211,12 +226,12 @@ class Sealer:
             self._close_tensor()
 
 
-def peak(values: np.ndarray) -> float:
-    """Return the largest magnitude; infinite if any value is NaN or infinite."""
+def peaks(values: np.ndarray, starts: Sequence[int] = (0,)) -> list[float]:
+    """Return the largest magnitude of each part that begins somewhere; infinite if a value in it is NaN or infinite."""
     if values.dtype.itemsize < 4:
         values = values.astype(np.float32)
-    top = max(float(values.max()), -float(values.min()))
-    return top if np.isfinite(top) else float("inf")
+    tops = np.maximum(np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts))
+    return [float(top) if np.isfinite(top) else float("inf") for top in tops]
 
 
 class FrameCheck:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hansa.common.errors import HansaError
-from hansa.common.frames import ALIGN, FRAME, Sealer, numbers, peak
+from hansa.common.frames import ALIGN, FRAME, Sealer, numbers, peaks
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.controller.community.accumulator import Accumulator
@@ -203,7 +203,7 @@ def _moment(before: StoredModel | None, name: str, start: int, stop: int, cache:
 
 
 def _require_finite(server: ServerUpdate, tensor: TensorInfo, *found: np.ndarray) -> None:
-    if not all(np.isfinite(peak(array)) for array in found):
+    if not all(np.isfinite(peaks(array)).all() for array in found):
         raise HansaError(
             f"the server update {server.kind!r} makes NaN or infinite numbers in tensor {tensor.name}; try a smaller lr"
         )

@@ -22,7 +22,7 @@ from hansa.common.frames import (
     cut,
     numbers,
     pack,
-    peak,
+    peaks,
     seal,
     select,
     views,
@@ -286,7 +286,7 @@ def test_the_largest_and_smallest_finite_numbers_pass(dtype: str) -> None:
     spec = spec_of({"t": (dtype, (6,))})
     payload = pack(spec, {"t": np.concatenate([extremes, -extremes])})
     assert _fed(seal(spec, payload), cut(payload)).complete
-    assert peak(extremes) == float(extremes[0].astype(np.float64))
+    assert peaks(extremes) == [float(extremes[0].astype(np.float64))]
 
 
 def test_a_wrong_digest_of_an_empty_tensor_is_rejected() -> None:
