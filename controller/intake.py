@@ -103,14 +103,14 @@ class Intake:
         upload.stream += 1
         mine = upload.stream
         async with upload.turn:  # an older connection may still be writing its last frame
-            if start != upload.check.next:
-                raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
-            try:
-                rest = await self._take(upload, mine, frames, runner)
-            except Rejected as error:
-                await self._reject(runner, upload, error)
-                raise
             if upload.commit is None:
+                if start != upload.check.next:
+                    raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
+                try:
+                    rest = await self._take(upload, mine, frames, runner)
+                except Rejected as error:
+                    await self._reject(runner, upload, error)
+                    raise
                 upload.commit = asyncio.create_task(self._commit(runner, upload, rest))
                 upload.commit.add_done_callback(_heed)
         return await asyncio.shield(upload.commit)
@@ -119,29 +119,35 @@ class Intake:
         self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner"
     ) -> deque[bytes]:
         """Check and store frames on a worker thread while the next ones arrive; return the last few, still to do."""
-        workers = self._federation.workers
-        conveyor = upload.conveyor = Conveyor[bytes](lambda batch: workers.io(self._keep, upload, batch))
+        conveyor = upload.conveyor = Conveyor[bytes](
+            lambda batch: self._federation.workers.io(self._keep, upload, batch)
+        )
         place = await self._enter_gate(upload)
         place.working = lambda: conveyor.busy or upload.commit is not None
+        came, wanted = upload.check.next, upload.check.sealer.layout.frames
+        rest: deque[bytes] | None = None
         try:
             async for frame in frames:
                 runner.bytes_up += len(frame)
                 await place.moved()
-                if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
-                    raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+                self._require_current(upload, mine)
                 await conveyor.put(frame)
-            rest = await conveyor.rest()
-            came = upload.check.next + len(rest)
-            if came < upload.check.sealer.layout.frames:
-                await workers.io(self._keep, upload, rest)  # they need not come again
-                raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
-            return rest
-        except BaseException:
+                came += 1
+            if came >= wanted:
+                rest = await conveyor.rest()
+        finally:
             await conveyor.settle()
-            place.leave()
-            raise
+            if rest is None:
+                place.leave()
+        if rest is None:
+            raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
+        return rest
 
-    def _keep(self, upload: _Upload, batch: deque[bytes]) -> Draft:
+    def _require_current(self, upload: _Upload, mine: int) -> None:
+        if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
+            raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+
+    def _keep(self, upload: _Upload, batch: deque[bytes]) -> None:
         """Store and check frames, on a worker thread; what is done is taken from the batch."""
         if upload.draft is None:
             upload.draft = self._federation.store.draft(update_key(upload.task.id), upload.manifest.spec)
@@ -150,7 +156,12 @@ class Intake:
                 upload.draft.write(upload.check.next, batch[0])  # may be repeated if the store was away
             upload.check.feed(batch[0])  # may not
             batch.popleft()
-        return upload.draft
+
+    def _finish(self, upload: _Upload, rest: deque[bytes]) -> None:
+        """Keep the last frames and make the update durable, on a worker thread."""
+        self._keep(upload, rest)
+        assert upload.draft is not None
+        upload.draft.publish(upload.manifest, upload.check.sealer.peaks)
 
     async def _commit(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         try:
@@ -165,14 +176,10 @@ class Intake:
     async def _enter(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         """Publish an update and tell the engine."""
         task = upload.task
-
-        def finish() -> None:
-            self._keep(upload, rest).publish(upload.manifest, upload.check.sealer.peaks)
-
         try:
             runner.open_task(task.id, task.site)
             faults.reach("update-received")
-            await self._federation.workers.io(finish)
+            await self._federation.workers.io(self._finish, upload, rest)
             faults.reach("update-published")
         except BaseException:
             self._throw_away(upload)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -52,19 +53,36 @@ def behaviour(handler: grpc.RpcMethodHandler) -> tuple[str, Callable[..., Any]]:
     return kind, getattr(handler, kind)
 
 
-class ErrorStatuses(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
+class Wrapping(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Wraps every method when it is called for the first time; later calls find it wrapped."""
+
+    def __init__(self) -> None:
+        self._wrapped: dict[str, grpc.RpcMethodHandler] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Wrap the method's behaviour, whichever of the four kinds it is."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        method = handler_call_details.method
+        """Return a wrapped method, or none if there is no such method."""
+        method = str(handler_call_details.method)
+        if method not in self._wrapped:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return handler
+            self._wrapped[method] = self.wrap(method, handler)
+        return self._wrapped[method]
+
+    @abstractmethod
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+        """Return a method that does what `handler` does, and more."""
+
+
+class ErrorStatuses(Wrapping):
+    """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
+
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+        """Return a method with our errors, whichever of the four kinds it is."""
         kind, inner = behaviour(handler)
 
         async def answer(request: Any, context: Any) -> Any:

@@ -8,7 +8,7 @@ message by message, so that nothing is decoded before its size is known and nobo
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from hansa.common.errors import Forbidden, HansaError, InvalidInput, Taken, TooLarge, Unproven
 from hansa.common.pki.caller import Caller, caller_of_pem
 from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
-from hansa.common.rpc.errors import behaviour
+from hansa.common.rpc.errors import Wrapping, behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +50,45 @@ class _Call:
     task: "asyncio.Task[Any] | None"
     ended: HansaError | None = None  # why we ended it
     counts: list[tuple[str, str]] = field(default_factory=list)  # who, and what they have under way
+    _due: float | None = None  # when we lose patience, while we wait
+    _why: str = ""
+    _timer: asyncio.TimerHandle | None = None  # seldom set anew: to do so for every message would take longer
+
+    async def next(self, stream: AsyncIterator[bytes], seconds: float | None, what: str) -> bytes | None:
+        """Return the next message; the call is ended if none comes in time."""
+        if seconds is None:
+            return await anext(stream, None)
+        loop = asyncio.get_running_loop()
+        self._due, self._why = loop.time() + seconds, f"{what} for {seconds:g} s, which is the limit"
+        if self._timer and self._timer.when() > self._due:
+            self.close()
+        if self._timer is None:
+            self._timer = loop.call_at(self._due, self._look)
+        try:
+            return await anext(stream, None)
+        finally:
+            self._due = None
+
+    def _look(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        if self._due is None:
+            return  # a message came, and is being worked on
+        if loop.time() < self._due:
+            self._timer = loop.call_at(self._due, self._look)
+        else:
+            self.end(TooLarge(self._why))
+
+    def end(self, why: HansaError) -> None:
+        """End the call."""
+        if self.task and self.ended is None:
+            self.ended = why
+            self.task.cancel()
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
 
 def caller_of(context: Any) -> Caller | None:
@@ -64,28 +103,21 @@ def caller_of(context: Any) -> Caller | None:
     return caller_of_pem(shown[0])
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class Guard(Wrapping):
     """Lets calls through that the table allows."""
 
     def __init__(
         self, tls: "ServerTls | None" = None, limits: Limits | None = None, refused: Refusal | None = None
     ) -> None:
+        super().__init__()
         self._tls = tls
         self._limits = limits or Limits()
         self._refused = refused or (lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why))
         self._calls: set[_Call] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        """Wrap a method. Requests are always taken as streams of bytes: on the wire they are nothing else."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        method = str(handler_call_details.method)
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+        """Return a guarded method. Requests are always taken as streams of bytes: on the wire they are nothing else."""
         access = TABLE.get(method)
         _, inner = behaviour(handler)
 
@@ -134,6 +166,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._tell(call, method, context, error)
             raise
         finally:
+            call.close()
             self._calls.discard(call)
             for key in call.counts:
                 self._counts[key] -= 1
@@ -194,7 +227,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         silence = access.silence and (self._limits.silence or access.silence)
         if call.caller:  # before gRPC collects a message of many bytes
             self._count_kind(call, access, str(call.caller))
-        first = await _next(stream, self._limits.patience, "no message came")
+        first = await call.next(stream, self._limits.patience, "no message came")
         if first is None:
             raise InvalidInput(f"{method.rpartition('/')[2]} was called without a message")
         message = _decoded(first, access.first, decode, method)
@@ -204,7 +237,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._count_kind(call, access, claim.site if claim else "")
         yield message
         while access.further:
-            further = await _next(stream, silence, "no further message came")
+            further = await call.next(stream, silence, "no further message came")
             if further is None:
                 return
             yield _decoded(further, access.further, decode, method)
@@ -221,21 +254,12 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return
         self._tls.refresh_revoked()
         for call in list(self._calls):
-            if call.caller is None or call.ended or call.task is None:
+            if call.caller is None:
                 continue
             try:
                 self._tls.require_good(call.caller)
             except Unproven as error:
-                call.ended = error
-                call.task.cancel()
-
-
-async def _next(stream: AsyncIterator[bytes], seconds: float | None, what: str) -> bytes | None:
-    try:
-        async with asyncio.timeout(seconds):
-            return await anext(stream, None)
-    except TimeoutError:
-        raise TooLarge(f"{what} for {seconds:g} s, which is the limit") from None
+                call.end(error)
 
 
 def _decoded(message: bytes, most: int, decode: Callable[[bytes], Any] | None, method: str) -> Any:
