@@ -152,7 +152,7 @@ def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
 class Sealer:
     """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude).
 
-    Digests have an order; peaks have none, so a pool may look for them meanwhile. Frames must not change after `feed`.
+    Digests have an order; peaks have none, so a pool may look for them meanwhile. An array that was fed is frozen.
     """
 
     def __init__(self, spec: ModelSpec, peaks: bool = True, pool: Executor | None = None) -> None:
@@ -180,6 +180,8 @@ class Sealer:
 
     def feed(self, frame: Buffer) -> None:
         """Take the next frame."""
+        if isinstance(frame, np.ndarray):
+            frame.flags.writeable = False
         whole, spans = as_bytes(frame), list(self.layout.spans(self.next))
         if self._wants_peaks:
             self._seek(spans, frame)

@@ -3,38 +3,55 @@
 import threading
 from collections.abc import Sequence
 
+import numpy as np
+
 from hansa.common.errors import NotFound
-from hansa.common.frames import Buffer, Layout
+from hansa.common.frames import Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
 
+Held = bytes | np.ndarray
 
-class _Model(StoredModel):
-    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], frames: Sequence[bytes]) -> None:
+
+def held(frame: Buffer) -> Held:
+    """Return a frame to keep: one that cannot change any more as it is, a copy of any other."""
+    if isinstance(frame, bytes) or (isinstance(frame, np.ndarray) and frame.base is None and not frame.flags.writeable):
+        return frame
+    return bytes(as_bytes(frame))
+
+
+class MemoryModel(StoredModel):
+    """A model whose frames are in memory, for as long as somebody has it."""
+
+    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], frames: Sequence[Held]) -> None:
         super().__init__(key, manifest, peaks)
-        self._frames = frames
+        self._frames = list(frames)
 
     def read(self, index: int) -> bytes:
-        return self._frames[index]
+        """Return frame `index`; an array is copied when it is read for the first time, which may never be."""
+        frame = self._frames[index]
+        if not isinstance(frame, bytes):
+            frame = self._frames[index] = frame.tobytes()
+        return frame
 
     def close(self) -> None:
-        pass
+        """Nothing to give back."""
 
 
 class _Draft(Draft):
     def __init__(self, store: "MemoryStore", key: ModelKey, spec: ModelSpec) -> None:
         self._store = store
         self._key = key
-        self._frames: list[bytes | None] = [None] * Layout(spec).frames
+        self._frames: list[Held | None] = [None] * Layout(spec).frames
 
     def write(self, index: int, frame: Buffer) -> None:
-        self._frames[index] = bytes(frame)  # no copy if it is bytes already
+        self._frames[index] = held(frame)
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         frames = [frame for frame in self._frames if frame is not None]
         assert len(frames) == len(self._frames), "published before every frame was written"
-        self._store.put(_Model(self._key, manifest, peaks, frames))
+        self._store.put(MemoryModel(self._key, manifest, peaks, frames))
 
     def discard(self) -> None:
         self._frames = []

@@ -8,11 +8,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from hansa.common.frames import Buffer, Layout, as_bytes
+from hansa.common.frames import Buffer, Layout
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
 from hansa.controller.stores.base import Draft, Store, StoredModel
-from hansa.controller.stores.memory import MemoryStore
+from hansa.controller.stores.memory import Held, MemoryModel, MemoryStore, held
 
 ROOM = 64 << 20  # bytes that are kept, at most
 SMALL = 8  # models as large as this part of them are not worth it
@@ -23,34 +23,20 @@ def with_recent(store: Store, memory: int) -> Store:
     return store if isinstance(store, MemoryStore) else RecentStore(store, min(ROOM, memory // 16))
 
 
-class _Model(StoredModel):
-    """A model whose frames stay for those who have opened it."""
-
-    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], frames: Sequence[bytes]) -> None:
-        super().__init__(key, manifest, peaks)
-        self._frames = frames
-
-    def read(self, index: int) -> bytes:
-        return self._frames[index]
-
-    def close(self) -> None:
-        pass
-
-
 class _Draft(Draft):
     def __init__(self, store: "RecentStore", key: ModelKey, below: Draft) -> None:
         self._store, self._key, self._below = store, key, below
-        self._frames: dict[int, bytes] = {}
+        self._frames: dict[int, Held] = {}
 
     def write(self, index: int, frame: Buffer) -> None:
         self._below.write(index, frame)
-        self._frames[index] = frame if isinstance(frame, bytes) else bytes(as_bytes(frame))
+        self._frames[index] = held(frame)
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         self._store.forget(self._key)
         self._below.publish(manifest, peaks)
         frames, self._frames = self._frames, {}
-        self._store.keep(_Model(self._key, manifest, peaks, [frames[index] for index in sorted(frames)]))
+        self._store.keep(MemoryModel(self._key, manifest, peaks, [frames[index] for index in sorted(frames)]))
 
     def discard(self) -> None:
         self._frames = {}
@@ -104,7 +90,7 @@ class RecentStore(Store):
         """Have a published model at hand; the oldest make room for it."""
         with self._lock:
             self._recent[model.key] = model
-            while sum(held.layout.size for held in self._recent.values()) > self._room:
+            while sum(kept.layout.size for kept in self._recent.values()) > self._room:
                 self._recent.popitem(last=False)
 
     def forget(self, key: ModelKey) -> None:

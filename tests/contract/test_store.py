@@ -117,7 +117,7 @@ def test_any_kind_of_buffer_can_be_written(store: Store, kind: Callable[[bytes],
 def test_a_buffer_that_changes_after_it_was_written_does_not_change_the_model(store: Store) -> None:
     payload = pack(SMALL, values(SMALL, 1))
     sealer = Sealer(SMALL)
-    sealer.feed(payload)
+    sealer.feed(payload.copy())  # what is fed can change no more
     draft = store.draft(KEY, SMALL)
     draft.write(0, payload)
     payload[:] = 0
