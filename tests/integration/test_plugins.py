@@ -1,5 +1,6 @@
 """Plugins that remember, ask for evaluations or fail, in whole jobs over real gRPC."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
@@ -11,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from hansa.common import plugins
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
@@ -145,7 +146,11 @@ class Fickle(Equal):
         return self._or([], "warnings")
 
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return anything but weights, perhaps."""
+        """Return anything but weights, perhaps, or raise what has a meaning elsewhere."""
+        if self.where == "stale":
+            raise Stale("nobody waits for weights")
+        if self.where == "exit":
+            sys.exit("no more weights")
         odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "nan": [float("nan")], "few": []}
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
@@ -177,6 +182,19 @@ async def test_a_plugin_that_fails_to_warn_is_named_in_the_warnings(tmp_path: Pa
             "completed",
             ("weigh: fickle failed: RuntimeError: no warnings today",),
         )
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"), [("stale", "Stale: nobody waits for weights"), ("exit", "SystemExit: no more weights")]
+)
+async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(tmp_path: Path, where: str, reason: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": where})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert (view.status, view.reason) == ("failed", f"the rule failed: weigh 'fickle': {reason}")
+        other = await ended(await served.federation.submit(job(), None, nothing()))
+        assert other.view().status == "completed"
 
 
 @pytest.mark.parametrize("odd", ["none", "words", "nan", "few"])
