@@ -57,8 +57,9 @@ def weigh(job: Job, now: float) -> list[Effect]:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     stale = {c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))}
-    weighed = _weighed(job, pending.contributions, now)
-    added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in weighed))
+    added, note = _weighed(job, pending.contributions, now)
+    if not note:
+        added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in added))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
     current, known = job.state.current, {"note": note, "lost": {**pending.lost, **stale}} | _told(job, pending, now)
@@ -101,12 +102,16 @@ def _completed(job: Job, c: Contribution) -> Contribution:
     return c.model_copy(update={"staleness": _staleness(job, c), **reports})
 
 
-def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[Member, ...]:
-    """Let the weigher say what contributions are worth."""
+def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[tuple[Member, ...], str]:
+    """Let the weigher say what contributions are worth; if it cannot say it in numbers, everything stays as it is."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    weights = _require_possible(job, given, len(contributions))
-    return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
+    weights = _require_numbers(job, given, len(contributions))
+    if np.isfinite(weights).all():
+        weights = _require_possible(job, weights, len(contributions))
+        return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True)), ""
+    new = tuple(member(c, 0.0) for c in contributions if not _counted(job, c.site))  # what counts goes on counting
+    return new, f"{weigher.point} {weigher.kind} gave weights that are not finite; the model before is kept"
 
 
 def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
@@ -144,12 +149,24 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
 
 
 def _require_possible(job: Job, given: npt.ArrayLike, count: int) -> np.ndarray:
-    """Return what a weigher gave as numbers, or name it."""
+    """Return what a weigher gave as weights, or name it."""
+    weights = _require_numbers(job, given, count)
+    if np.isfinite(weights).all() and (weights >= 0).all():
+        return weights
+    raise _impossible(job, given)
+
+
+def _require_numbers(job: Job, given: npt.ArrayLike, count: int) -> np.ndarray:
+    """Return what a weigher gave as one number for each, finite or not, or name it."""
     with suppress(TypeError, ValueError):
         weights = np.asarray(given, dtype=np.float64)
-        if weights.shape == (count,) and np.isfinite(weights).all() and (weights >= 0).all():
+        if weights.shape == (count,):
             return weights
-    raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights: {given!r:.200}")
+    raise _impossible(job, given)
+
+
+def _impossible(job: Job, given: npt.ArrayLike) -> ValueError:
+    return ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights: {given!r:.200}")
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:

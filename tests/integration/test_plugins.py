@@ -151,7 +151,7 @@ class Fickle(Equal):
             raise Stale("nobody waits for weights")
         if self.where == "exit":
             sys.exit("no more weights")
-        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "nan": [float("nan")], "few": []}
+        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "few": [], "debt": [-1.0]}
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
 
@@ -197,7 +197,7 @@ async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(tmp_path: 
         assert other.view().status == "completed"
 
 
-@pytest.mark.parametrize("odd", ["none", "words", "nan", "few"])
+@pytest.mark.parametrize("odd", ["none", "words", "few", "debt"])
 async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: str) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
@@ -205,6 +205,38 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         assert view.reason.startswith("the rule failed: ValueError: the weigher 'fickle' returned impossible weights: ")
+
+
+@register("weigh", "dizzy")
+class Dizzy(Equal):
+    """Every third version has weights that are no numbers."""
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return ones, or nothing that is finite."""
+        odd = (np.nan, np.inf)[view.version % 2]
+        return np.full(len(contributions), 1.0 if view.version % 3 != 2 else odd)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "async-fedavg", "fedadam"])
+async def test_weights_that_are_not_finite_leave_the_model_as_it_is_and_the_job_goes_on(
+    tmp_path: Path, rule: str
+) -> None:
+    pace = {"updates": 8} if rule == "async-fedavg" else {"rounds": 8}
+    spec = job(rule=rule, pace=pace, weigh={"kind": "dizzy"}, sites={"min": 2})
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a", "b")
+        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        view = runner.view()
+        assert (view.status, view.version) == ("completed", 8), view.reason
+        digests = [record.digest for record in runner.machine.state.history]
+        assert len(set(digests)) > 4
+        for entry in view.history[1:]:
+            odd = entry.version % 3 == 0
+            assert not odd or digests[entry.version] == digests[entry.version - 1]
+            assert entry.note == (
+                "weigh dizzy gave weights that are not finite; the model before is kept" if odd else ""
+            )
+    _assert_sound(tmp_path, "", runner.id)
 
 
 async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_its_other_jobs(
