@@ -97,7 +97,7 @@ class App:
             from hansa.common.job import located, problems  # slow to load, and seldom needed
 
             wrong = "; ".join(located(problem, {}) for problem in problems(error))
-            raise Refused(f"the app's evaluate function made nonsense of it: {wrong}") from None
+            raise Refused(f"the app's evaluate function made nonsense: {wrong}") from None
         if not isinstance(found, Evaluation):
             raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
         return found

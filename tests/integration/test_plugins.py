@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, Stale
@@ -17,6 +17,7 @@ from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
+from hansa.common.views import Score
 from hansa.controller.backends import opened
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Sampler
@@ -155,6 +156,18 @@ class Fickle(Equal):
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
 
+    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+        """Return no scores, perhaps."""
+        odd: Any = {"a": "much"} if self.where == "scores" else {}
+        return odd  # type: ignore[no-any-return]
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Tell what JSON has no word for, perhaps."""
+        odd: Any = {"deep": [np.float64(1), object]} if self.where == "diagnostics" else {}
+        return odd  # type: ignore[no-any-return]
+
     def _or(self, usual: T, where: str) -> T:
         if where == self.where:
             raise RuntimeError(f"no {where} today")
@@ -205,6 +218,21 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         assert view.reason.startswith("the rule failed: ValueError: the weigher 'fickle' returned impossible weights: ")
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [("scores", "a: input should be a valid dictionary or instance of Score"), ("diagnostics", "deep.list.1")],
+)
+async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, where: str, wrong: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": where})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert view.status == "failed"
+        said = "the rule failed: ValueError: weigh 'fickle' says of the merge what cannot be kept: "
+        assert view.reason.startswith(said + wrong)
+        assert "pydantic" not in view.reason
 
 
 @register("weigh", "dizzy")

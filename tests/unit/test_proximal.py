@@ -97,7 +97,8 @@ class Turns(nn.Module):
         self.ws = nn.ParameterList(torch.zeros(2, dtype=torch.float64) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.ws[int(x[0, 0])] - 1).square().sum().reshape(1) / 2
+        used: torch.Tensor = self.ws[int(x[0, 0])]
+        return (used - 1).square().sum().reshape(1) / 2
 
 
 def test_a_parameter_that_a_batch_does_not_use_is_pulled_all_the_same() -> None:
