@@ -15,8 +15,9 @@ from typing import Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
+from pydantic import ValidationError
 
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, one_line
+from hansa.common.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
 from hansa.common.tasks import Evaluation, OptimizerSpec
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,20 @@ class App:
             raise InvalidApp("model= must be a function that returns the network, not the network itself")
         if (self.train is None) != (self.evaluate is None):
             raise InvalidApp("give both train= and evaluate=, or neither")
+
+    def measured(self, arrays: Mapping[str, np.ndarray], examples: Examples) -> Evaluation:
+        """Let the user's own function evaluate a copy of a model; what it returns must be an Evaluation."""
+        assert self.evaluate is not None
+        try:
+            found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
+        except ValidationError as error:
+            from hansa.common.job import located, problems  # slow to load, and seldom needed
+
+            wrong = "; ".join(located(problem, {}) for problem in problems(error))
+            raise Refused(f"the app's evaluate function made nonsense: {wrong}") from None
+        if not isinstance(found, Evaluation):
+            raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
+        return found
 
     def load(self, path: Path, split: str) -> Examples:
         """Load a site's data for a split and check that it can be learned from."""

@@ -11,6 +11,7 @@ from hansa.common.errors import one_line
 from hansa.common.tasks import Value
 
 POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
+ANYTHING = (Exception, SystemExit)  # that a plugin may raise: none of it may end a controller
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
 USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
     "local": {"kind": "plain"},
@@ -101,7 +102,7 @@ def discover() -> None:
             _discovered[entry.name] = ""
             try:
                 entry.load()
-            except Exception as error:
+            except ANYTHING as error:
                 _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
                 log.exception("the plugin package %r cannot be loaded", entry.name)
 
@@ -111,10 +112,16 @@ def undiscovered() -> dict[str, str]:
     return {name: why for name, why in _discovered.items() if why}
 
 
-def blame(error: BaseException) -> str:
-    """Describe an error in one line, and name the plugin that it arose in, if it did."""
+def culprit(error: BaseException) -> Plugin | None:
+    """Return the plugin that an error arose in, if it did."""
     found: Plugin | None = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
         found = owner if isinstance(owner, Plugin) and hasattr(owner, "kind") else found
+    return found
+
+
+def blame(error: BaseException) -> str:
+    """Describe an error in one line, and name the plugin that it arose in, if it did."""
+    found = culprit(error)
     return f"{found.point} {found.kind!r}: {one_line(error)}" if found else one_line(error)

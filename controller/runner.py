@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hansa.common import faults
 from hansa.common.errors import HansaError, Stale, one_line, reason
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, hop_key
-from hansa.common.plugins import blame
+from hansa.common.plugins import ANYTHING, blame, culprit
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
 from hansa.controller.engine import effects as ef
@@ -136,9 +136,10 @@ class JobRunner:
         """Let the engine handle an event."""
         try:
             effects = self.machine.handle(event)
-        except Stale as error:
-            return _Outcome(event, done, refusal=error)
-        except Exception as error:
+        except ANYTHING as error:
+            part = culprit(error)
+            if isinstance(error, Stale) and (part is None or part.point == "pace"):  # nothing was changed before
+                return _Outcome(event, done, refusal=error)
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
             return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=blame(error))
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
@@ -213,7 +214,7 @@ class JobRunner:
         drafts: list[Draft] = []
         try:
             made = await self._federation.workers.io(self._merger.merge, self.machine, plan, drafts)
-        except Exception as error:
+        except ANYTHING as error:
             log.exception("job %s: merging version %d failed", self.id, plan.version)
             self._start(self._federation.workers.io(discard, drafts), self._duties)
             why = str(error) if isinstance(error, HansaError) else blame(error)
@@ -259,7 +260,7 @@ class JobRunner:
         for part in self.machine.rule.parts.values():
             try:
                 await self._federation.workers.io(part.warm_up)
-            except Exception:
+            except ANYTHING:
                 log.exception("job %s: %s %r is not ready", self.id, part.point, part.kind)
 
     async def _examine(self, number: int) -> None:
@@ -277,7 +278,7 @@ class JobRunner:
                 late = f"{part.point} {part.kind!r}: nothing was found in {part.examination_seconds:g} s"
                 self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=late))
             found = await examining  # a thread cannot be stopped, and what it stores must be dropped
-        except Exception as error:
+        except ANYTHING as error:
             log.exception("job %s: %s %r could not examine updates", self.id, part.point, part.kind)
             self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=blame(error)))
             return

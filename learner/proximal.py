@@ -18,11 +18,16 @@ class Pull:
         self._mu = mu
 
     def __call__(self) -> None:
-        """Add μ·(w − w′) to the gradients; a parameter without one has not moved."""
+        """Add μ·(w − w′) to the gradients; a parameter that a batch does not use is pulled, too, if it has moved."""
         with torch.no_grad():
             for parameter, anchor in zip(self._parameters, self._anchors, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter - anchor, alpha=self._mu)
+                apart = parameter - anchor
+                if parameter.grad is None:
+                    parameter.grad = apart * self._mu if apart.any() else None
+                elif parameter.grad.is_sparse:  # of an embedding; the term is over all its rows
+                    parameter.grad = apart.mul_(self._mu).add_(parameter.grad)
+                else:
+                    parameter.grad.add_(apart, alpha=self._mu)
 
 
 def pull_of(work: Train, module: nn.Module) -> Pull | None:

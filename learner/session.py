@@ -277,7 +277,7 @@ class Learner(SiteDaemon):
         if not len(validation.examples):
             return Evaluation(n=0, loss_sum=0.0)
         if app.evaluate is not None:
-            return app.evaluate({name: array.copy() for name, array in arrays.items()}, validation.examples)
+            return app.measured(arrays, validation.examples)
         assert validation.tensors is not None
         return measure(app, self._network(app, task), validation.tensors)
 

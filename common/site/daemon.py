@@ -159,7 +159,7 @@ class SiteDaemon(ABC):
                 raise
         except (InvalidApp, InvalidData, Forbidden) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # of the app: anything may come
             log.exception("task %s failed", task.id)
             reason = str(error) if isinstance(error, HansaError) else one_line(error)
             await self.attendance.report_failure(task.id, reason, final=False)

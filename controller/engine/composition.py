@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hansa.common.errors import one_line
 from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import ANYTHING
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
@@ -61,7 +62,7 @@ class Composition:
         for part in self.parts.values():
             try:
                 found += question(part)
-            except Exception as error:  # of a plugin: anything may come
+            except ANYTHING as error:
                 found.append(((part.point,), f"{part.kind} failed: {one_line(error)}"))
         return found
 

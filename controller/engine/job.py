@@ -86,7 +86,7 @@ class Job:
             seed=self.spec.seed,
             now=now,
             together=self.spec.sites.together,
-            remembers=self.rule.merge.remembers,
+            standing=self.state.members.keys() if self.rule.merge.remembers else frozenset(),
             common="barrier" in self.rule.pace.provides,
             outline=self.state.outline,
         )

@@ -1,18 +1,16 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from hansa.common.ids import SiteName, community_key
 from hansa.common.tasks import Train
+from hansa.controller.engine import demands, inquiries
 from hansa.controller.engine import events as ev
-from hansa.controller.engine import inquiries
 from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
@@ -57,8 +55,9 @@ def weigh(job: Job, now: float) -> list[Effect]:
             facts, trouble = heard[point].facts, heard[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     stale = {c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))}
-    weighed = _weighed(job, pending.contributions, now)
-    added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in weighed))
+    added, note = _weighed(job, pending.contributions, now)
+    if not note:
+        added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in added))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
     current, known = job.state.current, {"note": note, "lost": {**pending.lost, **stale}} | _told(job, pending, now)
@@ -84,10 +83,13 @@ def _told(job: Job, pending: PendingMerge, now: float) -> dict[str, Any]:
     given, view, memories = pending.contributions, job.view(now), job.memories
     if pending.forgotten is not None:
         return {"restart": False}
-    told = {point: dict(part.diagnostics(memories[point], given, view)) for point, part in job.rule.parts.items()}
+    told = {
+        point: demands.require(demands.DIAGNOSTICS, part.diagnostics(memories[point], given, view), part)
+        for point, part in job.rule.parts.items()
+    }
     phases = [policy.phase(memories[point], given, view) for point, policy in job.rule.policies.items()]
     return {
-        "scores": dict(job.rule.weigh.scores(memories["weigh"], given)),
+        "scores": demands.require(demands.SCORES, job.rule.weigh.scores(memories["weigh"], given), job.rule.weigh),
         "diagnostics": {point: diagnostics for point, diagnostics in told.items() if diagnostics},
         "phase": next((phase for phase in phases if phase), ""),
         "restart": any(policy.restarts(memories[point]) for point, policy in job.rule.policies.items()),
@@ -101,12 +103,16 @@ def _completed(job: Job, c: Contribution) -> Contribution:
     return c.model_copy(update={"staleness": _staleness(job, c), **reports})
 
 
-def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[Member, ...]:
-    """Let the weigher say what contributions are worth."""
+def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[tuple[Member, ...], str]:
+    """Let the weigher say what contributions are worth; if it cannot say it in numbers, everything stays as it is."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    weights = _require_possible(job, given, len(contributions))
-    return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True))
+    weights = demands.require_numbers(weigher, given, len(contributions))
+    if np.isfinite(weights).all():
+        weights = demands.require_weights(weigher, weights, len(contributions))
+        return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True)), ""
+    new = tuple(member(c, 0.0) for c in contributions if not _counted(job, c.site))  # what counts goes on counting
+    return new, f"{weigher.point} {weigher.kind} gave weights that are not finite; the model before is kept"
 
 
 def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...], str]:
@@ -134,22 +140,13 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
     new, members = {member.site: member.tensors for member in added}, job.state.members
     staying = sorted(site for site in members if site not in new or new[site] is not None)
     weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
-    _require_possible(job, list(weights.values()), len(weights))
+    demands.require_weights(job.rule.weigh, list(weights.values()), len(weights))
     for site in weights:
         covered = new.get(site) or frozenset()
         for member in members[site]:
             tensors = None if member.tensors is None else member.tensors - covered
             if (tensors is None or tensors) and member.weight != weights[site]:
                 yield replace(member, weight=weights[site], tensors=tensors)
-
-
-def _require_possible(job: Job, given: npt.ArrayLike, count: int) -> np.ndarray:
-    """Return what a weigher gave as numbers, or name it."""
-    with suppress(TypeError, ValueError):
-        weights = np.asarray(given, dtype=np.float64)
-        if weights.shape == (count,) and np.isfinite(weights).all() and (weights >= 0).all():
-            return weights
-    raise ValueError(f"the weigher {job.rule.weigh.kind!r} returned impossible weights: {given!r:.200}")
 
 
 def _counted(job: Job, site: SiteName | None) -> list[Member]:

@@ -50,7 +50,7 @@ class View:
     seed: int
     now: float
     together: int = 1  # sites whose updates make a community model, at least
-    remembers: bool = False  # sites' last updates count in every merge, not only its own
+    standing: AbstractSet[SiteName] = frozenset()  # sites whose last updates go on counting, where merges remember
     common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
     outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
     turn: int = 0  # of a task: hops of the whole job up to it, where models travel

@@ -84,7 +84,7 @@ class Dvw(Weigher):
         state.scores = {c.site: score for c, score in zip(contributions, settled, strict=True)}
         state.last |= {site: score.value or 0.0 for site, score in state.scores.items()}
         weights = np.array([score.value or 0.0 for score in settled], dtype=np.float64)
-        if not any(state.last.values() if view.remembers else weights):
+        if not any(weights) and not any(state.last.get(site) for site in view.standing):
             state.nothing += 1
             if self.zero == "uniform":
                 weights[:] = LEAST
@@ -109,7 +109,7 @@ class Dvw(Weigher):
         others = counted.keys() - {c.site}
         shown = sorted(counted, key=lambda site: (site != c.site, site))[:SHOWN]
         if counted and (coverage >= self.min_coverage or not others):
-            basis = "pooled" if coverage >= self.min_coverage else "own"
+            basis = "pooled" if coverage >= self.min_coverage and (others or not missing) else "own"
             value: float | None = self._score(list(counted.values()))
         else:
             value, basis = None, "none"

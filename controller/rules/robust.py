@@ -38,7 +38,13 @@ class Median(Coordinatewise):
 
     def combine(self, rows: np.ndarray) -> np.ndarray:
         """Return the middle, or the mean of the two in the middle."""
-        return np.asarray(np.median(rows, axis=0, overwrite_input=True))
+        with np.errstate(over="ignore"):
+            made = np.asarray(np.median(rows, axis=0, overwrite_input=True))
+        huge = ~np.isfinite(made)  # the sum of the two is no number, but their mean is
+        if huge.any():
+            least, most = np.sort(rows[:, huge], axis=0)[[(len(rows) - 1) // 2, len(rows) // 2]]
+            made[huge] = least / 2 + most / 2
+        return made
 
 
 @register("merge", "trimmed-mean")
@@ -60,8 +66,13 @@ class TrimmedMean(Coordinatewise):
         rows.sort(axis=0)
         kept = rows[cut : len(rows) - cut]
         least = kept[0].copy()
-        kept -= least
-        return np.asarray(least + kept.mean(axis=0))
+        huge = kept[-1] / 2 - least / 2 > np.finfo(np.float64).max / (2 * len(kept))  # their sum may be no number
+        shares = kept[:, huge] / len(kept)
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept -= least
+            made = np.asarray(least + kept.mean(axis=0))
+        made[huge] = shares.sum(axis=0)
+        return made
 
     def remark(self, count: int) -> str:
         """Say so where it is no more robust than the mean."""

@@ -49,6 +49,46 @@ def test_updates_are_scored_on_validation_data_even_by_evaluators_of_test_data(s
     assert shown["history"][-1]["metrics"]["accuracy"] < 0.5  # the community model is measured on a's test data
 
 
+MOODY_APP = """
+import sys
+import numpy as np
+from hansa import App
+from hansa.common.tasks import Evaluation
+
+def evaluate(arrays, examples):
+    match len(examples):
+        case 8:
+            sys.exit("no more evaluations")
+        case 6:
+            return {"n": 6}
+        case 4:
+            return Evaluation(n=-4, loss_sum=1.0)
+    return Evaluation(n=len(examples), loss_sum=1.0, confusion=((len(examples) - 3, 3), (0, 0)))
+
+app = App(model=lambda: {"w": np.zeros(2)}, classes=2, train=lambda arrays, run: arrays, evaluate=evaluate)
+"""
+
+
+def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Site) -> None:
+    (scene.folder / "app.py").write_text(MOODY_APP)
+    for seed, (site, rows) in enumerate({"b": 40, "c": 30, "d": 20}.items()):
+        write_data(scene.folder / f"{site}.npz", seed, rows)
+    scene.controller()
+    _start(scene, "abcd")
+    words = ("rule=sync-dvw", "sites.min=4", "pace={rounds: 2}", "validation={fraction: 0.2, stratified: false}")
+    done = scene.cli("job", "submit", "job.yaml", "--wait", *(word for each in words for word in ("--set", each)))
+    assert done.returncode == 0, done.stderr + done.stdout
+    newest = scene.json("job", "show", "plane")["history"][-1]
+    said = {
+        "b": "SystemExit: no more evaluations",
+        "c": "the app's evaluate function returned dict, not an Evaluation",
+        "d": "the app's evaluate function made nonsense: n: input should be greater than or equal to 0 (given: -4)",
+    }
+    assert newest["lost"] == said
+    assert newest["scores"]["a"]["missing"] == said
+    assert (newest["scores"]["a"]["basis"], newest["contributions"]) == ("own", {"a": 0.75})
+
+
 def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(scene: Site) -> None:
     scene.grace = 60.0
     scene.controller()

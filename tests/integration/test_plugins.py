@@ -1,5 +1,6 @@
 """Plugins that remember, ask for evaluations or fail, in whole jobs over real gRPC."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
@@ -8,14 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common import plugins
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
 from hansa.common.tasks import Evaluation
+from hansa.common.views import Score
 from hansa.controller.backends import opened
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Sampler
@@ -145,10 +147,26 @@ class Fickle(Equal):
         return self._or([], "warnings")
 
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return anything but weights, perhaps."""
-        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "nan": [float("nan")], "few": []}
+        """Return anything but weights, perhaps, or raise what has a meaning elsewhere."""
+        if self.where == "stale":
+            raise Stale("nobody waits for weights")
+        if self.where == "exit":
+            sys.exit("no more weights")
+        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "few": [], "debt": [-1.0]}
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
+
+    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+        """Return no scores, perhaps."""
+        odd: Any = {"a": "much"} if self.where == "scores" else {}
+        return odd  # type: ignore[no-any-return]
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Tell what JSON has no word for, perhaps."""
+        odd: Any = {"deep": [np.float64(1), object]} if self.where == "diagnostics" else {}
+        return odd  # type: ignore[no-any-return]
 
     def _or(self, usual: T, where: str) -> T:
         if where == self.where:
@@ -179,7 +197,20 @@ async def test_a_plugin_that_fails_to_warn_is_named_in_the_warnings(tmp_path: Pa
         )
 
 
-@pytest.mark.parametrize("odd", ["none", "words", "nan", "few"])
+@pytest.mark.parametrize(
+    ("where", "reason"), [("stale", "Stale: nobody waits for weights"), ("exit", "SystemExit: no more weights")]
+)
+async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(tmp_path: Path, where: str, reason: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": where})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert (view.status, view.reason) == ("failed", f"the rule failed: weigh 'fickle': {reason}")
+        other = await ended(await served.federation.submit(job(), None, nothing()))
+        assert other.view().status == "completed"
+
+
+@pytest.mark.parametrize("odd", ["none", "words", "few", "debt"])
 async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: str) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
@@ -187,6 +218,53 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         assert view.reason.startswith("the rule failed: ValueError: the weigher 'fickle' returned impossible weights: ")
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [("scores", "a: input should be a valid dictionary or instance of Score"), ("diagnostics", "deep.list.1")],
+)
+async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, where: str, wrong: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(weigh={"kind": "fickle", "where": where})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert view.status == "failed"
+        said = "the rule failed: ValueError: weigh 'fickle' says of the merge what cannot be kept: "
+        assert view.reason.startswith(said + wrong)
+        assert "pydantic" not in view.reason
+
+
+@register("weigh", "dizzy")
+class Dizzy(Equal):
+    """Every third version has weights that are no numbers."""
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return ones, or nothing that is finite."""
+        odd = (np.nan, np.inf)[view.version % 2]
+        return np.full(len(contributions), 1.0 if view.version % 3 != 2 else odd)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "async-fedavg", "fedadam"])
+async def test_weights_that_are_not_finite_leave_the_model_as_it_is_and_the_job_goes_on(
+    tmp_path: Path, rule: str
+) -> None:
+    pace = {"updates": 8} if rule == "async-fedavg" else {"rounds": 8}
+    spec = job(rule=rule, pace=pace, weigh={"kind": "dizzy"}, sites={"min": 2})
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a", "b")
+        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        view = runner.view()
+        assert (view.status, view.version) == ("completed", 8), view.reason
+        digests = [record.digest for record in runner.machine.state.history]
+        assert len(set(digests)) > 4
+        for entry in view.history[1:]:
+            odd = entry.version % 3 == 0
+            assert not odd or digests[entry.version] == digests[entry.version - 1]
+            assert entry.note == (
+                "weigh dizzy gave weights that are not finite; the model before is kept" if odd else ""
+            )
+    _assert_sound(tmp_path, "", runner.id)
 
 
 async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_its_other_jobs(

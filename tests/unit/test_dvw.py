@@ -158,6 +158,12 @@ def test_if_all_evaluators_are_down_the_learners_own_finding_counts_and_coverage
     assert set(score.missing.values()) == {"no evaluator of the site attends"}
 
 
+def test_a_score_of_the_learners_own_finding_alone_is_not_called_pooled() -> None:
+    job = Dvw(sites="ab", evaluators="")
+    score = job.update("a", right_of(4))
+    assert (score.value, score.basis, score.coverage) == (0.4, "own", 0.5)  # half of all examples would be enough
+
+
 def test_if_all_evaluators_are_down_the_learners_own_finding_counts_more_than_an_old_score() -> None:
     job = Dvw(sites="abc", evaluators="abc")
     job.update("a", right_of(10), {"b": right_of(6), "c": right_of(5)})
@@ -283,6 +289,18 @@ def test_with_rounds_only_the_rounds_own_updates_can_be_worth_something(zero: st
                 job.answer(task, right_of(right))
         job.play.merged()
     assert job.weights == {"a": weight, "b": weight}
+    memory = job.play.machine.memories["weigh"]
+    assert isinstance(memory, Worth)
+    assert memory.nothing == 1
+
+
+def test_what_a_site_took_with_it_when_it_left_is_worth_nothing_any_more() -> None:
+    job = Dvw(sites="ab", evaluators="ab", merge={"drop_on_leave": True}, weigh={"zero": "uniform"})
+    job.update("a", right_of(5), {"b": right_of(5)})
+    job.play.leave("a")
+    job.play.merged()  # without a
+    job.update("b", right_of(0), {"a": right_of(0)})
+    assert job.weights == {"b": LEAST}
     memory = job.play.machine.memories["weigh"]
     assert isinstance(memory, Worth)
     assert memory.nothing == 1

@@ -89,6 +89,49 @@ def test_where_the_data_pull_nowhere_nothing_moves() -> None:
     assert module.w.tolist() == [4.0, -2.0]
 
 
+class Turns(nn.Module):
+    """Two parameters of which every batch uses one: its loss is ½‖w − 1‖²."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ws = nn.ParameterList(torch.zeros(2, dtype=torch.float64) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        used: torch.Tensor = self.ws[int(x[0, 0])]
+        return (used - 1).square().sum().reshape(1) / 2
+
+
+def test_a_parameter_that_a_batch_does_not_use_is_pulled_all_the_same() -> None:
+    module, lr, mu = Turns(), 0.1, 0.5
+    pull = Pull(module, mu)
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    wanted = [0.0, 0.0, 0.0]
+    for turn in range(50):
+        optimizer.zero_grad()
+        module(torch.tensor([[turn % 2]])).backward()
+        pull()
+        optimizer.step()
+        wanted = [w - lr * ((w - 1 if at == turn % 2 else 0.0) + mu * w) for at, w in enumerate(wanted)]
+    assert torch.allclose(torch.stack(list(module.ws)), torch.tensor(wanted, dtype=torch.float64)[:, None], atol=1e-12)
+    assert module.ws[2].grad is None  # used by nobody, so it has not moved
+
+
+def test_sparse_gradients_are_pulled_like_dense_ones() -> None:
+    found = []
+    for sparse in (False, True):
+        module = nn.Embedding(5, 3, sparse=sparse, _weight=torch.ones(5, 3))
+        pull = Pull(module, 0.5)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for rows in ([0, 1, 1], [1, 2], [3, 0]):
+            optimizer.zero_grad()
+            module(torch.tensor(rows)).square().sum().backward()
+            pull()
+            optimizer.step()
+        found.append(module.weight.detach())
+    assert torch.allclose(found[0], found[1], atol=1e-7)
+    assert torch.equal(found[1][4], torch.ones(3))
+
+
 def test_the_gradient_is_a_sum_over_all_numbers_and_touches_trained_parameters_only() -> None:
     module = network()
     frozen = next(module.parameters())

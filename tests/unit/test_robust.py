@@ -56,6 +56,24 @@ def test_a_trimmed_mean_that_leaves_nothing_out_says_so(pool: Executor, trim: fl
     assert course.made.note == note
 
 
+@pytest.mark.parametrize(
+    ("aggregator", "rows", "wanted"),
+    [
+        (Median(), [1.7e308, 1.5e308], 1.6e308),
+        (Median(), [-1.7e308, -1.7e308, -1.7e308, 3.0], -1.7e308),
+        (TrimmedMean(trim=0.0), [1.7e308, -1.7e308], 0.0),
+        (TrimmedMean(trim=0.0), [1.7e308, 1.7e308, 1.7e308, -1.7e308], 0.85e308),
+        (TrimmedMean(trim=0.0), [0.0, 1e308, 1e308], 1e308 / 3 * 2),
+        (TrimmedMean(trim=0.2), [1.7e308, 1.7e308, 1.7e308, 1.7e308, -1.7e308], 1.7e308),
+    ],
+)
+def test_numbers_near_the_largest_have_finite_middles(
+    aggregator: Median | TrimmedMean, rows: list[float], wanted: float
+) -> None:
+    found = aggregator.combine(np.array([[row, 0.25] for row in rows]))
+    np.testing.assert_allclose(found, [wanted, 0.25], rtol=1e-12)
+
+
 def nearest(seeds: list[int], attackers: int) -> list[int]:
     """Order updates by Krum's score."""
     flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
