@@ -8,8 +8,11 @@ import pytest
 
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.tasks import Evaluate, Task, Train
+from hansa.common.ui.live import _line
+from hansa.common.views import JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import StartStudy
+from hansa.controller.job_views import _history_views
 from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
 from hansa.learner.session import task_seed
@@ -291,6 +294,8 @@ def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> N
     record = play.machine.state.history[1]
     assert record.contributions == {moved.site: 2.0}
     assert record.updates == 2
+    _, shown = _history_views(play.machine, 0)
+    assert "  2 updates  " in _line(shown, JobView(job="j1", name="n", status="running")), "slots, not sites"
     (receipt,) = [play.machine.issued] if play.machine.issued else []
     assert receipt.contributions == {part.task: 1.0 for part in plan.added}
     assert play.again().state.model_dump() == play.machine.state.model_dump()
