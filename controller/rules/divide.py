@@ -328,8 +328,9 @@ class Divide(Policy):
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:
-    """Return the weight matrices of a layer: an LSTM has several."""
-    return [t.name for t in model.tensors if t.layer == layer and t.role is Role.PARAM and len(t.shape) >= 2]
+    """Return the weight matrices of a layer, without those of norms: an LSTM has several."""
+    own = [t for t in model.tensors if t.layer == layer and t.role is Role.PARAM and not t.norm]
+    return [t.name for t in own if len(t.shape) >= 2]
 
 
 DIVIDE = add_rule(

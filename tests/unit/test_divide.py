@@ -453,6 +453,16 @@ def test_only_matrices_are_compared_and_all_of_a_layer_together() -> None:
     assert (found["sites"], found["pairs"]) == (2, 2)
 
 
+def test_the_scales_of_a_norm_are_not_compared_whatever_their_shape() -> None:
+    scales = TensorInfo("one.norm.weight", "float32", (3, 3), Role.PARAM, 0, 1e-5)
+    play = play_of(outline_of(ModelSpec((*SPEC.tensors, scales), LAYERS)), layers={"prepass": 1})
+    for task in play.training("a", "b").values():
+        play.update(task)
+    (inquiry,) = play.machine.state.inquiries.values()
+    asked: Any = inquiry.question
+    assert asked["layers"] == [[f"{name}.weight"] for name in LAYERS]
+
+
 def test_an_inquiry_survives_the_snapshot() -> None:
     play = play_of(layers={"prepass": 1})
     for task in play.training("a", "b").values():

@@ -99,6 +99,14 @@ def test_a_norm_before_the_first_layer_belongs_to_it() -> None:
     assert spec.layers == ("1", "3")
 
 
+def test_a_norm_joins_the_layer_before_it_though_its_scales_have_the_shape_of_a_matrix() -> None:
+    norm = nn.LayerNorm((2, 6, 6))
+    spec = spec_of(nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(72, 2)))
+    assert spec.layers == ("0", "3")
+    assert [info.layer for info in spec.tensors] == [0, 0, 0, 0, 1, 1]
+    assert spec_of(nn.Sequential(nn.LayerNorm((8, 8)), nn.Flatten(), nn.Linear(64, 2))).layers == ("2",)
+
+
 def test_a_module_with_two_names_is_one_layer() -> None:
     shared = nn.Linear(3, 3)
     layers, layer_of = layers_of(nn.Sequential(shared, nn.Linear(3, 3), shared))
