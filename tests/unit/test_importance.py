@@ -334,7 +334,7 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_where_the_layers_that_count_are_frozen_there_is_no_score_rather_than_none_at_all(online: bool) -> None:
+def test_where_the_layers_that_count_are_frozen_there_is_no_score_rather_than_a_score_of_zero(online: bool) -> None:
     module, data = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data_of(12)
     gauge = Gauge(module, Importance(layers=("2",), online=online), ("0.weight", "0.bias"))
     train(CLASSES, module, data, work(), 1, lambda *_: None, never, Hooks(watch=gauge.watch))
