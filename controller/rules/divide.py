@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
+from hansa.common.errors import Refused
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.model import Role
@@ -210,7 +211,7 @@ class Divide(Policy):
         if state.round == self.prepass - 1 and not trouble and self.split is None:
             chosen = self._choice(state.report["divergences"], self.metric, view.outline)
             for fault in self._faults(view.outline, chosen.split):
-                raise ValueError(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
+                raise Refused(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
             state.split = chosen.split
 
     def _choices(self, facts: Mapping[str, JsonValue], model: Outline) -> dict[str, JsonValue]:
@@ -256,7 +257,7 @@ class Divide(Policy):
         if self._repeats(state):
             state.repeats += 1
             if state.repeats >= PATIENCE:
-                raise ValueError(
+                raise Refused(
                     f"{PATIENCE} pre-pass rounds could not tell where to divide: it takes updates of two sites or more;"
                     " give layers.split"
                 )

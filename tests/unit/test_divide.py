@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, Refused
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
+from hansa.common.plugins import blame
 from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
 from hansa.common.ui.live import _line
 from hansa.common.views import HistoryView, JobView
@@ -195,8 +196,9 @@ def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fa
     assert shown(play)[1]["warning"] == "the pre-pass round is repeated: fewer than two sites took part"
     round_of(play)
     answer(play)
-    with pytest.raises(ValueError, match=r"give layers\.split"):
+    with pytest.raises(Refused, match=r"give layers\.split") as raised:
         play.merged()
+    assert blame(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), "nobody need know the class"
 
 
 def test_a_prepass_round_counts_when_two_sites_take_part() -> None:
@@ -401,7 +403,7 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
 def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
     play = play_of(TIED, layers={"prepass": 1})
     play.training("a", "b")
-    with pytest.raises(ValueError, match="chose to divide after layer 2, but tied parameter crosses the split"):
+    with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
         answer(play)
 
 
