@@ -107,9 +107,11 @@ def test_with_all_sites_drawn_models_still_change_places(sample: dict[str, Any])
         assert len({task.site for task in play.tasks_given if task.slot == slot}) > 2
 
 
-def test_sites_that_change_nothing_leave_the_model_as_it_is() -> None:
-    play = Travel(lambda arrays, _: arrays, **radfed()).run(*SITES, first=FIRST)
-    assert play.machine.state.version == 2
+@pytest.mark.parametrize("slots", [1, 3, 4, 7, 8])
+def test_sites_that_change_nothing_leave_the_model_as_it_is(slots: int) -> None:
+    play = Travel(lambda arrays, _: arrays, **radfed(rounds=9, fraction=slots / 8)).run(*SITES, first=FIRST)
+    assert play.machine.state.version == 9
+    assert len(play.merges[0].added) == slots
     for name, array in play.model.items():
         np.testing.assert_allclose(array, FIRST[name], rtol=1e-12, atol=1e-12)
 
