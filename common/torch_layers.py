@@ -62,7 +62,16 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
         ties=tuple(islice(ties_of(module), TIES)),  # a learner looks at all of its own network's before it trains
         blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
         remarks=tuple(remark[:1000] for remark in remarks),
+        frozen=tuple(islice(_frozen(module), COLUMNS)),
     )
+
+
+def _frozen(module: nn.Module) -> Iterator[int]:
+    """Yield the layers of which the app has frozen every parameter."""
+    layers, layer_of = layers_of(module)
+    named = module.named_parameters(remove_duplicate=False)
+    trained = {layer_of.get(name.rpartition(".")[0], 0) for name, parameter in named if parameter.requires_grad}
+    yield from (number for number in range(len(layers)) if number not in trained)
 
 
 def ties_of(module: nn.Module) -> Iterator[tuple[str, ...]]:

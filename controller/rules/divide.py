@@ -130,8 +130,10 @@ class Divide(Policy):
         if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
             return [(("layers", "blocks"), "nothing is known of the model's blocks; let a site build version 0")]
         legal = self._legal(model)
-        if not legal:
+        if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
+        if not any(self._trainable(model, split) for split in legal):
+            return [(("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")]
         if self.split is None:
             return []
         if self.split >= count:
@@ -233,7 +235,8 @@ class Divide(Policy):
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(found[metric], self.min_ratio, self._legal(model))
+        legal = [split for split in self._legal(model) if self._trainable(model, split)]
+        return choose_split(found[metric], self.min_ratio, legal)
 
     def restarts(self, state: BaseModel) -> bool:
         """Go back to version 0 when the split is known."""
@@ -324,8 +327,13 @@ class Divide(Policy):
             for tie in ties
             if all(group.intersection(tie) for group in groups)
         ]
-        trained = {tensor.name for tensor in model.tensors if tensor.role is Role.PARAM}
-        return found + ["a group has nothing to train" for group in groups if not group & trained]
+        return found if self._trainable(model, split) else [*found, "one side of it has nothing to train"]
+
+    def _trainable(self, model: Outline, split: int) -> bool:
+        """Whether both sides of a split have parameters that the app has not frozen."""
+        frozen = model.anatomy.frozen if model.anatomy else ()
+        trained = {t.name for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen}
+        return all(trained.intersection(self.group(model, split, phase)) for phase in ("feature", "fine-tuning"))
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:

@@ -365,6 +365,8 @@ def test_a_job_that_ends_before_anything_is_divided_is_warned_of(
 
 
 TIED = MODEL.model_copy(update={"anatomy": Anatomy(ties=(("one.weight", "four.weight"),))})
+FROZEN = outline_of(SPEC, Anatomy(frozen=(0, 1)))
+COLD = outline_of(SPEC, Anatomy(frozen=(0, 1, 2)))
 ONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ("one",)))
 NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
 
@@ -385,6 +387,8 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
             "layers.order: name each of the model's 4 layers once; wrong: four",
         ),
         ({"order": ["one", "two", "three", "three"]}, MODEL, "layers.order: name each"),
+        ({"split": 2}, FROZEN, "layers.split: one side of it has nothing to train"),
+        ({}, COLD, "layers: the app has frozen layers: wherever it is divided, one side has none to train"),
     ],
 )
 def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
@@ -405,6 +409,13 @@ def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
     play.training("a", "b")
     with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
         answer(play)
+
+
+def test_the_prepass_divides_where_both_sides_have_something_to_train() -> None:
+    play = play_of(FROZEN, layers={"prepass": 1})
+    play.training("a", "b")
+    round_of(play, RISING)  # which would divide after the second layer, and the app has frozen both
+    assert work_of(play).tensors == names("one", "two", "three")
 
 
 def test_blocks_are_not_cut_and_an_order_of_the_job_holds() -> None:
