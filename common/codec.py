@@ -201,7 +201,7 @@ def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
         wire.evaluation.MergeFrom(evaluation_to_wire(facts.evaluation))
     if facts.anatomy is not None:
         ties = [fleet.Tie(tensors=tie) for tie in facts.anatomy.ties]
-        told = fleet.Anatomy(ties=ties, blocks=facts.anatomy.blocks, remarks=facts.anatomy.remarks)
+        told = fleet.Anatomy(ties=ties, **facts.anatomy.model_dump(exclude={"ties"}))
         wire.anatomy.MergeFrom(told)
     return wire
 
@@ -226,6 +226,7 @@ def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
         ties=tuple(tuple(plain(name) for name in tie.tensors) for tie in wire.ties),
         blocks=tuple(wire.blocks),
         remarks=tuple(plain(remark) for remark in wire.remarks),
+        frozen=tuple(wire.frozen),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
-from hansa.common.errors import one_line
+from hansa.common.errors import one_line, reason
 from hansa.common.tasks import Value
 
 POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
@@ -122,6 +122,6 @@ def culprit(error: BaseException) -> Plugin | None:
 
 
 def blame(error: BaseException) -> str:
-    """Describe an error in one line, and name the plugin that it arose in, if it did."""
+    """Say why something failed, in our words if we foresaw it, and name the plugin that it arose in, if it did."""
     found = culprit(error)
-    return f"{found.point} {found.kind!r}: {one_line(error)}" if found else one_line(error)
+    return f"{found.point} {found.kind!r}: {reason(error)}" if found else reason(error)

@@ -262,6 +262,7 @@ class Anatomy(Value):
     ties: tuple[tuple[str, ...], ...] = Field((), max_length=TIES)  # names of tensors that are one parameter
     blocks: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)  # of each layer: its block
     remarks: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=10)
+    frozen: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)  # layers that the app never trains
 
 
 class UpdateFacts(Value):

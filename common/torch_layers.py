@@ -1,9 +1,11 @@
 """The layers of a torch module: which there are, in which order they run, and what they share (divide-and-conquer §1).
 
-A layer is a module that owns a matrix of weights; an LSTM is one, however many matrices it has. What has parameters or
-buffers but no matrix (norms) joins the layer before it, in the order in which modules are registered.
+A layer is a module that owns a matrix of weights; an LSTM is one, however many matrices it has. Norms, whatever the
+shape of their scales, and what else has parameters or buffers but no matrix join the layer before them, in the order in
+which modules are registered.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
@@ -14,6 +16,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from hansa.common.errors import one_line
 from hansa.common.tasks import COLUMNS, TIES, Anatomy
 
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 SHOWN = 6  # layers that a remark names
 
@@ -32,7 +36,15 @@ def layers_of(module: nn.Module) -> tuple[list[str], dict[str, int]]:
     return layers, layer_of
 
 
+def normalises(part: nn.Module) -> bool:
+    """Whether a module is a normalisation layer: torch's, or one of the many of libraries, which are called so."""
+    name = type(part).__name__.lower()
+    return isinstance(part, NORMS) or (bool(re.search(r"norm(\dd)?$", name)) and name not in REPARAMETRISED)
+
+
 def _bears_weights(part: nn.Module) -> bool:
+    if normalises(part):
+        return False
     own = list(part.parameters(recurse=False))
     if is_parametrized(part):
         assert isinstance(part.parametrizations, nn.Module)
@@ -50,7 +62,16 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
         ties=tuple(islice(ties_of(module), TIES)),  # a learner looks at all of its own network's before it trains
         blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
         remarks=tuple(remark[:1000] for remark in remarks),
+        frozen=tuple(islice(_frozen(module), COLUMNS)),
     )
+
+
+def _frozen(module: nn.Module) -> Iterator[int]:
+    """Yield the layers of which the app has frozen every parameter."""
+    layers, layer_of = layers_of(module)
+    named = module.named_parameters(remove_duplicate=False)
+    trained = {layer_of.get(name.rpartition(".")[0], 0) for name, parameter in named if parameter.requires_grad}
+    yield from (number for number in range(len(layers)) if number not in trained)
 
 
 def ties_of(module: nn.Module) -> Iterator[tuple[str, ...]]:

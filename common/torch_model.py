@@ -1,6 +1,5 @@
 """Between torch modules and tensors by name: the spec of a module, its values out, other values in."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,10 +9,7 @@ from torch import nn
 from hansa.common.errors import InvalidApp
 from hansa.common.frames import Layout, allocate, views
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
-from hansa.common.torch_layers import layers_of
-
-NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through
+from hansa.common.torch_layers import layers_of, normalises
 
 
 def spec_of(module: nn.Module) -> ModelSpec:
@@ -36,13 +32,7 @@ def spec_of(module: nn.Module) -> ModelSpec:
 
 def _norms(module: nn.Module) -> dict[str, float]:
     """Return ε of every normalisation layer: rules that compare the statistics of models need to know."""
-    return {name: _epsilon(part) for name, part in module.named_modules() if _normalises(part)}
-
-
-def _normalises(part: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: torch's, or one of the many of libraries, which are called so."""
-    name = type(part).__name__.lower()
-    return isinstance(part, NORMS) or (bool(re.search(r"norm(\dd)?$", name)) and name not in REPARAMETRISED)
+    return {name: _epsilon(part) for name, part in module.named_modules() if normalises(part)}
 
 
 def _epsilon(part: nn.Module) -> float:

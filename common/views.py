@@ -60,6 +60,7 @@ class HistoryView(Value):
     evaluated: bool = False  # every evaluator that was asked has answered
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
+    updates: int = 0  # that were merged: where models travel, one site may have been the last to train several
     steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
     scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated

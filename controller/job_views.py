@@ -85,6 +85,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             evaluated=bool(record.examples) and record.version not in machine.evaluating,
             unevaluated=record.unevaluated,
             contributions=record.contributions,
+            updates=record.updates,
             steps=record.steps,
             staleness=record.staleness,
             scores=record.scores,

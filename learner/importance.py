@@ -48,6 +48,8 @@ class Gauge:
 
     def score(self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]) -> float | None:
         """Return the score of the module as it is, in training mode; none if there is nothing to be measured."""
+        if not self._parameters:  # the layers that count are not trained in this task
+            return None
         if not self._given.online:
             self._squares = self._pass(app, data, batch_size, seed, cancelled)
         return float(torch.stack(self._squares).mean()) if self._squares else None
@@ -56,8 +58,6 @@ class Gauge:
         self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
     ) -> list[torch.Tensor]:
         """Return the squared norms of the gradients of all batches, or examples, in a pass over the data."""
-        if not self._parameters:
-            return []
         module, parameters = self._module, self._parameters
         singles = _singles(app, module, parameters) if self._given.per_example else None
         generator = torch.Generator().manual_seed(seed)
@@ -104,7 +104,8 @@ def _singles(
     if normalises(module):
         raise InvalidApp("sample.per_example: batch normalisation mixes the examples of a batch; leave per_example out")
     trained = {name: each.detach() for name, each in parameters.items()}
-    rest = {name: each.detach() for name, each in module.state_dict(keep_vars=True).items() if name not in trained}
+    held = (*module.named_parameters(), *module.named_buffers())  # each once, though it may have several names
+    rest = {name: each.detach() for name, each in held if name not in trained}
 
     def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return loss_of(app, functional_call(module, values | rest, (x.unsqueeze(0),)), y.unsqueeze(0))

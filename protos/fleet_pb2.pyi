@@ -751,6 +751,7 @@ class Anatomy(google.protobuf.message.Message):
     TIES_FIELD_NUMBER: builtins.int
     BLOCKS_FIELD_NUMBER: builtins.int
     REMARKS_FIELD_NUMBER: builtins.int
+    FROZEN_FIELD_NUMBER: builtins.int
     @property
     def ties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Tie]: ...
     @property
@@ -759,14 +760,19 @@ class Anatomy(google.protobuf.message.Message):
 
     @property
     def remarks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def frozen(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """layers that the app lets nobody train"""
+
     def __init__(
         self,
         *,
         ties: collections.abc.Iterable[global___Tie] | None = ...,
         blocks: collections.abc.Iterable[builtins.int] | None = ...,
         remarks: collections.abc.Iterable[builtins.str] | None = ...,
+        frozen: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "remarks", b"remarks", "ties", b"ties"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "frozen", b"frozen", "remarks", b"remarks", "ties", b"ties"]) -> None: ...
 
 global___Anatomy = Anatomy
 

@@ -51,7 +51,7 @@ def _line(entry: HistoryView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {len(entry.contributions)} updates  {values}{lost}"
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {entry.updates} updates  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:

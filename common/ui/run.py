@@ -256,10 +256,10 @@ class LocalFederation:
         try:
             while True:
                 name = await ended.get()
-                last = _last_line(self._log(name.replace(" ", "-")))
+                why = why_ended(self._nursery.processes[name].exitcode, self._log(name.replace(" ", "-")))
                 if name == "controller":
-                    raise HansaError(f"the controller ended unexpectedly: {last}")
-                click.echo(f"hansa: {name} ended unexpectedly: {last}", err=True)
+                    raise HansaError(f"the controller ended unexpectedly: {why}")
+                click.echo(f"hansa: {name} ended unexpectedly: {why}", err=True)
         finally:
             for process in self._nursery.processes.values():
                 loop.remove_reader(process.sentinel)
@@ -279,7 +279,11 @@ class LocalFederation:
         self._nursery.close()
 
 
-def _last_line(log: Path) -> str:
+def why_ended(code: int | None, log: Path) -> str:
+    """Say what became of a process: which signal ended it, or what it said last."""
+    if code is not None and code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}; its log is {log}"
     with contextlib.suppress(OSError):
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         if lines:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
+from hansa.common.errors import Refused
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.model import Role
@@ -129,8 +130,10 @@ class Divide(Policy):
         if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
             return [(("layers", "blocks"), "nothing is known of the model's blocks; let a site build version 0")]
         legal = self._legal(model)
-        if not legal:
+        if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
+        if not any(self._trainable(model, split) for split in legal):
+            return [(("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")]
         if self.split is None:
             return []
         if self.split >= count:
@@ -210,7 +213,7 @@ class Divide(Policy):
         if state.round == self.prepass - 1 and not trouble and self.split is None:
             chosen = self._choice(state.report["divergences"], self.metric, view.outline)
             for fault in self._faults(view.outline, chosen.split):
-                raise ValueError(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
+                raise Refused(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
             state.split = chosen.split
 
     def _choices(self, facts: Mapping[str, JsonValue], model: Outline) -> dict[str, JsonValue]:
@@ -232,7 +235,8 @@ class Divide(Policy):
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(found[metric], self.min_ratio, self._legal(model))
+        legal = [split for split in self._legal(model) if self._trainable(model, split)]
+        return choose_split(found[metric], self.min_ratio, legal)
 
     def restarts(self, state: BaseModel) -> bool:
         """Go back to version 0 when the split is known."""
@@ -256,7 +260,7 @@ class Divide(Policy):
         if self._repeats(state):
             state.repeats += 1
             if state.repeats >= PATIENCE:
-                raise ValueError(
+                raise Refused(
                     f"{PATIENCE} pre-pass rounds could not tell where to divide: it takes updates of two sites or more;"
                     " give layers.split"
                 )
@@ -323,13 +327,19 @@ class Divide(Policy):
             for tie in ties
             if all(group.intersection(tie) for group in groups)
         ]
-        trained = {tensor.name for tensor in model.tensors if tensor.role is Role.PARAM}
-        return found + ["a group has nothing to train" for group in groups if not group & trained]
+        return found if self._trainable(model, split) else [*found, "one side of it has nothing to train"]
+
+    def _trainable(self, model: Outline, split: int) -> bool:
+        """Whether both sides of a split have parameters that the app has not frozen."""
+        frozen = model.anatomy.frozen if model.anatomy else ()
+        trained = {t.name for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen}
+        return all(trained.intersection(self.group(model, split, phase)) for phase in ("feature", "fine-tuning"))
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:
-    """Return the weight matrices of a layer: an LSTM has several."""
-    return [t.name for t in model.tensors if t.layer == layer and t.role is Role.PARAM and len(t.shape) >= 2]
+    """Return the weight matrices of a layer, without those of norms: an LSTM has several."""
+    own = [t for t in model.tensors if t.layer == layer and t.role is Role.PARAM and not t.norm]
+    return [t.name for t in own if len(t.shape) >= 2]
 
 
 DIVIDE = add_rule(

@@ -139,6 +139,18 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     assert told["why"] or told["weights"]["site-6"] > 1 / 6 > told["weights"]["site-1"]
 
 
+def test_what_groups_are_compared_with_runs_in_short(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
+    job, out = "examples/groups/equal.yaml", tmp_path / "out"
+    changes = ("pace.rounds=2", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
+    words = [word for change in changes for word in ("--set", change)]
+    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    history = json.loads((out / "report.json").read_text())["history"]
+    assert [set(entry["contributions"].values()) for entry in history[1:]] == [{1.0}, {1.0}]
+    assert [(entry["updates"], len(entry["contributions"])) for entry in history[1:]] == [(6, 6), (6, 6)]
+    assert history[-1]["metrics"]["accuracy"] >= 0
+
+
 def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
     """Groups are sought among updates of a window of batches, whose base weights are the examples used."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)

@@ -19,6 +19,7 @@ from hansa.common.job import load_job
 from hansa.common.site.holdout import split
 from hansa.common.tasks import Task, Train
 from hansa.common.torch_data import to_tensors
+from hansa.common.ui.run import why_ended
 from hansa.learner.optimizers import make_optimizer
 from hansa.learner.session import task_seed
 from hansa.learner.trainer import train
@@ -94,6 +95,16 @@ def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, nu
     assert processes_below(out) == []
     assert (out / "controller" / "journal.sqlite").exists()
     run.stderr and run.stderr.close()
+
+
+def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "learner-a.log"
+    log.write_text("INFO receipt 31 for task j1-17\n")
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    killed = subprocess.run([sys.executable, "-c", suicide], check=False)
+    assert why_ended(killed.returncode, log) == f"killed by SIGKILL; its log is {log}"
+    assert why_ended(1, log) == "INFO receipt 31 for task j1-17"
+    assert why_ended(1, tmp_path / "none") == "it left no message"
 
 
 def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_what_a_learner_finds_of_its_update_makes_the_round_trip(own: Evaluation
 
 
 def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded() -> None:
-    told = Anatomy(ties=(("a", "b"), ("c", "d", "e")), blocks=(0, 1, 1), remarks=("another order",))
+    told = Anatomy(ties=(("a", "b"), ("c", "d", "e")), blocks=(0, 1, 1), remarks=("another order",), frozen=(0, 2))
     for anatomy in (told, Anatomy(), None):
         facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, loss=0, anatomy=anatomy)
         assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts

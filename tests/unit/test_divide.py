@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, Refused
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
+from hansa.common.plugins import blame
 from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
 from hansa.common.ui.live import _line
 from hansa.common.views import HistoryView, JobView
@@ -195,8 +196,9 @@ def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fa
     assert shown(play)[1]["warning"] == "the pre-pass round is repeated: fewer than two sites took part"
     round_of(play)
     answer(play)
-    with pytest.raises(ValueError, match=r"give layers\.split"):
+    with pytest.raises(Refused, match=r"give layers\.split") as raised:
         play.merged()
+    assert blame(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), "nobody need know the class"
 
 
 def test_a_prepass_round_counts_when_two_sites_take_part() -> None:
@@ -363,6 +365,8 @@ def test_a_job_that_ends_before_anything_is_divided_is_warned_of(
 
 
 TIED = MODEL.model_copy(update={"anatomy": Anatomy(ties=(("one.weight", "four.weight"),))})
+FROZEN = outline_of(SPEC, Anatomy(frozen=(0, 1)))
+COLD = outline_of(SPEC, Anatomy(frozen=(0, 1, 2)))
 ONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ("one",)))
 NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
 
@@ -383,6 +387,8 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
             "layers.order: name each of the model's 4 layers once; wrong: four",
         ),
         ({"order": ["one", "two", "three", "three"]}, MODEL, "layers.order: name each"),
+        ({"split": 2}, FROZEN, "layers.split: one side of it has nothing to train"),
+        ({}, COLD, "layers: the app has frozen layers: wherever it is divided, one side has none to train"),
     ],
 )
 def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
@@ -401,8 +407,15 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
 def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
     play = play_of(TIED, layers={"prepass": 1})
     play.training("a", "b")
-    with pytest.raises(ValueError, match="chose to divide after layer 2, but tied parameter crosses the split"):
+    with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
         answer(play)
+
+
+def test_the_prepass_divides_where_both_sides_have_something_to_train() -> None:
+    play = play_of(FROZEN, layers={"prepass": 1})
+    play.training("a", "b")
+    round_of(play, RISING)  # which would divide after the second layer, and the app has frozen both
+    assert work_of(play).tensors == names("one", "two", "three")
 
 
 def test_blocks_are_not_cut_and_an_order_of_the_job_holds() -> None:
@@ -451,6 +464,16 @@ def test_only_matrices_are_compared_and_all_of_a_layer_together() -> None:
     rows = np.stack([array["two.weight"].ravel().astype(np.float64) for array in arrays])
     assert eq3[1] == pytest.approx(divergences([rows], [(0, 1), (1, 0)], 2)["eq3"])
     assert (found["sites"], found["pairs"]) == (2, 2)
+
+
+def test_the_scales_of_a_norm_are_not_compared_whatever_their_shape() -> None:
+    scales = TensorInfo("one.norm.weight", "float32", (3, 3), Role.PARAM, 0, 1e-5)
+    play = play_of(outline_of(ModelSpec((*SPEC.tensors, scales), LAYERS)), layers={"prepass": 1})
+    for task in play.training("a", "b").values():
+        play.update(task)
+    (inquiry,) = play.machine.state.inquiries.values()
+    asked: Any = inquiry.question
+    assert asked["layers"] == [[f"{name}.weight"] for name in LAYERS]
 
 
 def test_an_inquiry_survives_the_snapshot() -> None:

@@ -78,7 +78,7 @@ def test_planted_groups_are_found_exactly(sizes: tuple[int, ...]) -> None:
         sound(found, even(len(labels)))
 
 
-@pytest.mark.parametrize("sizes", [(30, 15, 5), (48, 2)], ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_autoencoder_finds_them_too(sizes: tuple[int, ...]) -> None:
     vectors, labels = planted(sizes, seed=3)
     found, by_em = fitted(vectors, Method()), fitted(vectors)

@@ -263,6 +263,20 @@ def test_the_score_is_the_mean_over_all_batches_or_over_all_examples() -> None:
     assert whole < batches < singles
 
 
+@pytest.mark.parametrize("tensors", [(), ("2.weight", "2.bias")], ids=["trained", "frozen"])
+def test_a_parameter_with_two_names_is_measured_once(tensors: tuple[str, ...]) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    module[1].weight = module[0].weight
+    data = data_of(5)
+    counted = [each for name, each in module.named_parameters() if not tensors or name in tensors]
+    wanted = 0.0
+    for x, y in zip(data.x, data.y, strict=True):
+        loss = nn.functional.cross_entropy(module(x.unsqueeze(0)), y.unsqueeze(0))
+        wanted += sum(float(g.double().square().sum()) for g in torch.autograd.grad(loss, counted)) / len(data)
+    found = Gauge(module, Importance(per_example=True), tensors).score(CLASSES, data, 5, 1, never)
+    assert found == pytest.approx(wanted)
+
+
 def test_only_the_layers_named_and_the_tensors_trained_count() -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     assert set(measured(module, Importance(layers=("2",)))) == {"2.weight", "2.bias"}
@@ -317,6 +331,14 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
     assert len(seen) == 3
     assert max(seen) < 1e4, "a gradient was seen with what the pull adds to it"
     assert gauge.score(CLASSES, data, 5, 1, never) == pytest.approx(sum(seen) / 3)
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_where_the_layers_that_count_are_frozen_there_is_no_score_rather_than_a_score_of_zero(online: bool) -> None:
+    module, data = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data_of(12)
+    gauge = Gauge(module, Importance(layers=("2",), online=online), ("0.weight", "0.bias"))
+    train(CLASSES, module, data, work(), 1, lambda *_: None, never, Hooks(watch=gauge.watch))
+    assert gauge.score(CLASSES, data, 4, 1, never) is None
 
 
 def test_watching_does_not_change_training() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from hansa.common.errors import Stale
+from hansa.common.errors import Refused, Stale
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.model import ModelSpec, TensorInfo
 from hansa.common.model import Role as TensorRole
@@ -176,7 +176,7 @@ class AnyOrder:
         except Stale:
             assert self.play.picture() == before
             return
-        except ValueError as error:  # what a rule may raise; the shell then ends the job from the state before
+        except (ValueError, Refused) as error:  # a rule may raise it; the shell then ends the job from the state before
             if "no site has validation data" not in str(error) and "could not tell where to divide" not in str(error):
                 raise
             self.play.machine = self.play.again()

@@ -8,8 +8,11 @@ import pytest
 
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.tasks import Evaluate, Task, Train
+from hansa.common.ui.live import _line
+from hansa.common.views import JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import StartStudy
+from hansa.controller.job_views import _history_views
 from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
 from hansa.learner.session import task_seed
@@ -104,9 +107,11 @@ def test_with_all_sites_drawn_models_still_change_places(sample: dict[str, Any])
         assert len({task.site for task in play.tasks_given if task.slot == slot}) > 2
 
 
-def test_sites_that_change_nothing_leave_the_model_as_it_is() -> None:
-    play = Travel(lambda arrays, _: arrays, **radfed()).run(*SITES, first=FIRST)
-    assert play.machine.state.version == 2
+@pytest.mark.parametrize("slots", [1, 3, 4, 7, 8])
+def test_sites_that_change_nothing_leave_the_model_as_it_is(slots: int) -> None:
+    play = Travel(lambda arrays, _: arrays, **radfed(rounds=9, fraction=slots / 8)).run(*SITES, first=FIRST)
+    assert play.machine.state.version == 9
+    assert len(play.merges[0].added) == slots
     for name, array in play.model.items():
         np.testing.assert_allclose(array, FIRST[name], rtol=1e-12, atol=1e-12)
 
@@ -291,6 +296,8 @@ def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> N
     record = play.machine.state.history[1]
     assert record.contributions == {moved.site: 2.0}
     assert record.updates == 2
+    _, shown = _history_views(play.machine, 0)
+    assert "  2 updates  " in _line(shown, JobView(job="j1", name="n", status="running")), "slots, not sites"
     (receipt,) = [play.machine.issued] if play.machine.issued else []
     assert receipt.contributions == {part.task: 1.0 for part in plan.added}
     assert play.again().state.model_dump() == play.machine.state.model_dump()

@@ -13,7 +13,7 @@ from hansa.common.torch_layers import anatomy_of, layers_of
 from hansa.common.torch_model import spec_of
 
 
-def vgg9() -> nn.Module:
+def vgg9() -> nn.Sequential:
     """Return the paper's network for 32×32 pictures, small."""
     widths = [3, 4, 8, 8, 8, 8, 8]
     convolutions: list[nn.Module] = []
@@ -99,6 +99,14 @@ def test_a_norm_before_the_first_layer_belongs_to_it() -> None:
     assert spec.layers == ("1", "3")
 
 
+def test_a_norm_joins_the_layer_before_it_though_its_scales_have_the_shape_of_a_matrix() -> None:
+    norm = nn.LayerNorm((2, 6, 6))
+    spec = spec_of(nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(72, 2)))
+    assert spec.layers == ("0", "3")
+    assert [info.layer for info in spec.tensors] == [0, 0, 0, 0, 1, 1]
+    assert spec_of(nn.Sequential(nn.LayerNorm((8, 8)), nn.Flatten(), nn.Linear(64, 2))).layers == ("2",)
+
+
 def test_a_module_with_two_names_is_one_layer() -> None:
     shared = nn.Linear(3, 3)
     layers, layer_of = layers_of(nn.Sequential(shared, nn.Linear(3, 3), shared))
@@ -116,6 +124,15 @@ def test_a_parametrized_layer_is_one_layer() -> None:
 def test_ties_are_told() -> None:
     assert anatomy_of(Characters(tied=True)).ties == (("embedding.weight", "head.weight"),)
     assert anatomy_of(Characters()).ties == ()
+
+
+def test_layers_that_the_app_has_frozen_are_told() -> None:
+    module = vgg9()
+    assert anatomy_of(module).frozen == ()
+    module[0].requires_grad_(False)  # its norm, which is trained, belongs to the layer
+    module[4].weight.requires_grad_(False)
+    module[-1].requires_grad_(False)
+    assert anatomy_of(module).frozen == (8,)
 
 
 def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_changes() -> None:
