@@ -53,7 +53,7 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false
 """
 GIVE_UP = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM)\b")
+PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM|BUSY)\b")
 
 
 def is_redis(url: str) -> bool:
@@ -72,6 +72,11 @@ class RedisSpace:
         except (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError) as error:
             if re.search("HELLO must be called|Authentication required", str(error)):
                 raise InvalidInput(f"--store {self.name}: it asks for a password; give ?password_file=PATH") from None
+            if isinstance(error, ValueError) and "@" in url:  # its words may be a part of the password
+                raise InvalidInput(
+                    f"--store {self.name}: this is no URL of a Redis; write characters such as / ? # @ in a password as"
+                    " %2F %3F %23 %40, or give ?password_file=PATH"
+                ) from None
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
@@ -99,7 +104,7 @@ class RedisSpace:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, read-only) into StoreFailed.
+        """Turn Redis's errors that may pass (away, full, loading, busy, read-only) into StoreFailed, others into Broken.
 
         A controller whose lease has run out (it stood still, or Redis was away) takes it again before it goes on: if
         another one has it by now, nothing is written any more.
@@ -126,7 +131,7 @@ class RedisSpace:
                 raise StoreFailed(f"Redis {self.name} is full; raise its maxmemory or remove other data") from None
             if isinstance(error, ex.ReadOnlyError | ex.NoPermissionError | ex.TryAgainError) or PASSING.search(text):
                 raise StoreFailed(f"Redis {self.name} refuses: {error}") from None
-            raise
+            raise Broken(f"Redis {self.name}, prefix {self.prefix}: {error}; is all of it ours?") from None
 
     def acquire(self) -> None:
         """Take or prolong the lease, or raise Taken naming who has it; a dead holder on this machine does not count."""
@@ -175,7 +180,7 @@ def _connected(url: str, name: str) -> tuple[Any, str]:
     if "://" not in url:
         raise ValueError("write redis://…")
     parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = query.pop("prefix", "hansa")
     if not NAME.fullmatch(prefix):
         raise ValueError(f"prefix {prefix!r} is no name")
@@ -227,5 +232,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
 
 
 def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    if "@" in rest and "@" not in place:  # perhaps the ? is in a password
+        place = "…"
+    return f"{scheme}://{place.rpartition('@')[2]}"

@@ -28,7 +28,7 @@ NAME = 16  # characters of that id
 
 
 class _Model(StoredModel):
-    _closed = False
+    _closed = True  # until the record has been read: it may be damaged
 
     def __init__(self, readers: "_Readers", key: ModelKey, record: bytes) -> None:
         name, count = HEAD.unpack_from(record)
@@ -36,6 +36,7 @@ class _Model(StoredModel):
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         super().__init__(key, manifest_from_wire(wire), peaks)
         self._readers, self._space, self.name = readers, readers.space, name.decode()
+        self._closed = False
 
     def read(self, index: int) -> bytes:
         with self._space.answering():
@@ -43,6 +44,8 @@ class _Model(StoredModel):
         if frame is None:
             lost = "Redis evicted it, lost it in a restart, or it was deleted"
             raise Broken(f"frame {index} of model {self.key} is gone: {lost}")
+        if len(frame) != self.layout.frame_size(index):
+            raise Broken(f"frame {index} of model {self.key} is damaged: {len(frame)} bytes")
         return frame
 
     def close(self) -> None:
@@ -76,7 +79,10 @@ class _Readers:
     def leave(self, name: str) -> None:
         with self._lock:
             self._count[name] -= 1
-            frames = self._retired.pop(name, None) if not self._count[name] else None
+            if self._count[name]:
+                return
+            del self._count[name]  # models come and go for as long as we run
+            frames = self._retired.pop(name, None)
         if frames is not None:
             self._remove(name, frames)
 

@@ -1,6 +1,9 @@
 """A Redis that is away, full, evicting, restarted empty, or not ours: a clear word, never a wrong model."""
 
+import gc
 import json
+import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redis.exceptions import ResponseError
 
 from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.frames import Sealer, cut, pack
@@ -79,6 +83,68 @@ def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(server: Redis
     space.close()
 
 
+def test_a_frame_of_another_length_is_damaged(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    (frame, *_) = sorted(client.keys("hansa:frame:*"))
+    client.append(frame, b"x")
+    with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is damaged: 1048577 bytes"):
+        model.read(0)
+    client.close()
+    space.close()
+
+
+def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    client.setrange("hansa:model:j1/v1", 20, b"\xff" * 900)
+    with pytest.raises(Broken, match="model j1/v1: its record in Redis is damaged"):
+        store.open(KEY)
+    gc.collect()  # an error in a finalizer would fail this test
+    client.close()
+    space.close()
+
+
+def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(server: RedisServer) -> None:
+    client = server.client()
+    client.set("hansa:jobs", "somebody else's")
+    space = RedisSpace(server.url)
+    with pytest.raises(Broken, match="prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
+        RedisJournal(space).jobs()
+    assert not isinstance(caught.value, StoreFailed)  # waiting would not help
+    client.close()
+    space.close()
+
+
+def test_a_redis_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    other, client = server.client(), server.client()
+    client.config_set("lua-time-limit", 1)
+    busy = threading.Thread(target=lambda: pytest.raises(ResponseError, other.eval, "while true do end", 0))
+    busy.start()
+    try:
+        while busy.is_alive():
+            try:
+                store.has(KEY)
+            except StoreFailed as error:
+                assert "BUSY" in str(error)
+                break
+        else:
+            pytest.fail("the script ended by itself")
+    finally:
+        client.script_kill()
+        busy.join()
+    assert store.has(KEY)
+    for each in (other, client, space):
+        each.close()
+
+
 def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", durable=False).start()
     space = RedisSpace(server.url)
@@ -116,6 +182,7 @@ def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pyt
         ("redis://[::1/0", InvalidInput),
         ("redis:localhost", InvalidInput),
         ("redis://127.0.0.1:1/0?no_such_option=1", InvalidInput),
+        ("redis://127.0.0.1:1/0?password_file=", InvalidInput),
     ],
 )
 def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
@@ -136,6 +203,13 @@ def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
     put(RedisStore(space))
     space.close()
     server.kill()
+
+
+@pytest.mark.parametrize("special", "/?#@:")
+def test_no_part_of_a_password_that_breaks_the_url_is_shown(special: str) -> None:
+    with pytest.raises((InvalidInput, Unreachable), match="--store") as caught:
+        RedisSpace(f"redis://user:ge{special}heim@127.0.0.1:1/0")
+    assert not {"ge", "heim", "user"} & set(re.split(r"[^a-z]+", str(caught.value)))
 
 
 def test_a_unix_socket_works(tmp_path: Path) -> None:
