@@ -16,7 +16,7 @@ import click
 
 from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Refused, Rejected, StoreFailed, one_line
 from hansa.common.frames import Buffer, FrameCheck
-from hansa.common.ids import JobId, ModelKey
+from hansa.common.ids import JobId, ModelKey, community_key, update_key
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
@@ -90,14 +90,15 @@ def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> Iterator[Finding]:
-    """Check the newest community model and all that it is made of, then compute it again."""
-    digests = {receipt.task: receipt.digest for receipt in receipts if receipt.task}
-    members = {member.model: digests[member.task] for held in machine.state.members.values() for member in held}
+    """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
         return
+    known = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}  # merged or yet to be
+    known |= {community_key(machine.job, record.version): record.digest for record in machine.state.history}
     kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
-    wanted = members | kept | machine.state.footing | {current: machine.state.history[-1].digest}
+    wanted = kept | machine.state.footing | {current: machine.state.history[-1].digest}
+    wanted |= {key: known[key] for key in machine.state.models if key in known}
     sound = True
     for key, digest in sorted(wanted.items()):
         for finding in _check_model(store, key, digest):

@@ -20,7 +20,7 @@ from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, nothing, serving
+from tests.support import LightSite, ended, job, nothing, serving, wait_for_ever
 
 
 async def run_job(folder: Path, store: str, rule: str) -> str:
@@ -64,6 +64,21 @@ async def test_a_byte_changed_on_disk_is_found_and_named(tmp_path: Path, rule: s
     assert any(path.name in found.where for found in findings(tmp_path, "", job_id))
     path.write_bytes(whole)
     assert findings(tmp_path, "", job_id) == []
+
+
+async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_named(tmp_path: Path) -> None:
+    """Its learner holds the receipt; the controller is stopped before the round is over."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with LightSite(served.address, "b", answer=wait_for_ever).attending():
+            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            while not runner.machine.state.fresh:
+                await runner.next_change().wait()
+    assert findings(tmp_path, "", runner.id) == []
+    (key,) = runner.machine.state.fresh
+    path = tmp_path / "store" / "models" / key
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert [found.where for found in findings(tmp_path, "", runner.id)] == [f"model {key}"]
 
 
 @pytest.mark.parametrize("column", ["receipt", "event"])
