@@ -75,8 +75,7 @@ class Federation:
         self._exit = AsyncExitStack()
         self._exit.callback(self.workers.close)
         self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
-        await self.audit.open()
-        self.audit.note("controller", "started", __version__)
+        self.audit.note("controller", "started", __version__, await self.audit.open())
         self._writer = self._tasks.create_task(self.audit.write())
         self._runs = [self._tasks.create_task(self._reap())]
         for record in await self.workers.journal(self._journal.jobs):
@@ -221,7 +220,8 @@ class Federation:
 
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
         self._runners[runner.id] = runner
-        if not runner.machine.ended:
+        ended = runner.machine.state.ended
+        if ended is None or self.audit.lacks_end(runner.id, ended):
             run = self._tasks.create_task(self._run(runner, effects), name=runner.id)
             self._runs.append(run)
             run.add_done_callback(self._runs.remove)
