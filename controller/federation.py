@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from hansa import __version__
-from hansa.common.clock import Clock
+from hansa.common.clock import Clock, is_time
 from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, Stale, reason
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
@@ -78,12 +78,7 @@ class Federation:
         self.audit.note("controller", "started", __version__, await self.audit.open())
         self._writer = self._tasks.create_task(self.audit.write())
         self._runs = [self._tasks.create_task(self._reap())]
-        for record in await self.workers.journal(self._journal.jobs):
-            try:
-                await self._resume(record)
-            except Exception as error:  # one damaged job must not keep the others from going on
-                log.exception("job %s cannot be resumed", record.id)
-                self._bury(record, reason(error))
+        await self._resume_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -165,10 +160,41 @@ class Federation:
         if not check.complete:
             raise Refused(f"the first model ended after {check.next} frames")
 
-    async def _resume(self, record: JobRecord) -> None:
+    async def _resume_all(self) -> None:
+        """Go on with the journal's jobs, and name those that only the store knows."""
+        records = await self.workers.journal(self._journal.jobs)
+        machines: list[tuple[JobRecord, Machine]] = []
+        for record in records:  # no alarm is set before the clock knows all times that have been
+            with self._burying(record):
+                machines.append((record, await self._recalled(record)))
+        for record, machine in machines:
+            with self._burying(record):
+                await self._resume(machine)
+        self._runners = {record.id: self._runners[record.id] for record in records}  # in their order
+        for key in await self.workers.io(self.store.keys):
+            job = JobId(key.partition("/")[0])
+            if job not in self._runners:
+                why = f"the store has models of job {job}, but the journal has no record of it: it was evicted or lost"
+                log.error(why)
+                self._bury(JobRecord(job, "", self.clock.now()), why)
+
+    @contextmanager
+    def _burying(self, record: JobRecord) -> Iterator[None]:
+        """List a job that cannot be resumed as failed: it must not keep the others from going on."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("job %s cannot be resumed", record.id)
+            self._bury(record, f"{reason(error)}; `hansa job verify` tells more")
+
+    async def _recalled(self, record: JobRecord) -> Machine:
         spec = read_spec(record)
         machine = await self.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
-        current = machine.state.current
+        self.clock.catch_up(record.at)
+        return machine
+
+    async def _resume(self, machine: Machine) -> None:
+        spec, current = machine.spec, machine.state.current
         lost = ""
         if spec.init and not machine.state.sequence:
             lost = "the submission was interrupted"
@@ -179,13 +205,13 @@ class Federation:
             self._launch(runner, [])
             runner.post(ev.EngineFailed(at=self.clock.now(), reason=lost))
             return
-        for key in await self.workers.io(self.store.keys, f"{record.id}/"):
+        for key in await self.workers.io(self.store.keys, f"{machine.job}/"):
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash
                 await self.workers.io(self.store.delete, key)
         runner = JobRunner(machine, self)
         self._launch(runner, machine.resume())
         if not machine.ended:
-            log.info("job %s (%s) resumed in round %d", record.id, spec.name, machine.state.round)
+            log.info("job %s (%s) resumed in round %d", machine.job, spec.name, machine.state.round)
             for site, role in runner.expected():
                 self.fleet.expect(site, role)
 
@@ -215,7 +241,7 @@ class Federation:
             spec = unknown  # not even its words can be read
         # its own rule may be what is missing, and nothing will be asked of it
         machine = Machine(record.id, spec, compose(unknown), record.at)
-        machine.abandon(f"{why}; `hansa job verify` tells more", record.at)
+        machine.abandon(why, record.at)
         self._runners[record.id] = JobRunner(machine, self)
 
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
@@ -328,6 +354,8 @@ def replay(machine: Machine, entry: Entry) -> ev.Event:
     """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
     try:
         event = ev.EVENT.validate_json(entry.event)
+        if not is_time(event.at):
+            raise ValueError(f"at: {event.at:g} is no time")
         machine.handle(event)
     except Exception as error:
         raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
