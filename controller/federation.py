@@ -30,6 +30,7 @@ from hansa.controller.stores import Draft, Store
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
+NO_EVENTS = "the journal lost the job's events: the store has models of it"
 SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
 
 
@@ -195,9 +196,14 @@ class Federation:
 
     async def _resume(self, machine: Machine) -> None:
         spec, current = machine.spec, machine.state.current
+        stored = await self.workers.io(self.store.keys, f"{machine.job}/")
         lost = ""
         if spec.init and not machine.state.sequence:
             lost = "the submission was interrupted"
+        elif stored and not machine.state.sequence:
+            lost = NO_EVENTS
+        elif self.audit.end(machine.job):
+            lost = f"its journal lost how it ended: {self.audit.end(machine.job)}"
         elif current is not None and not await self.workers.io(self.store.has, current):
             lost = f"the store lost the job's models (version {machine.state.version}) while the controller was down"
         if lost and not machine.ended:
@@ -205,7 +211,7 @@ class Federation:
             self._launch(runner, [])
             runner.post(ev.EngineFailed(at=self.clock.now(), reason=lost))
             return
-        for key in await self.workers.io(self.store.keys, f"{machine.job}/"):
+        for key in stored:
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash
                 await self.workers.io(self.store.delete, key)
         runner = JobRunner(machine, self)
@@ -226,7 +232,11 @@ class Federation:
             log.warning("job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error)
             machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
             machine.start()
-        for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
+        known = machine.state.sequence
+        entries = await self.workers.journal(self._journal.entries, machine.job, max(0, known - 1))
+        if known and (not entries or entries[0].sequence != known):
+            raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
+        for entry in entries[1 if known else 0 :]:
             self.clock.catch_up(replay(machine, entry).at)
         if machine.state.history:
             self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
@@ -352,6 +362,8 @@ def read_spec(record: JobRecord) -> JobSpec:
 
 def replay(machine: Machine, entry: Entry) -> ev.Event:
     """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
+    if entry.sequence != machine.state.sequence + 1:
+        raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
     try:
         event = ev.EVENT.validate_json(entry.event)
         if not is_time(event.at):

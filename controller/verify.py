@@ -29,7 +29,7 @@ from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.merges import in_order
-from hansa.controller.federation import read_spec, replay
+from hansa.controller.federation import NO_EVENTS, read_spec, replay
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.rules.compose import composed_again
 from hansa.controller.stores import Draft, Store
@@ -62,8 +62,11 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
+    if not entries and backends.store.keys(f"{record.id}/"):
+        findings.append(Finding("journal", NO_EVENTS))
     wrong = list(_check_models(backends.store, machine, receipts))
-    if wrong and backends.journal.entries(record.id, len(entries)):  # models have been replaced since we began to look
+    newest = entries[-1].sequence if entries else 0
+    if wrong and backends.journal.entries(record.id, newest):  # models have been replaced since we began to look
         raise Refused(
             f"job {record.id} is under way: its models change while they are looked at; verify it when it has ended, or"
             " stop the controller"

@@ -100,6 +100,24 @@ async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: P
     assert findings(tmp_path, "", job_id) == []
 
 
+async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(tmp_path: Path) -> None:
+    """Even if it is of no consequence to what follows, and the job has not ended."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with LightSite(served.address, "b", role="evaluator").attending():
+            runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+            while runner.machine.state.version < 9:
+                await runner.next_change().wait()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        report = "job = ? and event like '%\"kind\":\"reported\"%'"
+        (number,) = db.execute(f"select min(sequence) from entries where {report}", (runner.id,)).fetchone()
+        db.execute("delete from entries where job = ? and sequence = ?", (runner.id, number))
+    db.close()
+    words = f"journal entry {number} of job {runner.id} is missing"
+    assert words in {found.what for found in findings(tmp_path, "", runner.id)}
+    async with serving(tmp_path) as served:
+        assert words in served.federation.runner(runner.id).view().reason
+
+
 async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path) -> None:
     job_id = await run_job(tmp_path, "", "fedavg")
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
