@@ -32,7 +32,8 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
             if lease:
                 space.acquire()
             space.check_format(mark=lease)
-            yield Backends(RedisStore(space), RedisJournal(space), space.acquire)
+            with closing(RedisStore(space)) as models:
+                yield Backends(models, RedisJournal(space), space.acquire)
         finally:
             space.close()
         return

@@ -65,6 +65,7 @@ class _Readers:
         self._lock = threading.Lock()
         self._count: Counter[str] = Counter()
         self._retired: dict[str, int] = {}
+        self._left: dict[str, int] = {}  # frames that could not be removed yet
 
     def open(self, key: ModelKey, record: Callable[[ModelKey], bytes | None]) -> StoredModel | None:
         """Open a model; from the moment its record is read, its frames stay."""
@@ -103,25 +104,34 @@ class _Readers:
         self._remove(name, frames)
 
     def _remove(self, name: str, frames: int) -> None:
+        self._left[name] = frames
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what is left to be removed; as long as Redis is away it stays, for the next time or a sweep."""
         try:
-            with self.space.answering():
-                remove_frames(self.space, name, frames)
+            for name, frames in list(self._left.items()):
+                with self.space.answering():
+                    remove_frames(self.space, name, frames)
+                self._left.pop(name, None)
         except StoreFailed as error:
-            log.info("frames %s are left for the next sweep: %s", name, error)
+            log.info("frames are left to be removed: %s", error)
 
 
 class _Draft(Draft):
     def __init__(self, readers: _Readers, key: ModelKey, spec: ModelSpec) -> None:
-        space = readers.space
-        self._readers, self._space, self._key = readers, space, key
+        self._readers, self._space, self._key = readers, readers.space, key
         self._id = secrets.token_hex(8)
         self._frames = Layout(spec).frames
         self._open = True
-        with space.answering():
-            space.client.hset(space.key("drafts"), self._id, self._frames)
+        self._replaced: tuple[str, int] | None = None
+        self._noted = False  # for a sweep: before the first frame, by the same id however often it is tried
 
     def write(self, index: int, frame: Buffer) -> None:
         with self._space.answering():
+            if not self._noted:
+                self._space.client.hset(self._space.key("drafts"), self._id, self._frames)
+                self._noted = True
             self._space.client.set(self._space.key("frame", self._id, index), bytes(as_bytes(frame)))
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
@@ -130,13 +140,14 @@ class _Draft(Draft):
         space = self._space
         with space.answering():
             old = space.client.get(space.key("model", self._key))
-            replaced = self._readers.condemn(old) if old and not old.startswith(self._id.encode()) else None
+            if old and not old.startswith(self._id.encode()):  # else this is a second try, and that much had succeeded
+                self._replaced = self._readers.condemn(old)
             space.client.sadd(space.key("models"), self._key)  # a key without a record is no model
             space.client.set(space.key("model", self._key), record)
             space.client.hdel(space.key("drafts"), self._id)
             self._open = False
-            if replaced:
-                self._readers.retire(*replaced)
+            if self._replaced:
+                self._readers.retire(*self._replaced)
 
     def discard(self) -> None:
         if self._open:
@@ -201,7 +212,8 @@ class RedisStore(Store):
                     remove_frames(space, name.decode(), int(frames))
 
     def close(self) -> None:
-        """Nothing to do: the space is closed by whoever opened it."""
+        """Remove what is left to be removed; the space is closed by whoever opened it."""
+        self._readers.tidy()
 
     def _record(self, key: ModelKey) -> bytes | None:
         with self._space.answering():

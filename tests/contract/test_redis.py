@@ -347,6 +347,22 @@ def test_what_a_newer_hansa_has_written_is_refused_and_not_touched(server: Redis
     client.close()
 
 
+def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    model = store.open(KEY)
+    store.delete(KEY)  # its reader may go on
+    server.kill()
+    model.close()
+    server.start()
+    store.close()
+    client = server.client()
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
+
+
 def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:
     space = RedisSpace(server.url)
     store = RedisStore(space)
