@@ -124,11 +124,14 @@ class _Draft(Draft):
         self._id = secrets.token_hex(8)
         self._frames = Layout(spec).frames
         self._open = True
+        self._lock = threading.Lock()  # it may be thrown away while a thread still writes
         self._replaced: tuple[str, int] | None = None
         self._noted = False  # for a sweep: before the first frame, by the same id however often it is tried
 
     def write(self, index: int, frame: Buffer) -> None:
-        with self._space.answering():
+        with self._lock, self._space.answering():
+            if not self._open:
+                raise Broken(f"the draft of {self._key} was thrown away: a frame would be left behind")
             if not self._noted:
                 self._space.client.hset(self._space.key("drafts"), self._id, self._frames)
                 self._noted = True
@@ -150,10 +153,11 @@ class _Draft(Draft):
                 self._readers.retire(*self._replaced)
 
     def discard(self) -> None:
-        if self._open:
-            with self._space.answering():
-                remove_frames(self._space, self._id, self._frames)
-            self._open = False
+        with self._lock:
+            if self._open:
+                with self._space.answering():
+                    remove_frames(self._space, self._id, self._frames)
+                self._open = False
 
 
 class RedisStore(Store):
@@ -163,6 +167,7 @@ class RedisStore(Store):
         self.url = space.name
         self._space = space
         self._readers = _Readers(space)
+        self._doomed: dict[ModelKey, tuple[str, int]] = {}  # frames of deletions that have not succeeded yet
 
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
@@ -186,9 +191,11 @@ class RedisStore(Store):
         """Remove a model; harmless if there is none."""
         record = self._record(key)
         with self._space.answering():
-            condemned = self._readers.condemn(record) if record else None
+            if record:
+                self._doomed[key] = self._readers.condemn(record)
             self._space.client.delete(self._space.key("model", key))
             self._space.client.srem(self._space.key("models"), key)
+            condemned = self._doomed.pop(key, None)
             if condemned:
                 self._readers.retire(*condemned)
 

@@ -363,6 +363,35 @@ def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later
     space.close()
 
 
+def test_a_deletion_that_is_tried_again_leaves_no_frames(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    client.set("hansa:models", "in the way")
+    with pytest.raises(Broken):
+        store.delete(KEY)
+    assert not store.has(KEY)
+    client.delete("hansa:models")
+    store.delete(KEY)
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
+
+
+def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    draft = RedisStore(space).draft(KEY, SPEC)
+    draft.write(0, b"a frame")
+    draft.discard()
+    with pytest.raises(Broken, match="the draft of j1/v1 was thrown away"):
+        draft.write(1, b"the next")
+    client = server.client()
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
+
+
 def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:
     space = RedisSpace(server.url)
     store = RedisStore(space)
