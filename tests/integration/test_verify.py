@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.cli import hansa
 from hansa.common.errors import Refused, StoreFailed
 from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
@@ -174,6 +176,18 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
         runner.post(ev.CancelAsked(at=served.federation.clock.now()))
         await ended(runner)
     assert findings(tmp_path, store, runner.id) == []
+
+
+@pytest.mark.parametrize(("held", "why"), [(b"2\n", "by a newer Hansa"), (b"\xff\n", "is damaged")])
+@pytest.mark.parametrize("words", [("job", "verify", "test"), ("audit", "verify")])
+async def test_what_a_newer_hansa_has_written_is_not_judged(
+    tmp_path: Path, words: tuple[str, ...], held: bytes, why: str
+) -> None:
+    await run_job(tmp_path, "", "fedavg")
+    (tmp_path / "format").write_bytes(held)
+    done = CliRunner().invoke(hansa, [*words, "--state", str(tmp_path)])
+    assert done.exit_code == 1
+    assert why in done.output
 
 
 async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
