@@ -137,23 +137,23 @@ class RedisSpace:
         """Take or prolong the lease, or raise Taken naming who has it; a dead holder on this machine does not count."""
         now = time.monotonic()
         held = self._take("")
-        if held and _is_dead(json.loads(held)):
+        if held and _is_dead(_read_holder(held)):
             held = self._take(held)
         if not held:
             self._held_until = now + LEASE
             return
-        holder = json.loads(held)
+        holder = _read_holder(held)
         with self._in_our_words():
             left = max(self.client.pttl(self.key("lease")), 0) / 1000
         raise Taken(
-            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder['pid']} on"
-            f" {holder['host']}; if that one is dead, its lease ends in {left:.0f} s"
+            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder.get('pid', 'unknown')} on"
+            f" {holder.get('host', 'an unknown machine')}; if that one is dead, its lease ends in {left:.0f} s"
         )
 
     def _take(self, dead: str) -> str:
         with self._in_our_words():
             held: bytes | None = self.client.eval(TAKE, 1, self.key("lease"), self._me, int(LEASE * 1000), dead)
-        return held.decode() if held else ""
+        return held.decode(errors="replace") if held else ""
 
     def close(self) -> None:
         """Give up the lease and the connection."""
@@ -216,6 +216,15 @@ def _here() -> dict[str, str]:
     except OSError:
         inside = ""
     return {"host": socket.gethostname(), "inside": inside}
+
+
+def _read_holder(held: str) -> dict[str, Any]:
+    """Return what a lease says of its holder; nothing if it is damaged, in which case it has to end by itself."""
+    try:
+        holder = json.loads(held)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else {}
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:

@@ -260,6 +260,19 @@ def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Pat
     client.close()
 
 
+@pytest.mark.parametrize("held", ["{", "[]", '{"host": "h"}', '{"pid": "x"}', b"\xff"])
+def test_a_damaged_lease_has_to_end_by_itself(server: RedisServer, held: str | bytes) -> None:
+    client = server.client()
+    client.set("hansa:lease", held, px=60_000)
+    space = RedisSpace(server.url)
+    with pytest.raises(Taken, match=r"pid unknown on an unknown machine; .* its lease ends in (59|60) s"):
+        space.acquire()
+    client.delete("hansa:lease")
+    space.acquire()
+    client.close()
+    space.close()
+
+
 def test_a_process_id_of_another_container_says_nothing(server: RedisServer) -> None:
     """Containers on two machines may have the same host name, and the controller the same process id in both."""
     client, first, second = server.client(), RedisSpace(server.url), RedisSpace(server.url)
