@@ -365,10 +365,15 @@ def replay(machine: Machine, entry: Entry) -> ev.Event:
     if entry.sequence != machine.state.sequence + 1:
         raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
     try:
-        event = ev.EVENT.validate_json(entry.event)
-        if not is_time(event.at):
-            raise ValueError(f"at: {event.at:g} is no time")
+        event = _event(entry)
         machine.handle(event)
     except Exception as error:
         raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
+    return event
+
+
+def _event(entry: Entry) -> ev.Event:
+    event = ev.EVENT.validate_json(entry.event)
+    if not is_time(event.at):
+        raise ValueError(f"at: {event.at:g} is no time")
     return event

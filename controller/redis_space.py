@@ -104,7 +104,7 @@ class RedisSpace:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, busy, read-only) into StoreFailed, others into Broken.
+        """Turn Redis's errors that may pass (away, full, loading, busy) into StoreFailed, others into Broken.
 
         A controller whose lease has run out (it stood still, or Redis was away) takes it again before it goes on: if
         another one has it by now, nothing is written any more.

@@ -113,7 +113,7 @@ def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(server: RedisSer
     client = server.client()
     client.set("hansa:jobs", "somebody else's")
     space = RedisSpace(server.url)
-    with pytest.raises(Broken, match="prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
+    with pytest.raises(Broken, match=r"prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
         RedisJournal(space).jobs()
     assert not isinstance(caught.value, StoreFailed)  # waiting would not help
     client.close()
@@ -126,20 +126,21 @@ def test_a_redis_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -
     put(store)
     other, client = server.client(), server.client()
     client.config_set("lua-time-limit", 1)
-    busy = threading.Thread(target=lambda: pytest.raises(ResponseError, other.eval, "while true do end", 0))
-    busy.start()
-    try:
+
+    def occupy() -> None:
+        with pytest.raises(ResponseError, match="killed by user"):
+            other.eval("while true do end", 0)
+
+    def ask_until_it_is_busy() -> None:
         while busy.is_alive():
-            try:
-                store.has(KEY)
-            except StoreFailed as error:
-                assert "BUSY" in str(error)
-                break
-        else:
-            pytest.fail("the script ended by itself")
-    finally:
-        client.script_kill()
-        busy.join()
+            store.has(KEY)
+
+    busy = threading.Thread(target=occupy)
+    busy.start()
+    with pytest.raises(StoreFailed, match="BUSY"):
+        ask_until_it_is_busy()
+    client.script_kill()
+    busy.join()
     assert store.has(KEY)
     for each in (other, client, space):
         each.close()

@@ -387,7 +387,7 @@ def test_a_disk_that_cannot_be_read_for_a_moment_is_waited_for(disk: Path, monke
     with keep(store, KEY, SPEC, values(SPEC, 1)) as model:
         with monkeypatch.context() as patched:
             patched.setattr("os.pread", failing)
-            with pytest.raises(StoreFailed, match="reading frame 0 of model .*: Input/output error"):
+            with pytest.raises(StoreFailed, match=r"reading frame 0 of model .*: Input/output error"):
                 model.read(0)
         assert model.read(0)
     store.close()

@@ -69,8 +69,10 @@ def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model
     """The controller lives on, waits, and goes on by itself when Redis is back."""
     assert federation.redis
     federation.begin()
-    words = (*SETTINGS, "--set", "rule=async-fedavg", "--set", "sites.names=[a]", "--set", "sites.min=1")
-    words = (*words, "--set", "pace={updates: 60}")  # one site: the same updates in the same order
+    words = (  # one site: the same updates in the same order; slow enough to be there for every kill
+        *(*SETTINGS, "--set", "rule=async-fedavg", "--set", "pace={updates: 150}"),
+        *("--set", "sites={min: 1, wait: 120, names: [a]}", "--set", "train.epochs=4"),
+    )
     calm = federation.cli("job", "submit", "job.yaml", *words, "--set", "name=calm", "--wait")
     assert calm.returncode == 0, calm.stderr + calm.stdout
     job: str = federation.json("job", "submit", "job.yaml", *words, "--set", "name=storm")["job"]

@@ -110,7 +110,7 @@ async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(t
             while runner.machine.state.version < 9:
                 await runner.next_change().wait()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        report = "job = ? and event like '%\"kind\":\"reported\"%'"
+        report = 'job = ? and event like \'%"kind":"reported"%\''
         (number,) = db.execute(f"select min(sequence) from entries where {report}", (runner.id,)).fetchone()
         db.execute("delete from entries where job = ? and sequence = ?", (runner.id, number))
     db.close()
