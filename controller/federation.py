@@ -172,7 +172,12 @@ class Federation:
             with self._burying(record):
                 await self._resume(machine)
         self._runners = {record.id: self._runners[record.id] for record in records}  # in their order
-        for key in await self.workers.io(self.store.keys):
+        try:
+            stored = await self.workers.io(self.store.keys)
+        except Broken as error:  # the job whose model it is has failed for it above
+            log.warning("jobs that the journal has lost are not looked for: %s", error)
+            stored = []
+        for key in stored:
             job = JobId(key.partition("/")[0])
             if job not in self._runners:
                 why = f"the store has models of job {job}, but the journal has no record of it: it was evicted or lost"

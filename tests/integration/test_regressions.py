@@ -154,6 +154,21 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path:
         assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
 
 
+async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    store = f"{redis.url}?prefix=misplaced"
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        bad, good = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(2)]
+    client = redis.client()
+    client.delete(f"misplaced:model:{bad.machine.state.current}")
+    client.sadd(f"misplaced:model:{bad.machine.state.current}", "no model")
+    client.close()
+    async with serving(tmp_path, store) as served:
+        assert served.federation.runner(good.id).view().status == "completed"
+        assert "WRONGTYPE" in served.federation.runner(bad.id).view().reason
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
