@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 log = logging.getLogger(__name__)
+LATEST = 253_402_300_800.0  # the end of the year 9999
 
 
 class Clock(Protocol):
@@ -43,6 +44,11 @@ class SystemClock:
     async def sleep_until(self, at: float) -> None:
         """Sleep; the monotonic clock decides."""
         await asyncio.sleep(max(0.0, at - self.now()))
+
+
+def is_time(at: object) -> bool:
+    """Whether something that was stored can be a time: a damaged one would set the clock for everybody."""
+    return isinstance(at, int | float) and 0 <= at < LATEST
 
 
 def iso(at: float) -> str:

@@ -1,6 +1,7 @@
 """Named points at which a process can be made to die, so that tests can kill it in its most delicate moments.
 
-HANSA_KILL_AT=POINT:N ends the process with SIGKILL when it reaches POINT for the N-th time. Unset, nothing happens.
+HANSA_KILL_AT=POINT:N ends the process with SIGKILL when it reaches POINT for the N-th time; POINT:N:PID ends that
+process, on which it depends, instead. Unset, nothing happens.
 """
 
 import os
@@ -14,20 +15,25 @@ POINTS = (
     *("evaluation-done", "evaluation-reported"),
 )
 
-_point, _, _count = os.environ.get("HANSA_KILL_AT", "").partition(":")
+_point, _count, _victim = "", 1, 0
 _reached = 0
 
 
-def arm(point: str, count: int = 1) -> None:
-    """Set the point in a process that was forked, whose environment came after the import."""
-    global _point, _count, _reached
-    _point, _count, _reached = point, str(count), 0
+def arm(words: str) -> None:
+    """Set the point, from the words of HANSA_KILL_AT; also in a process that was forked after the import."""
+    global _point, _count, _victim, _reached
+    point, _, more = words.partition(":")
+    count, _, victim = more.partition(":")
+    _point, _count, _victim, _reached = point, int(count or 1), int(victim or 0), 0
 
 
 def reach(point: str) -> None:
-    """Die here if this is the point."""
+    """Die here, or end the victim, if this is the point."""
     global _reached  # noqa: PLW0603
     if point == _point:
         _reached += 1
-        if _reached == int(_count or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if _reached == _count:
+            os.kill(_victim or os.getpid(), signal.SIGKILL)
+
+
+arm(os.environ.get("HANSA_KILL_AT", ""))

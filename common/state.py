@@ -37,7 +37,7 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         if not _flock(handle):
             held = read_note(folder, role).get("pid", "unknown")
             raise Taken(f"state directory {folder} is in use by another {role} (pid {held})")
-        _check_format(folder)
+        check_format(folder, mark=True)
         write_note(folder, role, {"pid": os.getpid()})
         yield
     finally:
@@ -68,18 +68,22 @@ def make_folder(folder: Path) -> None:
         raise Refused(f"state directory {folder}: {links[0]} is a link to another file; what is behind it is not ours")
 
 
-def _check_format(folder: Path) -> None:
-    mark = folder / "format"
-    held = mark.read_text().strip() if mark.exists() else ""
+def check_format(folder: Path, mark: bool) -> None:
+    """Refuse a state directory that a newer Hansa has written; `mark` a new one as ours."""
+    path = folder / "format"
+    held = path.read_text(errors="replace").strip() if path.exists() else ""
     if not held:  # new, or its disk was full when it was
-        try:
-            mark.write_text(f"{FORMAT}\n")
-        except OSError as error:
-            raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
-    elif not held.isdigit():
-        raise Broken(f"{mark} is damaged: it should hold the number {FORMAT}")
+        if mark:
+            try:
+                path.write_text(f"{FORMAT}\n")
+            except OSError as error:
+                raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
+    elif not held.isdecimal():
+        raise Broken(f"{path} is damaged: it should hold the number {FORMAT}")
     elif int(held) > FORMAT:
-        raise Refused(f"state directory {folder} was written by a newer Hansa; this one cannot read it")
+        raise Refused(
+            f"state directory {folder} was written by a newer Hansa (format {int(held)}, this one knows {FORMAT})"
+        )
 
 
 def write_note(folder: Path, role: str, note: dict[str, Any]) -> None:

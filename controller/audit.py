@@ -61,25 +61,47 @@ class Audit:
     def __init__(self, journal: Journal, workers: Workers, clock: Clock) -> None:
         self._journal, self._workers, self._clock = journal, workers, clock
         self._sequence, self._head = 0, ""
+        self._since, self._ends = 0.0, dict[JobId, str]()  # how jobs ended, as far as it is in the log, from a time on
         self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter()  # since the start
         self._recent: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when, how often
 
-    async def open(self) -> None:
-        """Find the end of the chain."""
+    async def open(self) -> str:
+        """Find the end of the chain, and the ends of jobs that were recorded lately; say what the store has lost."""
+        mark, entries = await self._tail()
+        for entry in entries:
+            try:
+                record = AuditRecord.model_validate_json(entry.event)
+            except ValueError:
+                log.warning("record %d of the audit log is damaged; `hansa audit verify` tells more", entry.sequence)
+            else:
+                self._head = record.hash
+                self._since = self._since or record.at
+                self._ends |= {JobId(record.about): record.why} if record.what == "ended" else {}
+            self._sequence = entry.sequence
+        if mark is None or mark.sequence <= self._sequence:
+            return ""
+        lost = f"the store lost records {self._sequence + 1} to {mark.sequence} of the audit log, or more"
+        log.error(lost)
+        return lost
+
+    async def _tail(self) -> tuple[Snapshot | None, list[Entry]]:
+        """Return the newest mark and the records that a start must know: those since the mark before it."""
         try:
             mark = await self._workers.journal(self._journal.snapshot, LOG)
         except Broken as error:
             log.warning("the audit log is read from its first record: %s", error)
             mark = None
-        if mark:
-            self._sequence, self._head = mark.sequence, mark.state
-        for entry in await self._workers.journal(self._journal.entries, LOG, self._sequence):
-            try:
-                self._head = AuditRecord.model_validate_json(entry.event).hash
-            except ValueError:
-                log.warning("record %d of the audit log is damaged; `hansa audit verify` tells more", entry.sequence)
-            self._sequence = entry.sequence
+        first = max(0, mark.sequence - MARK_EVERY) if mark else 0
+        return mark, await self._workers.journal(self._journal.entries, LOG, first)
+
+    def end(self, job: JobId) -> str:
+        """Return how a job ended, if that was recorded lately."""
+        return self._ends.get(job, "")
+
+    def lacks_end(self, job: JobId, at: float) -> bool:
+        """Whether a job that ended then is not recorded as ended: the controller was killed in that moment."""
+        return at > self._since and job not in self._ends
 
     async def write(self) -> None:
         """Write what is queued, until the log is closed."""
@@ -191,13 +213,13 @@ def check_records(journal: Journal) -> Iterator[str]:
         if (entry.sequence, record.sequence) != (sequence, sequence):
             yield f"record {entry.sequence}: record {sequence} is missing"
             sequence = entry.sequence
+        if entry.receipt:
+            yield f"record {sequence}: it has a receipt, which is no part of the log"
         if record.previous != head:
             yield f"record {sequence}: it does not follow the record before it"
         if record.sealed().hash != record.hash:
             yield f"record {sequence}: it was changed"
-        if record.receipt and record.receipt not in _receipts(journal.entries(JobId(record.about))):
-            yield f"record {sequence}: job {record.about} has lost the receipt {record.receipt[:16]}…"
-        if record.digest:
+        if record.receipt or record.digest:
             yield from _check_job(journal, record, specs)
         head = record.hash
 
@@ -205,13 +227,17 @@ def check_records(journal: Journal) -> Iterator[str]:
 def check_job(journal: Journal, job: JobRecord) -> Iterator[str]:
     """Yield where a job is not what the log says it was."""
     for record in read_records(journal):
-        if record.about == job.id and record.digest:
+        if record.about == job.id and (record.receipt or record.digest):
             yield from _check_job(journal, record, {job.id: job.spec})
 
 
 def _check_job(journal: Journal, record: AuditRecord, specs: Mapping[JobId, str]) -> Iterator[str]:
     """Yield what is wrong with the job that a record is about."""
     job = JobId(record.about)
+    if record.receipt and record.receipt not in _receipts(journal.entries(job)):
+        yield f"record {record.sequence}: job {job} has lost the receipt {record.receipt[:16]}…"
+    if not record.digest:
+        return
     if job not in specs:
         yield f"record {record.sequence}: job {job} is gone, or its submission was interrupted"
     elif record.what == "submitted" and digest_of(specs[job]) != record.digest:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hansa.common.errors import InvalidInput
+from hansa.common.state import check_format
 from hansa.controller.journal import Journal, RedisJournal, SqliteJournal
 from hansa.controller.redis_space import SCHEMES, RedisSpace, is_redis
 from hansa.controller.stores.base import Store
@@ -32,10 +33,13 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
             if lease:
                 space.acquire()
             space.check_format(mark=lease)
-            yield Backends(RedisStore(space), RedisJournal(space), space.acquire)
+            with closing(RedisStore(space)) as models:
+                yield Backends(models, RedisJournal(space), space.acquire)
         finally:
             space.close()
         return
+    if not lease:  # a controller has checked it with its lock
+        check_format(state, mark=False)
     with closing(_local_store(url)) as store:
         if lease and isinstance(store, DiskStore):
             store.acquire()

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from hansa import __version__
-from hansa.common.clock import Clock
+from hansa.common.clock import Clock, is_time
 from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, Stale, reason
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
@@ -31,6 +31,7 @@ from hansa.controller.stores.recent import with_recent
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
+NO_EVENTS = "the journal lost the job's events: the store has models of it"
 SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
 
 
@@ -76,16 +77,10 @@ class Federation:
         self._exit = AsyncExitStack()
         self._exit.callback(self.workers.close)
         self._tasks = await self._exit.enter_async_context(asyncio.TaskGroup())
-        await self.audit.open()
-        self.audit.note("controller", "started", __version__)
+        self.audit.note("controller", "started", __version__, await self.audit.open())
         self._writer = self._tasks.create_task(self.audit.write())
         self._runs = [self._tasks.create_task(self._reap())]
-        for record in await self.workers.journal(self._journal.jobs):
-            try:
-                await self._resume(record)
-            except Exception as error:  # one damaged job must not keep the others from going on
-                log.exception("job %s cannot be resumed", record.id)
-                self._bury(record, reason(error))
+        await self._resume_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -167,13 +162,54 @@ class Federation:
         if not check.complete:
             raise Refused(f"the first model ended after {check.next} frames")
 
-    async def _resume(self, record: JobRecord) -> None:
+    async def _resume_all(self) -> None:
+        """Go on with the journal's jobs, and name those that only the store knows."""
+        records = await self.workers.journal(self._journal.jobs)
+        machines: list[tuple[JobRecord, Machine]] = []
+        for record in records:  # no alarm is set before the clock knows all times that have been
+            with self._burying(record):
+                machines.append((record, await self._recalled(record)))
+        for record, machine in machines:
+            with self._burying(record):
+                await self._resume(machine)
+        self._runners = {record.id: self._runners[record.id] for record in records}  # in their order
+        try:
+            stored = await self.workers.io(self.store.keys)
+        except Broken as error:  # the job whose model it is has failed for it above
+            log.warning("jobs that the journal has lost are not looked for: %s", error)
+            stored = []
+        for key in stored:
+            job = JobId(key.partition("/")[0])
+            if job not in self._runners:
+                why = f"the store has models of job {job}, but the journal has no record of it: it was evicted or lost"
+                log.error(why)
+                self._bury(JobRecord(job, "", self.clock.now()), why)
+
+    @contextmanager
+    def _burying(self, record: JobRecord) -> Iterator[None]:
+        """List a job that cannot be resumed as failed: it must not keep the others from going on."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("job %s cannot be resumed", record.id)
+            self._bury(record, f"{reason(error)}; `hansa job verify` tells more")
+
+    async def _recalled(self, record: JobRecord) -> Machine:
         spec = read_spec(record)
         machine = await self.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
-        current = machine.state.current
+        self.clock.catch_up(record.at)
+        return machine
+
+    async def _resume(self, machine: Machine) -> None:
+        spec, current = machine.spec, machine.state.current
+        stored = await self.workers.io(self.store.keys, f"{machine.job}/")
         lost = ""
         if spec.init and not machine.state.sequence:
             lost = "the submission was interrupted"
+        elif stored and not machine.state.sequence:
+            lost = NO_EVENTS
+        elif self.audit.end(machine.job):
+            lost = f"its journal lost how it ended: {self.audit.end(machine.job)}"
         elif current is not None and not await self.workers.io(self.store.has, current):
             lost = f"the store lost the job's models (version {machine.state.version}) while the controller was down"
         if lost and not machine.ended:
@@ -181,13 +217,13 @@ class Federation:
             self._launch(runner, [])
             runner.post(ev.EngineFailed(at=self.clock.now(), reason=lost))
             return
-        for key in await self.workers.io(self.store.keys, f"{record.id}/"):
+        for key in stored:
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash
                 await self.workers.io(self.store.delete, key)
         runner = JobRunner(machine, self)
         self._launch(runner, machine.resume())
         if not machine.ended:
-            log.info("job %s (%s) resumed in round %d", record.id, spec.name, machine.state.round)
+            log.info("job %s (%s) resumed in round %d", machine.job, spec.name, machine.state.round)
             for site, role in runner.expected():
                 self.fleet.expect(site, role)
 
@@ -202,7 +238,11 @@ class Federation:
             log.warning("job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error)
             machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
             machine.start()
-        for entry in await self.workers.journal(self._journal.entries, machine.job, machine.state.sequence):
+        known = machine.state.sequence
+        entries = await self.workers.journal(self._journal.entries, machine.job, max(0, known - 1))
+        if known and (not entries or entries[0].sequence != known):
+            raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
+        for entry in entries[1 if known else 0 :]:
             self.clock.catch_up(replay(machine, entry).at)
         if machine.state.history:
             self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
@@ -217,12 +257,13 @@ class Federation:
             spec = unknown  # not even its words can be read
         # its own rule may be what is missing, and nothing will be asked of it
         machine = Machine(record.id, spec, compose(unknown), record.at)
-        machine.abandon(f"{why}; `hansa job verify` tells more", record.at)
+        machine.abandon(why, record.at)
         self._runners[record.id] = JobRunner(machine, self)
 
     def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
         self._runners[runner.id] = runner
-        if not runner.machine.ended:
+        ended = runner.machine.state.ended
+        if ended is None or self.audit.lacks_end(runner.id, ended):
             run = self._tasks.create_task(self._run(runner, effects), name=runner.id)
             self._runs.append(run)
             run.add_done_callback(self._runs.remove)
@@ -327,9 +368,18 @@ def read_spec(record: JobRecord) -> JobSpec:
 
 def replay(machine: Machine, entry: Entry) -> ev.Event:
     """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
+    if entry.sequence != machine.state.sequence + 1:
+        raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
     try:
-        event = ev.EVENT.validate_json(entry.event)
+        event = _event(entry)
         machine.handle(event)
     except Exception as error:
         raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
+    return event
+
+
+def _event(entry: Entry) -> ev.Event:
+    event = ev.EVENT.validate_json(entry.event)
+    if not is_time(event.at):
+        raise ValueError(f"at: {event.at:g} is no time")
     return event

@@ -53,7 +53,7 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false
 """
 GIVE_UP = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM)\b")
+PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM|BUSY)\b")
 
 
 def is_redis(url: str) -> bool:
@@ -72,6 +72,11 @@ class RedisSpace:
         except (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError) as error:
             if re.search("HELLO must be called|Authentication required", str(error)):
                 raise InvalidInput(f"--store {self.name}: it asks for a password; give ?password_file=PATH") from None
+            if isinstance(error, ValueError) and "@" in url:  # its words may be a part of the password
+                raise InvalidInput(
+                    f"--store {self.name}: this is no URL of a Redis; write characters such as / ? # @ in a password as"
+                    " %2F %3F %23 %40, or give ?password_file=PATH"
+                ) from None
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
@@ -99,7 +104,7 @@ class RedisSpace:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, read-only) into StoreFailed.
+        """Turn Redis's errors that may pass (away, full, loading, busy) into StoreFailed, others into Broken.
 
         A controller whose lease has run out (it stood still, or Redis was away) takes it again before it goes on: if
         another one has it by now, nothing is written any more.
@@ -126,29 +131,29 @@ class RedisSpace:
                 raise StoreFailed(f"Redis {self.name} is full; raise its maxmemory or remove other data") from None
             if isinstance(error, ex.ReadOnlyError | ex.NoPermissionError | ex.TryAgainError) or PASSING.search(text):
                 raise StoreFailed(f"Redis {self.name} refuses: {error}") from None
-            raise
+            raise Broken(f"Redis {self.name}, prefix {self.prefix}: {error}; is all of it ours?") from None
 
     def acquire(self) -> None:
         """Take or prolong the lease, or raise Taken naming who has it; a dead holder on this machine does not count."""
         now = time.monotonic()
         held = self._take("")
-        if held and _is_dead(json.loads(held)):
+        if held and _is_dead(_read_holder(held)):
             held = self._take(held)
         if not held:
             self._held_until = now + LEASE
             return
-        holder = json.loads(held)
+        holder = _read_holder(held)
         with self._in_our_words():
             left = max(self.client.pttl(self.key("lease")), 0) / 1000
         raise Taken(
-            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder['pid']} on"
-            f" {holder['host']}; if that one is dead, its lease ends in {left:.0f} s"
+            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder.get('pid', 'unknown')} on"
+            f" {holder.get('host', 'an unknown machine')}; if that one is dead, its lease ends in {left:.0f} s"
         )
 
     def _take(self, dead: str) -> str:
         with self._in_our_words():
             held: bytes | None = self.client.eval(TAKE, 1, self.key("lease"), self._me, int(LEASE * 1000), dead)
-        return held.decode() if held else ""
+        return held.decode(errors="replace") if held else ""
 
     def close(self) -> None:
         """Give up the lease and the connection."""
@@ -175,7 +180,7 @@ def _connected(url: str, name: str) -> tuple[Any, str]:
     if "://" not in url:
         raise ValueError("write redis://…")
     parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = query.pop("prefix", "hansa")
     if not NAME.fullmatch(prefix):
         raise ValueError(f"prefix {prefix!r} is no name")
@@ -213,6 +218,15 @@ def _here() -> dict[str, str]:
     return {"host": socket.gethostname(), "inside": inside}
 
 
+def _read_holder(held: str) -> dict[str, Any]:
+    """Return what a lease says of its holder; nothing if it is damaged, in which case it has to end by itself."""
+    try:
+        holder = json.loads(held)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else {}
+
+
 def _is_dead(holder: dict[str, Any]) -> bool:
     """Whether a holder of the lease is known to be gone: it was here, and its process id is nobody's or ours."""
     if any(holder.get(name) != place for name, place in _here().items()):
@@ -227,5 +241,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
 
 
 def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    if "@" in rest and "@" not in place:  # perhaps the ? is in a password
+        place = "…"
+    return f"{scheme}://{place.rpartition('@')[2]}"

@@ -16,7 +16,7 @@ import click
 
 from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Refused, Rejected, StoreFailed, one_line
 from hansa.common.frames import Buffer, FrameCheck
-from hansa.common.ids import JobId, ModelKey
+from hansa.common.ids import JobId, ModelKey, community_key, update_key
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
@@ -29,7 +29,7 @@ from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.merges import in_order
-from hansa.controller.federation import read_spec, replay
+from hansa.controller.federation import NO_EVENTS, read_spec, replay
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.rules.compose import composed_again
 from hansa.controller.stores import Draft, Store
@@ -62,8 +62,11 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
+    if not entries and backends.store.keys(f"{record.id}/"):
+        findings.append(Finding("journal", NO_EVENTS))
     wrong = list(_check_models(backends.store, machine, receipts))
-    if wrong and backends.journal.entries(record.id, len(entries)):  # models have been replaced since we began to look
+    newest = entries[-1].sequence if entries else 0
+    if wrong and backends.journal.entries(record.id, newest):  # models have been replaced since we began to look
         raise Refused(
             f"job {record.id} is under way: its models change while they are looked at; verify it when it has ended, or"
             " stop the controller"
@@ -90,14 +93,15 @@ def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> Iterator[Finding]:
-    """Check the newest community model and all that it is made of, then compute it again."""
-    digests = {receipt.task: receipt.digest for receipt in receipts if receipt.task}
-    members = {member.model: digests[member.task] for held in machine.state.members.values() for member in held}
+    """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
         return
+    known = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}  # merged or yet to be
+    known |= {community_key(machine.job, record.version): record.digest for record in machine.state.history}
     kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
-    wanted = members | kept | machine.state.footing | {current: machine.state.history[-1].digest}
+    wanted = kept | machine.state.footing | {current: machine.state.history[-1].digest}
+    wanted |= {key: known[key] for key in machine.state.models if key in known}
     sound = True
     for key, digest in sorted(wanted.items()):
         for finding in _check_model(store, key, digest):

@@ -85,6 +85,10 @@ class RedisServer:
             self.process.wait()
             self.process = None
 
+    def is_dead(self) -> bool:
+        """Whether somebody else has ended it."""
+        return self.process is not None and self.process.poll() is not None
+
     def pause(self) -> None:
         assert self.process
         self.process.send_signal(signal.SIGSTOP)

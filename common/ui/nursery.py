@@ -35,9 +35,7 @@ def _become(
     os.chdir(folder)  # the fork server keeps those of its own start
     os.environ.clear()
     os.environ.update(environment)
-    if "HANSA_KILL_AT" in environment:
-        point, _, count = environment["HANSA_KILL_AT"].partition(":")
-        faults.arm(point, int(count or 1))
+    faults.arm(environment.get("HANSA_KILL_AT", ""))
     from hansa.common.cli import hansa
     from hansa.common.state import READY
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from hansa.common.clock import is_time
 from hansa.common.errors import Broken, one_line
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
@@ -62,6 +63,13 @@ class Journal(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the journal."""
+
+
+def sound(record: JobRecord) -> JobRecord:
+    """Return a job's record; of one whose parts are not what they should be, nothing that can be taken for a job."""
+    if isinstance(record.spec, str) and is_time(record.at):
+        return record
+    return JobRecord(record.id, "", 0.0)
 
 
 def fault(error: Exception) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hansa.common.errors import Broken, one_line
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
+from hansa.controller.journal.base import Entry, JobRecord, Journal, missing, sound
 from hansa.controller.redis_space import RedisSpace
 
 # One key, so it is atomic and works in a cluster. The arguments are the number of the first entry, then event and
@@ -92,7 +92,7 @@ class RedisJournal(Journal):
 def _record(job: JobId, held: bytes) -> JobRecord:
     """Return a job as it was submitted; of a damaged record what there is, which nobody can take for a job."""
     try:
-        return JobRecord(job, **json.loads(held))
+        return sound(JobRecord(job, **json.loads(held)))
     except (ValueError, TypeError):
         return JobRecord(job, held.decode(errors="replace"), 0.0)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hansa.common.errors import Broken, StoreFailed
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal.base import Entry, JobRecord, Journal, missing
+from hansa.controller.journal.base import Entry, JobRecord, Journal, missing, sound
 
 SCHEMA = 2
 PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not
@@ -72,7 +72,7 @@ class SqliteJournal(Journal):
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
         rows = self._do("select id, spec, at from jobs order by at, id")
-        return [JobRecord(JobId(job), spec, at) for job, spec, at in rows]
+        return [sound(JobRecord(JobId(job), spec, at)) for job, spec, at in rows]
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""

@@ -39,7 +39,10 @@ class _Model(StoredModel):
         self._spares, self._handle = spares, handle
 
     def read(self, index: int) -> bytes:
-        frame = os.pread(self._handle, self.layout.frame_size(index), index * FRAME)
+        try:
+            frame = os.pread(self._handle, self.layout.frame_size(index), index * FRAME)
+        except OSError as error:
+            raise _trouble(f"reading frame {index} of model {self.key}", error) from error
         if len(frame) != self.layout.frame_size(index):
             raise Broken(f"model {self.key}: its file ends in frame {index}")
         return frame

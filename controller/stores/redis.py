@@ -28,7 +28,7 @@ NAME = 16  # characters of that id
 
 
 class _Model(StoredModel):
-    _closed = False
+    _closed = True  # until the record has been read: it may be damaged
 
     def __init__(self, readers: "_Readers", key: ModelKey, record: bytes) -> None:
         name, count = HEAD.unpack_from(record)
@@ -36,6 +36,7 @@ class _Model(StoredModel):
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         super().__init__(key, manifest_from_wire(wire), peaks)
         self._readers, self._space, self.name = readers, readers.space, name.decode()
+        self._closed = False
 
     def read(self, index: int) -> bytes:
         with self._space.answering():
@@ -43,6 +44,8 @@ class _Model(StoredModel):
         if frame is None:
             lost = "Redis evicted it, lost it in a restart, or it was deleted"
             raise Broken(f"frame {index} of model {self.key} is gone: {lost}")
+        if len(frame) != self.layout.frame_size(index):
+            raise Broken(f"frame {index} of model {self.key} is damaged: {len(frame)} bytes")
         return frame
 
     def close(self) -> None:
@@ -62,6 +65,7 @@ class _Readers:
         self._lock = threading.Lock()
         self._count: Counter[str] = Counter()
         self._retired: dict[str, int] = {}
+        self._left: dict[str, int] = {}  # frames that could not be removed yet
 
     def open(self, key: ModelKey, record: Callable[[ModelKey], bytes | None]) -> StoredModel | None:
         """Open a model; from the moment its record is read, its frames stay."""
@@ -76,7 +80,10 @@ class _Readers:
     def leave(self, name: str) -> None:
         with self._lock:
             self._count[name] -= 1
-            frames = self._retired.pop(name, None) if not self._count[name] else None
+            if self._count[name]:
+                return
+            del self._count[name]  # models come and go for as long as we run
+            frames = self._retired.pop(name, None)
         if frames is not None:
             self._remove(name, frames)
 
@@ -97,25 +104,37 @@ class _Readers:
         self._remove(name, frames)
 
     def _remove(self, name: str, frames: int) -> None:
+        self._left[name] = frames
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what is left to be removed; as long as Redis is away it stays, for the next time or a sweep."""
         try:
-            with self.space.answering():
-                remove_frames(self.space, name, frames)
+            for name, frames in list(self._left.items()):
+                with self.space.answering():
+                    remove_frames(self.space, name, frames)
+                self._left.pop(name, None)
         except StoreFailed as error:
-            log.info("frames %s are left for the next sweep: %s", name, error)
+            log.info("frames are left to be removed: %s", error)
 
 
 class _Draft(Draft):
     def __init__(self, readers: _Readers, key: ModelKey, spec: ModelSpec) -> None:
-        space = readers.space
-        self._readers, self._space, self._key = readers, space, key
+        self._readers, self._space, self._key = readers, readers.space, key
         self._id = secrets.token_hex(8)
         self._frames = Layout(spec).frames
         self._open = True
-        with space.answering():
-            space.client.hset(space.key("drafts"), self._id, self._frames)
+        self._lock = threading.Lock()  # it may be thrown away while a thread still writes
+        self._replaced: tuple[str, int] | None = None
+        self._noted = False  # for a sweep: before the first frame, by the same id however often it is tried
 
     def write(self, index: int, frame: Buffer) -> None:
-        with self._space.answering():
+        with self._lock, self._space.answering():
+            if not self._open:
+                raise Broken(f"the draft of {self._key} was thrown away: a frame would be left behind")
+            if not self._noted:
+                self._space.client.hset(self._space.key("drafts"), self._id, self._frames)
+                self._noted = True
             self._space.client.set(self._space.key("frame", self._id, index), bytes(as_bytes(frame)))
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
@@ -124,19 +143,21 @@ class _Draft(Draft):
         space = self._space
         with space.answering():
             old = space.client.get(space.key("model", self._key))
-            replaced = self._readers.condemn(old) if old and not old.startswith(self._id.encode()) else None
+            if old and not old.startswith(self._id.encode()):  # else this is a second try, and that much had succeeded
+                self._replaced = self._readers.condemn(old)
             space.client.sadd(space.key("models"), self._key)  # a key without a record is no model
             space.client.set(space.key("model", self._key), record)
             space.client.hdel(space.key("drafts"), self._id)
             self._open = False
-            if replaced:
-                self._readers.retire(*replaced)
+            if self._replaced:
+                self._readers.retire(*self._replaced)
 
     def discard(self) -> None:
-        if self._open:
-            with self._space.answering():
-                remove_frames(self._space, self._id, self._frames)
-            self._open = False
+        with self._lock:
+            if self._open:
+                with self._space.answering():
+                    remove_frames(self._space, self._id, self._frames)
+                self._open = False
 
 
 class RedisStore(Store):
@@ -146,6 +167,7 @@ class RedisStore(Store):
         self.url = space.name
         self._space = space
         self._readers = _Readers(space)
+        self._doomed: dict[ModelKey, tuple[str, int]] = {}  # frames of deletions that have not succeeded yet
 
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
@@ -169,9 +191,11 @@ class RedisStore(Store):
         """Remove a model; harmless if there is none."""
         record = self._record(key)
         with self._space.answering():
-            condemned = self._readers.condemn(record) if record else None
+            if record:
+                self._doomed[key] = self._readers.condemn(record)
             self._space.client.delete(self._space.key("model", key))
             self._space.client.srem(self._space.key("models"), key)
+            condemned = self._doomed.pop(key, None)
             if condemned:
                 self._readers.retire(*condemned)
 
@@ -195,7 +219,8 @@ class RedisStore(Store):
                     remove_frames(space, name.decode(), int(frames))
 
     def close(self) -> None:
-        """Nothing to do: the space is closed by whoever opened it."""
+        """Remove what is left to be removed; the space is closed by whoever opened it."""
+        self._readers.tidy()
 
     def _record(self, key: ModelKey) -> bytes | None:
         with self._space.answering():

@@ -1,6 +1,9 @@
 """A Redis that is away, full, evicting, restarted empty, or not ours: a clear word, never a wrong model."""
 
+import gc
 import json
+import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redis.exceptions import ResponseError
 
 from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.frames import Sealer, cut, pack
@@ -79,6 +83,69 @@ def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(server: Redis
     space.close()
 
 
+def test_a_frame_of_another_length_is_damaged(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    (frame, *_) = sorted(client.keys("hansa:frame:*"))
+    client.append(frame, b"x")
+    with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is damaged: 1048577 bytes"):
+        model.read(0)
+    client.close()
+    space.close()
+
+
+def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    client.setrange("hansa:model:j1/v1", 20, b"\xff" * 900)
+    with pytest.raises(Broken, match="model j1/v1: its record in Redis is damaged"):
+        store.open(KEY)
+    gc.collect()  # an error in a finalizer would fail this test
+    client.close()
+    space.close()
+
+
+def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(server: RedisServer) -> None:
+    client = server.client()
+    client.set("hansa:jobs", "somebody else's")
+    space = RedisSpace(server.url)
+    with pytest.raises(Broken, match=r"prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
+        RedisJournal(space).jobs()
+    assert not isinstance(caught.value, StoreFailed)  # waiting would not help
+    client.close()
+    space.close()
+
+
+def test_a_redis_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    other, client = server.client(), server.client()
+    client.config_set("lua-time-limit", 1)
+
+    def occupy() -> None:
+        with pytest.raises(ResponseError, match="killed by user"):
+            other.eval("while true do end", 0)
+
+    def ask_until_it_is_busy() -> None:
+        while busy.is_alive():
+            store.has(KEY)
+
+    busy = threading.Thread(target=occupy)
+    busy.start()
+    with pytest.raises(StoreFailed, match="BUSY"):
+        ask_until_it_is_busy()
+    client.script_kill()
+    busy.join()
+    assert store.has(KEY)
+    for each in (other, client, space):
+        each.close()
+
+
 def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", durable=False).start()
     space = RedisSpace(server.url)
@@ -116,6 +183,7 @@ def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pyt
         ("redis://[::1/0", InvalidInput),
         ("redis:localhost", InvalidInput),
         ("redis://127.0.0.1:1/0?no_such_option=1", InvalidInput),
+        ("redis://127.0.0.1:1/0?password_file=", InvalidInput),
     ],
 )
 def test_a_wrong_url_is_named(url: str, error: type[Exception]) -> None:
@@ -136,6 +204,13 @@ def test_a_password_is_needed_and_never_shown(tmp_path: Path) -> None:
     put(RedisStore(space))
     space.close()
     server.kill()
+
+
+@pytest.mark.parametrize("special", "/?#@:")
+def test_no_part_of_a_password_that_breaks_the_url_is_shown(special: str) -> None:
+    with pytest.raises((InvalidInput, Unreachable), match="--store") as caught:
+        RedisSpace(f"redis://user:ge{special}heim@127.0.0.1:1/0")
+    assert not {"ge", "heim", "user"} & set(re.split(r"[^a-z]+", str(caught.value)))
 
 
 def test_a_unix_socket_works(tmp_path: Path) -> None:
@@ -184,6 +259,19 @@ def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Pat
     with opened(server.url, tmp_path):
         pass  # its holder was on this machine and is dead
     client.close()
+
+
+@pytest.mark.parametrize("held", ["{", "[]", '{"host": "h"}', '{"pid": "x"}', b"\xff"])
+def test_a_damaged_lease_has_to_end_by_itself(server: RedisServer, held: str | bytes) -> None:
+    client = server.client()
+    client.set("hansa:lease", held, px=60_000)
+    space = RedisSpace(server.url)
+    with pytest.raises(Taken, match=r"pid unknown on an unknown machine; .* its lease ends in (59|60) s"):
+        space.acquire()
+    client.delete("hansa:lease")
+    space.acquire()
+    client.close()
+    space.close()
 
 
 def test_a_process_id_of_another_container_says_nothing(server: RedisServer) -> None:
@@ -271,6 +359,51 @@ def test_what_a_newer_hansa_has_written_is_refused_and_not_touched(server: Redis
     with pytest.raises(Broken, match="hansa:format is damaged"):
         opened(server.url, tmp_path).__enter__()
     client.close()
+
+
+def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    model = store.open(KEY)
+    store.delete(KEY)  # its reader may go on
+    server.kill()
+    model.close()
+    server.start()
+    store.close()
+    client = server.client()
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
+
+
+def test_a_deletion_that_is_tried_again_leaves_no_frames(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    client.set("hansa:models", "in the way")
+    with pytest.raises(Broken):
+        store.delete(KEY)
+    assert not store.has(KEY)
+    client.delete("hansa:models")
+    store.delete(KEY)
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
+
+
+def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    draft = RedisStore(space).draft(KEY, SPEC)
+    draft.write(0, b"a frame")
+    draft.discard()
+    with pytest.raises(Broken, match="the draft of j1/v1 was thrown away"):
+        draft.write(1, b"the next")
+    client = server.client()
+    assert client.keys("hansa:*") == []
+    client.close()
+    space.close()
 
 
 def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:

@@ -382,6 +382,20 @@ def test_a_file_that_shrinks_under_a_reader_is_broken_and_named(tmp_path: Path, 
     store.close()
 
 
+def test_a_disk_that_cannot_be_read_for_a_moment_is_waited_for(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = DiskStore(disk)
+    with keep(store, KEY, SPEC, values(SPEC, 1)) as model:
+        with monkeypatch.context() as patched:
+            patched.setattr("os.pread", failing)
+            with pytest.raises(StoreFailed, match=r"reading frame 0 of model .*: Input/output error"):
+                model.read(0)
+        assert model.read(0)
+    store.close()
+
+
 def test_a_place_that_cannot_hold_a_store_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(Broken, match="file"):

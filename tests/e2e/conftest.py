@@ -124,7 +124,8 @@ class Site:
         # One that is to be killed somewhere may be dead by now: its sites wait for it, and come at once.
         assert ready or "HANSA_KILL_AT" in env, self.log(name).read_text()
         read.close()
-        self.address = json.loads((state / "controller.lock").read_text())["address"]
+        note = json.loads((state / "controller.lock").read_text())
+        self.address = note["address"] if ready else note.get("address", listen)  # it may have died before it listened
         return self.address
 
     def daemon(

@@ -64,6 +64,38 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["redis"], indirect=True)
+def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+    """The controller lives on, waits, and goes on by itself when Redis is back."""
+    assert federation.redis
+    federation.begin()
+    words = (  # one site: the same updates in the same order; slow enough to be there for every kill
+        *(*SETTINGS, "--set", "rule=async-fedavg", "--set", "pace={updates: 150}"),
+        *("--set", "sites={min: 1, wait: 120, names: [a]}", "--set", "train.epochs=4"),
+    )
+    calm = federation.cli("job", "submit", "job.yaml", *words, "--set", "name=calm", "--wait")
+    assert calm.returncode == 0, calm.stderr + calm.stdout
+    job: str = federation.json("job", "submit", "job.yaml", *words, "--set", "name=storm")["job"]
+    for point in CONTROLLER:
+        assert federation.redis.process
+        federation.kill(f"controller.{federation.lives['controller']}")
+        federation.bring_up("controller", kill_at=f"{point}:1:{federation.redis.process.pid}")
+        federation.until(federation.redis.is_dead, 60, f"never reached {point}")
+        federation.kills += 1
+        federation.until(lambda: "waiting for the store: Redis" in federation.json("job", "show", job)["reason"])
+        version = federation.json("job", "show", job)["version"]
+        federation.redis.start()
+        federation.until(lambda version=version: federation.json("job", "show", job)["version"] > version)
+    watched = federation.cli("job", "watch", job)
+    assert watched.returncode == 0, watched.stderr + watched.stdout
+    federation.check(job)
+    assert digest(federation, "storm") == digest(federation, "calm")
+    federation.nursery.stop([f"controller.{federation.lives['controller']}"])
+    assert len(federation.leftovers(job)) == 2  # the last model and the update it is made of
+    assert federation.kills == 6
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(federation: Federation) -> None:
     job = storm(federation, {"controller": CONTROLLER}, "--set", "rule=fedadam", "--set", "pace.rounds=16")
@@ -104,3 +136,5 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
         watched = federation.cli("job", "watch", job)
         assert watched.returncode == 0, watched.stderr + watched.stdout
         federation.check(job)
+    federation.nursery.stop([f"controller.{federation.lives['controller']}"])
+    assert [len(federation.leftovers(job)) for job in jobs] == [4] * len(jobs)  # the last model and three updates

@@ -22,7 +22,7 @@ from hansa.controller.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, serving
+from tests.support import LightSite, ended, job, nothing, serving
 
 
 async def history(state: Path, pki: Path, store: str = "") -> str:
@@ -132,6 +132,41 @@ async def test_it_is_continued_after_a_restart(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "state")) > before
 
 
+async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in_that_moment(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        runner = await ended(await served.federation.submit(job(), None, nothing()))
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        number = next(record.sequence for record in lines(tmp_path) if record.what == "ended")
+        db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))
+    db.close()
+    for _ in range(3):  # once, however often it is started
+        async with serving(tmp_path):
+            pass
+        (end,) = [record for record in lines(tmp_path) if record.what == "ended"]
+        assert end.about == runner.id
+        assert end.receipt == runner.machine.state.chain
+        assert end.digest
+
+
+async def test_it_begins_anew_when_the_store_has_lost_it(
+    tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Redis that evicts may take the records and leave the mark that says how many there were."""
+    monkeypatch.setattr("hansa.controller.audit.MARK_EVERY", 3)
+    store = f"{redis.url}?prefix=audit-lost"
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        await ended(await served.federation.submit(job(), None, nothing()))
+    client = redis.client()
+    assert client.exists("audit-lost:snapshot:audit")
+    client.delete("audit-lost:journal:audit")
+    client.close()
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
+    first = lines(tmp_path, store)[0]
+    assert first.what == "started"
+    assert "the store lost records 1 to" in first.why
+
+
 async def test_it_is_kept_in_redis_with_the_jobs(tmp_path: Path, redis: RedisServer) -> None:
     store = f"{redis.url}?prefix=audit-test"
     await history(tmp_path / "state", tmp_path / "pki", store)
@@ -168,6 +203,8 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     forged = AuditRecord.model_validate_json(event.replace("alice", "carol")).sealed().model_dump_json()
     assert "does not follow" in attempt(restore, forged, LOG, number)
     db.execute(restore, (event, LOG, number))
+    assert "it has a receipt" in attempt("update entries set receipt = 'x' where job = ? and sequence = 2", LOG)
+    db.execute("update entries set receipt = '' where job = ?", (LOG,))
     assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
     words = db.execute("select spec from jobs where id = ?", (first,)).fetchone()[0]
     for was, now in (('"operator":"alice"', '"operator":"carol"'), ('"min":1', '"min":3'), ('"seed":1990', '"seed":1')):

@@ -12,7 +12,9 @@ import pytest
 from hansa.common.errors import Broken
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
+from hansa.controller.backends import opened
 from hansa.controller.community.merge import make
+from hansa.controller.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
@@ -133,6 +135,37 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
         async with LightSite(served.address, "a").attending():
             again = await ended(await served.federation.submit(job(), None, nothing()))
             assert again.view().status == "completed"
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("snapshots", [2, 1000])
+async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
+    tmp_path: Path, servers: Servers, alive: bool, snapshots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin again from nothing, as if nobody had trained and no update had been acknowledged."""
+    monkeypatch.setattr("hansa.controller.federation.SNAPSHOT_EVERY", snapshots)
+    server = servers(True)
+    client = server.client()
+    async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
+        runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        while runner.machine.state.version < 3:
+            await runner.next_change().wait()
+        if alive:
+            client.delete(f"hansa:journal:{runner.id}")
+            await ended(runner)
+            assert "the journal lost entries" in runner.view().reason
+    client.delete(f"hansa:journal:{runner.id}")
+    with opened(server.url, tmp_path, lease=False) as backends:
+        (record,) = backends.journal.jobs()
+        assert "the journal lost the job's events: the store has models of it" in {
+            found.what for found in verify(backends, record)[2]
+        }
+    for _ in range(2):
+        async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
+            again = await ended(served.federation.runner(runner.id))
+            assert again.view().status == "failed"
+            assert "lost" in again.view().reason
+    client.close()
 
 
 async def test_a_merge_that_redis_interrupted_leaves_no_frames(

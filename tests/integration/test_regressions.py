@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hansa.common.clock import SystemClock
 from hansa.common.errors import Broken, HansaError
+from hansa.common.ids import JobId
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.client import Client
+from hansa.controller.backends import opened
 from hansa.controller.engine import events as ev
+from hansa.controller.federation import Federation
 from hansa.controller.journal import JobRecord, SqliteJournal
 from hansa.controller.verify import command as verify_command
+from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, filled, job, model_of, nothing, sealed, serving, small_spec, wait_for_ever
 
 
@@ -113,6 +118,55 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         assert views["bad"].status == "failed"
         assert f"journal entry 3 of job {bad.id} is damaged" in views["bad"].reason
         assert good.id in {view.job for view in await client.jobs()}
+
+
+async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        jobs = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(4)]
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        change = "update entries set event = replace(event, '\"at\":', '\"at\":9999') where job = ? and sequence = 3"
+        assert db.execute(change, (jobs[0].id,)).rowcount == 1
+        db.execute("update jobs set at = 'x' where id = ?", (jobs[1].id,))
+        db.execute("update jobs set at = 1e300 where id = ?", (jobs[2].id,))
+    db.close()
+    latest = max(runner.machine.state.ended or 0.0 for runner in jobs)
+    async with serving(tmp_path) as served, Client(served.address) as client:
+        assert served.federation.clock.now() < latest + 3600
+        views = {view.job: view for view in await client.jobs()}
+        assert f"journal entry 3 of job {jobs[0].id} is damaged" in views[jobs[0].id].reason
+        for bad in jobs[1:3]:
+            assert f"the record of job {bad.id} is damaged" in views[bad.id].reason
+        assert views[jobs[3].id].status == "completed"
+
+
+async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path: Path, redis: RedisServer) -> None:
+    """A Redis that evicts takes first what is seldom read: the records of jobs."""
+    store = f"{redis.url}?prefix=forgotten"
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        runner = await ended(await served.federation.submit(job(), None, nothing()))
+    client = redis.client()
+    client.delete("forgotten:jobs")
+    client.close()
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        (view,) = [each.view() for each in served.federation.jobs]
+        assert (view.job, view.status) == (runner.id, "failed")
+        assert "the journal has no record of it: it was evicted or lost" in view.reason
+        assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
+
+
+async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    store = f"{redis.url}?prefix=misplaced"
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        bad, good = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(2)]
+    client = redis.client()
+    client.delete(f"misplaced:model:{bad.machine.state.current}")
+    client.sadd(f"misplaced:model:{bad.machine.state.current}", "no model")
+    client.close()
+    async with serving(tmp_path, store) as served:
+        assert served.federation.runner(good.id).view().status == "completed"
+        assert "WRONGTYPE" in served.federation.runner(bad.id).view().reason
 
 
 @pytest.mark.parametrize(
@@ -214,6 +268,38 @@ async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_
     assert again.view().status == "failed"
     assert again.machine.state.ended is not None
     assert again.machine.state.ended >= latest
+
+
+class StoppedClock(SystemClock):
+    """A clock that was set back, does not move, and writes down for how long it was asked to sleep."""
+
+    def __init__(self) -> None:
+        self._now = 900.0
+        self.asked: list[float] = []
+
+    def now(self) -> float:
+        return self._now
+
+    def catch_up(self, at: float) -> None:
+        self._now = max(self._now, at)
+
+    async def sleep_until(self, at: float) -> None:
+        self.asked.append(at - self._now)
+        await asyncio.Event().wait()
+
+
+async def test_a_clock_that_was_set_back_moves_no_deadline_of_a_job_that_nothing_has_happened_to(
+    tmp_path: Path,
+) -> None:
+    """What a submission says of the time counts, and for the jobs before it, too."""
+    clock, spec = StoppedClock(), job(sites={"min": 9, "wait": 4100.0}).model_dump_json()
+    with opened(f"disk:{tmp_path / 'store'}", tmp_path) as held:
+        held.journal.create(JobRecord(JobId("j1"), spec, 1000.0))
+        held.journal.create(JobRecord(JobId("j2"), spec, 5000.0))
+        async with Federation(held.store, held.journal, clock, heartbeat=5.0):
+            while len(clock.asked) < 3:  # two jobs wait for sites, and the fleet is looked after
+                await asyncio.sleep(0)
+    assert sorted(clock.asked) == [5.0, 100.0, 4100.0]
 
 
 async def test_a_submission_that_ends_before_the_journal_knows_it_leaves_no_model(

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from hansa.common.cli import hansa
 from hansa.common.errors import Refused, StoreFailed
 from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
@@ -20,7 +22,7 @@ from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, nothing, serving
+from tests.support import LightSite, ended, job, nothing, serving, wait_for_ever
 
 
 async def run_job(folder: Path, store: str, rule: str) -> str:
@@ -66,6 +68,21 @@ async def test_a_byte_changed_on_disk_is_found_and_named(tmp_path: Path, rule: s
     assert findings(tmp_path, "", job_id) == []
 
 
+async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_named(tmp_path: Path) -> None:
+    """Its learner holds the receipt; the controller is stopped before the round is over."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with LightSite(served.address, "b", answer=wait_for_ever).attending():
+            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            while not runner.machine.state.fresh:
+                await runner.next_change().wait()
+    assert findings(tmp_path, "", runner.id) == []
+    (key,) = runner.machine.state.fresh
+    path = tmp_path / "store" / "models" / key
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert [found.where for found in findings(tmp_path, "", runner.id)] == [f"model {key}"]
+
+
 @pytest.mark.parametrize("column", ["receipt", "event"])
 async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: Path, column: str) -> None:
     job_id = await run_job(tmp_path, "", "fedavg")
@@ -83,6 +100,24 @@ async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: P
         db.execute(change, (text, job_id, sequence))
     db.close()
     assert findings(tmp_path, "", job_id) == []
+
+
+async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(tmp_path: Path) -> None:
+    """Even if it is of no consequence to what follows, and the job has not ended."""
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        async with LightSite(served.address, "b", role="evaluator").attending():
+            runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+            while runner.machine.state.version < 9:
+                await runner.next_change().wait()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        report = 'job = ? and event like \'%"kind":"reported"%\''
+        (number,) = db.execute(f"select min(sequence) from entries where {report}", (runner.id,)).fetchone()
+        db.execute("delete from entries where job = ? and sequence = ?", (runner.id, number))
+    db.close()
+    words = f"journal entry {number} of job {runner.id} is missing"
+    assert words in {found.what for found in findings(tmp_path, "", runner.id)}
+    async with serving(tmp_path) as served:
+        assert words in served.federation.runner(runner.id).view().reason
 
 
 async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path) -> None:
@@ -141,6 +176,18 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
         runner.post(ev.CancelAsked(at=served.federation.clock.now()))
         await ended(runner)
     assert findings(tmp_path, store, runner.id) == []
+
+
+@pytest.mark.parametrize(("held", "why"), [(b"2\n", "by a newer Hansa"), (b"\xff\n", "is damaged")])
+@pytest.mark.parametrize("words", [("job", "verify", "test"), ("audit", "verify")])
+async def test_what_a_newer_hansa_has_written_is_not_judged(
+    tmp_path: Path, words: tuple[str, ...], held: bytes, why: str
+) -> None:
+    await run_job(tmp_path, "", "fedavg")
+    (tmp_path / "format").write_bytes(held)
+    done = CliRunner().invoke(hansa, [*words, "--state", str(tmp_path)])
+    assert done.exit_code == 1
+    assert why in done.output
 
 
 async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
