@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hansa.common.errors import HansaError
-from hansa.common.frames import ALIGN, FRAME, Sealer, numbers, peaks
+from hansa.common.frames import ALIGN, FRAME, Sealer, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.controller.community.accumulator import Accumulator
@@ -27,14 +26,17 @@ from hansa.controller.engine.arithmetic import (
     Aggregator,
     Coordinatewise,
     MergeInfo,
+    Moments,
     Selecting,
     ServerUpdate,
     TooFew,
 )
+from hansa.controller.engine.demands import require_choice, require_finite, require_step, require_words
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores import Draft, StoredModel
 
 NOBODY = "no update counts; the model before is kept"
+ADVICE = "; try a smaller lr"
 OpenDraft = Callable[[str, ModelSpec], Draft]  # for the community model (no name) or a moment
 
 
@@ -125,13 +127,13 @@ def _propose(
     if isinstance(aggregator, Coordinatewise):
         library = stack.enter_context(Library(means.open_model))
         made = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
-        return _Proposal(made, touched, aggregator.remark(len(counting)))
+        return _Proposal(made, touched, require_words(aggregator, aggregator.remark(len(counting))))
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:
             apart = distances(counting, library, current, means.pool, means.memory)
         try:
-            chosen = sorted(aggregator.select(apart))
+            chosen = require_choice(aggregator, aggregator.select(apart), len(counting))
         except TooFew as error:
             return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
         note = f"{aggregator.kind} took {', '.join(counting[i].site for i in chosen)} of {len(counting)} updates"
@@ -178,17 +180,16 @@ def _updated(
                 continue
             width = DTYPES[tensor.dtype].itemsize
             start, stop = span.start // width, span.stop // width
-            carried = {
+            carried: Moments = {
                 name: _moment(before.get(name), tensor.name, start, stop, caches[name], first[name]) for name in moments
             }
             if tensor.name in touched:
                 room = numbers(tensor, span, frame)
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    made, carried = server.step(  # type: ignore[assignment]
-                        numbers(tensor, span, held).astype(np.float64), room.astype(np.float64), carried, info
-                    )
-                    room[...] = made
-                _require_finite(server, tensor, room, *(carried[name] for name in moments))
+                    standing = numbers(tensor, span, held).astype(np.float64)
+                    made = server.step(standing, room.astype(np.float64), carried, info)
+                    room[...], carried = require_step(server, made, len(room), moments)
+                require_finite(server, tensor.name, room, *carried.values(), advice=ADVICE)
             for name, writer in moments.items():
                 writer.put(tensor, stop, carried[name])
         yield frame
@@ -200,13 +201,6 @@ def _moment(before: StoredModel | None, name: str, start: int, stop: int, cache:
     for frame in [frame for frame in cache if len(cache) > 2]:
         del cache[frame]  # spans come in order: what was read before the last frames is not needed again
     return read_numbers(before, name, start, stop, cache)
-
-
-def _require_finite(server: ServerUpdate, tensor: TensorInfo, *found: np.ndarray) -> None:
-    if not all(np.isfinite(peaks(array)).all() for array in found):
-        raise HansaError(
-            f"the server update {server.kind!r} makes NaN or infinite numbers in tensor {tensor.name}; try a smaller lr"
-        )
 
 
 class _Writer:

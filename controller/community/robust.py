@@ -14,6 +14,7 @@ from hansa.common.frames import Span, numbers
 from hansa.common.model import DTYPES, Role
 from hansa.controller.community.reading import WINDOW, Carriers, Library, ordered, read_numbers
 from hansa.controller.engine.arithmetic import Coordinatewise
+from hansa.controller.engine.demands import require_array, require_finite
 from hansa.controller.engine.effects import Member
 from hansa.controller.stores import StoredModel
 
@@ -75,7 +76,10 @@ def coordinatewise(
                 room[...] = rows.first(span)
                 continue
             for start, piece in rows.of(span):
-                room[start : start + piece.shape[1]] = aggregator.combine(piece)
+                columns = piece.shape[1]
+                with np.errstate(over="ignore"):  # what is too large for the tensor's type is found below
+                    room[start : start + columns] = require_array(aggregator, aggregator.combine(piece), columns)
+            require_finite(aggregator, info.name, room)
         return made
 
     rows.carriers.of(0)  # worked out before threads ask

@@ -1,15 +1,20 @@
-"""What plugins return of a merge must be before the merge is made; whoever returns something else is named."""
+"""What plugins return must be before it is used; whoever returns something else is named."""
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from operator import index
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from hansa.common.errors import HansaError
+from hansa.common.frames import peaks
 from hansa.common.ids import SiteName
 from hansa.common.job import located, problems
 from hansa.common.views import Score
+from hansa.controller.engine.arithmetic import Moments, Selecting, ServerUpdate
 from hansa.controller.engine.parts import Part, Weigher
 
 T = TypeVar("T")
@@ -45,3 +50,51 @@ def require_numbers(weigher: Weigher, given: npt.ArrayLike, count: int) -> np.nd
 
 def _impossible(weigher: Weigher, given: npt.ArrayLike) -> ValueError:
     return ValueError(f"the weigher {weigher.kind!r} returned impossible weights: {given!r:.200}")
+
+
+# What merges compute with. Whoever asks is outside of the plugin, so the words name it.
+
+
+def require_array(part: Part, made: object, count: int) -> np.ndarray:
+    """Return what a part made of numbers: as many, and of a floating type, be they finite or not."""
+    if isinstance(made, np.ndarray) and made.shape == (count,) and made.dtype.kind == "f":
+        return made
+    got = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
+    raise _wrong(part, f"it returned {got} where {count} floating numbers are wanted")
+
+
+def require_finite(part: Part, tensor: str, *found: np.ndarray, advice: str = "") -> None:
+    """Refuse NaN and infinity in what a part made of a tensor, as the model will hold it."""
+    if not all(np.isfinite(peaks(array)).all() for array in found if array.size):
+        raise _wrong(part, f"it makes NaN or infinite numbers in tensor {tensor}{advice}")
+
+
+def require_step(server: ServerUpdate, made: object, count: int, names: Collection[str]) -> tuple[np.ndarray, Moments]:
+    """Return what a server update made: the next numbers, and every moment."""
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
+        raise _wrong(server, "it did not return the next numbers and a mapping of moments")
+    after, moments = made
+    if set(moments) != set(names):
+        wanted, got = (", ".join(sorted(map(str, each))) or "none" for each in (names, moments))
+        raise _wrong(server, f"it returned other moments than its own: {got} instead of {wanted}")
+    return require_array(server, after, count), {name: require_array(server, moments[name], count) for name in names}
+
+
+def require_choice(aggregator: Selecting, chosen: object, count: int) -> list[int]:
+    """Return which contributions were chosen, in order: some, each once, and none that is not there."""
+    with suppress(TypeError):
+        found = sorted(index(each) for each in chosen)  # type: ignore[attr-defined]
+        if found and len(set(found)) == len(found) and found[0] >= 0 and found[-1] < count:
+            return found
+    raise _wrong(aggregator, f"it chose {chosen!r:.200} of {count} updates")
+
+
+def require_words(part: Part, said: object) -> str:
+    """Return what a part says of a merge."""
+    if isinstance(said, str):
+        return said
+    raise _wrong(part, f"it said {said!r:.200}, which is no text")
+
+
+def _wrong(part: Part, why: str) -> HansaError:
+    return HansaError(f"{part.point} {part.kind!r}: {why}")

@@ -1,5 +1,7 @@
 """Server updates and robust aggregators in whole jobs over real gRPC: restarts, verification, what is left behind."""
 
+import re
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from hansa.common.job import JobSpec
 from hansa.common.plugins import register
 from hansa.common.tasks import Task, Train
 from hansa.controller.backends import opened
-from hansa.controller.engine.arithmetic import MergeInfo, Moments, ServerUpdate
+from hansa.controller.engine.arithmetic import Coordinatewise, MergeInfo, Moments, Selecting, ServerUpdate
 from hansa.controller.verify import Finding, verify
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
@@ -31,6 +33,92 @@ class Capricious(ServerUpdate):
         if info.version == 5:
             raise ValueError("not today")
         return proposal, moments
+
+
+@register("server", "sloppy")
+class SloppyUpdate(ServerUpdate):
+    """Returns what is no step, from the third version on."""
+
+    how: str = "scalar"
+
+    @property
+    def moments(self) -> dict[str, float]:
+        """One moment."""
+        return {"m": 0.0}
+
+    def step(
+        self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
+    ) -> tuple[np.ndarray, Moments]:
+        """Return something else."""
+        if info.version < 3:
+            return proposal, moments
+        odd: dict[str, Any] = {
+            "first": (proposal[:1], moments),
+            "scalar": (np.float64(1), moments),
+            "square": (proposal[:, None], moments),
+            "whole": (proposal.astype(np.int64), moments),
+            "list": (list(proposal), moments),
+            "nan": (proposal * np.nan, moments),
+            "alone": proposal,
+            "three": (proposal, moments, info),
+            "nothing": None,
+            "lost": (proposal, {}),
+            "more": (proposal, {**moments, "n": proposal}),
+            "no-moments": (proposal, None),
+            "short-moment": (proposal, {"m": moments["m"][:1]}),
+            "nan-moment": (proposal, {"m": moments["m"] * np.nan}),
+        }
+        return odd[self.how]  # type: ignore[no-any-return]
+
+
+@register("merge", "sloppy")
+class SloppyMiddle(Coordinatewise):
+    """Returns what is no row of numbers, from the third merge on."""
+
+    how: str = "scalar"
+
+    def combine(self, rows: np.ndarray) -> np.ndarray:
+        """Return something else once the numbers have grown."""
+        middle = np.asarray(np.median(rows, axis=0))
+        if np.abs(rows).max() < 6.5:
+            return middle
+        odd: dict[str, Any] = {
+            "nan": middle * np.nan,
+            "one-nan": np.where(np.arange(len(middle)) == len(middle) - 1, np.nan, middle),
+            "huge": middle + 1e300,  # too large for float32
+            "scalar": np.float64(1),
+            "number": 1.0,
+            "first": middle[:1],
+            "square": rows,
+            "nothing": None,
+            "whole": middle.astype(np.int64),
+            "words": middle.astype(str),
+        }
+        return odd.get(self.how, middle)  # type: ignore[no-any-return]
+
+    def remark(self, count: int) -> str:
+        """Say nothing, not even that."""
+        return None if self.how == "silent" else ""  # type: ignore[return-value]
+
+
+@register("merge", "picky")
+class Picky(Selecting):
+    """Chooses what is not there, or the same twice."""
+
+    how: str = "none"
+
+    def select(self, distances: np.ndarray) -> Sequence[int]:
+        """Return something else."""
+        odd: dict[str, Any] = {
+            "none": None,
+            "nobody": [],
+            "twice": [1, 1],
+            "beyond": [0, 5],
+            "before": [-1],
+            "halves": [0.5],
+            "mask": np.ones(5, bool),
+        }
+        return odd.get(self.how, np.arange(2))  # type: ignore[no-any-return]
 
 
 def spec_of(rule: str, **changes: Any) -> JobSpec:
@@ -181,6 +269,81 @@ async def test_a_server_update_that_raises_fails_the_job_which_keeps_the_last_mo
         assert view.version == 4
         assert np.isfinite(model_of(served, runner)["layer.weight"]).all()
     assert findings(tmp_path, store, runner.id) == []
+
+
+NUMBERS = r"floating numbers are wanted"
+UPDATE = {
+    "first": f"it returned float64 \\[1\\] where .* {NUMBERS}",
+    "scalar": f"it returned float64 where .* {NUMBERS}",
+    "square": f"it returned float64 \\[.*, 1\\] where .* {NUMBERS}",
+    "whole": f"it returned int64 .* {NUMBERS}",
+    "list": f"it returned list where .* {NUMBERS}",
+    "nan": "it makes NaN or infinite numbers in tensor layer",
+    "alone": "it did not return the next numbers and a mapping of moments",
+    "three": "it did not return the next numbers and a mapping of moments",
+    "nothing": "it did not return the next numbers and a mapping of moments",
+    "lost": "it returned other moments than its own: none instead of m",
+    "more": "it returned other moments than its own: m, n instead of m",
+    "no-moments": "it did not return the next numbers and a mapping of moments",
+    "short-moment": f"it returned float64 \\[1\\] where .* {NUMBERS}",
+    "nan-moment": "it makes NaN or infinite numbers in tensor layer",
+}
+MIDDLE = {
+    "nan": "it makes NaN or infinite numbers in tensor layer",
+    "one-nan": "it makes NaN or infinite numbers in tensor layer",
+    "huge": "it makes NaN or infinite numbers in tensor layer",
+    "scalar": f"it returned float64 where .* {NUMBERS}",
+    "number": f"it returned float where .* {NUMBERS}",
+    "first": f"it returned float64 \\[1\\] where .* {NUMBERS}",
+    "square": f"it returned float64 \\[5, .*\\] where .* {NUMBERS}",
+    "nothing": f"it returned NoneType where .* {NUMBERS}",
+    "whole": f"it returned int64 .* {NUMBERS}",
+    "words": f"it returned <U.* {NUMBERS}",
+}
+
+
+async def _failed(tmp_path: Path, spec: JobSpec, version: int, why: str) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await attend(served, sites)
+        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        view = runner.view()
+        assert (view.status, view.version) == ("failed", version), view.reason
+        assert re.match(f"merging version {version + 1}: {why}", view.reason), view.reason
+        assert np.isfinite(model_of(served, runner)["layer.weight"]).all()
+    assert findings(tmp_path, "", runner.id) == []
+
+
+@pytest.mark.parametrize("how", UPDATE)
+async def test_a_server_update_that_returns_no_step_is_named_and_the_last_model_stays(tmp_path: Path, how: str) -> None:
+    spec = spec_of("fedavg", server={"kind": "sloppy", "how": how})
+    await _failed(tmp_path, spec, 2, f"server 'sloppy': {UPDATE[how]}")
+
+
+@pytest.mark.parametrize("how", MIDDLE)
+async def test_an_aggregator_that_returns_no_numbers_is_named_and_the_last_model_stays(
+    tmp_path: Path, how: str
+) -> None:
+    spec = spec_of("fedavg", merge={"kind": "sloppy", "how": how})
+    await _failed(tmp_path, spec, 3, f"merge 'sloppy': {MIDDLE[how]}")
+
+
+async def test_an_aggregator_whose_remark_is_no_text_is_named(tmp_path: Path) -> None:
+    spec = spec_of("fedavg", merge={"kind": "sloppy", "how": "silent"})
+    await _failed(tmp_path, spec, 0, "merge 'sloppy': it said None, which is no text")
+
+
+@pytest.mark.parametrize("how", ["none", "nobody", "twice", "beyond", "before", "halves", "mask"])
+async def test_an_aggregator_that_chooses_what_cannot_be_chosen_is_named(tmp_path: Path, how: str) -> None:
+    spec = spec_of("fedavg", merge={"kind": "picky", "how": how})
+    await _failed(tmp_path, spec, 0, r"merge 'picky': it chose .* of 5 updates")
+
+
+async def test_an_aggregator_may_choose_with_numbers_of_numpys(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await attend(served, sites)
+        spec = spec_of("fedavg", merge={"kind": "picky", "how": "well"})
+        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        assert runner.view().status == "completed", runner.view().reason
 
 
 async def test_krum_outvotes_a_site_that_sends_nonsense_where_the_mean_does_not(tmp_path: Path) -> None:

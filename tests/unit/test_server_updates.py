@@ -256,7 +256,7 @@ def test_tensors_that_nobody_trained_keep_their_moments(pool: Executor) -> None:
 
 def test_a_step_that_leads_out_of_the_numbers_fails_and_names_plugin_and_tensor(pool: Executor) -> None:
     course = Course(pool, Momentum(lr=1e39))
-    with pytest.raises(HansaError, match="'momentum' makes NaN or infinite numbers in tensor small"):
+    with pytest.raises(HansaError, match="server 'momentum': it makes NaN or infinite numbers in tensor small"):
         course.merge([(values(SPEC, 1), 1.0)])
 
 
