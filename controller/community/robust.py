@@ -99,16 +99,24 @@ def distances(
 
     def partial(index: int) -> np.ndarray:
         found = np.zeros((count, count))
-        for span in layout.spans(index):
-            if span.tensor in compared:
-                for _, piece in rows.of(span):
-                    for i in range(count - 1):
-                        apart = piece[i + 1 :] - piece[i]
-                        found[i, i + 1 :] += np.einsum("ij,ij->i", apart, apart)  # no BLAS: its order may vary
+        with np.errstate(over="ignore"):  # infinitely far is far; every thread must say so for itself
+            for span in layout.spans(index):
+                if span.tensor in compared:
+                    for _, piece in rows.of(span):
+                        found += _apart(piece)
         return found
 
     total = np.zeros((count, count))
-    with np.errstate(over="ignore"):  # infinitely far is far
+    with np.errstate(over="ignore"):
         for found in ordered(pool, partial, layout.frames):
             total += found
     return total + total.T
+
+
+def _apart(rows: np.ndarray) -> np.ndarray:
+    """Return the squared distances of each row from those after it."""
+    found = np.zeros((len(rows), len(rows)))
+    for i in range(len(rows) - 1):
+        apart = rows[i + 1 :] - rows[i]
+        found[i, i + 1 :] = np.einsum("ij,ij->i", apart, apart)  # no BLAS: its order may vary
+    return found

@@ -114,7 +114,8 @@ class Krum(Selecting):
         if count < 2 * self.attackers + 3:
             raise TooFew(f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}")
         others = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)
-        scores = others[:, : count - self.attackers - 2].sum(axis=1)
+        with np.errstate(over="ignore"):  # infinitely far is far
+            scores = others[:, : count - self.attackers - 2].sum(axis=1)
         return [int(i) for i in np.argsort(scores, kind="stable")[: self.taken(count)]]
 
 

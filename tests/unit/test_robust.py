@@ -74,6 +74,18 @@ def test_numbers_near_the_largest_have_finite_middles(
     np.testing.assert_allclose(found, [wanted, 0.25], rtol=1e-12)
 
 
+@pytest.mark.parametrize("large", [1.7e308, 0.9e154])
+def test_distances_that_are_no_numbers_are_told_to_nobody(pool: Executor, large: float) -> None:
+    """Neither the differences nor the sums of their squares; warnings are errors here."""
+    spec = spec_of({"w": ("float64", (4,))})
+    parts = [({"w": np.full(4, value)}, 1.0) for value in (-large, large, -large / 2, large / 2, 1.0, 2.0, 3.0)]
+    course = Course(pool, Plain(), {"w": np.zeros(4)}, spec)
+    got = course.merge(parts, aggregator=Krum(attackers=2))
+    assert np.abs(got["w"]).max() <= large
+    assert course.made is not None
+    assert course.made.note.endswith("of 7 updates")
+
+
 def nearest(seeds: list[int], attackers: int) -> list[int]:
     """Order updates by Krum's score."""
     flat = np.stack([np.concatenate([values(SPEC, s)[n].astype(np.float64).ravel() for n in FLOATS]) for s in seeds])
