@@ -19,7 +19,7 @@ from itertools import islice
 
 import numpy as np
 
-from hansa.common.errors import StoreFailed
+from hansa.common.errors import HansaError, StoreFailed
 from hansa.common.frames import Sealer, Span, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
@@ -153,7 +153,14 @@ class Accumulator:
                     self._sums[tensor].fill(0)
                 continue
             grid = self._grids[tensor] = column.grid()
-            plan = _Plan(grid, column.total(grid), fresh=grid != before or not self._kept)
+            try:
+                total = column.total(grid)
+            except OverflowError:
+                raise HansaError(
+                    f"tensor {info.name}: the weights of its {column.count} updates are too large: they add up to more"
+                    " than any float64; the weigher must give smaller ones"
+                ) from None
+            plan = _Plan(grid, total, fresh=grid != before or not self._kept)
             if column.count == 1:
                 plan.copied = carriers.of(tensor)[0].model  # p·w/p is w
             if plan.fresh:

@@ -108,9 +108,11 @@ def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tup
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
     weights = demands.require_numbers(weigher, given, len(contributions))
-    if np.isfinite(weights).all():
-        weights = demands.require_weights(weigher, weights, len(contributions))
-        return tuple(member(c, float(weight) * c.factor) for c, weight in zip(contributions, weights, strict=True)), ""
+    with np.errstate(over="ignore", invalid="ignore"):
+        worth = weights * np.array([c.factor for c in contributions])
+    if np.isfinite(worth).all():
+        demands.require_weights(weigher, weights, len(contributions))
+        return tuple(member(c, float(weight)) for c, weight in zip(contributions, worth, strict=True)), ""
     new = tuple(member(c, 0.0) for c in contributions if not _counted(job, c.site))  # what counts goes on counting
     return new, f"{weigher.point} {weigher.kind} gave weights that are not finite; the model before is kept"
 

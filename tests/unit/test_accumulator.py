@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.common.errors import StoreFailed
+from hansa.common.errors import HansaError, StoreFailed
 from hansa.common.frames import Sealer, cut, pack, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import ModelSpec, Role, TensorInfo
@@ -298,3 +298,19 @@ def test_identical_models_with_equal_scores_are_the_community_model() -> None:
         for name in ("w", "s"):
             np.testing.assert_array_max_ulp(found[name], arrays[name], 1)
         np.testing.assert_allclose(found["v"], arrays["v"], rtol=1e-9)  # as near as the grid is fine
+
+
+def test_weights_that_add_up_to_no_number_are_refused_in_our_words() -> None:
+    """Where the terms are gigantic, too, weights are scaled, and there is nothing to refuse."""
+    small, large = ({i.name: np.full(i.shape, value, i.dtype) for i in SPEC.tensors} for value in (0.0, 1.0))
+    community = Community()
+    added = [community.update(site, small, 1e308) for site in "ab"]
+    community.members = {member.site: [member] for member in added}
+    with pytest.raises(HansaError, match="tensor w: the weights of its 2 updates are too large"):
+        community.commit(added, [])
+    community = Community()
+    added = [community.update(site, large, 1e308) for site in "abc"]
+    community.members = {member.site: [member] for member in added}
+    community.commit(added, [])
+    made = views(community.open("c/1").layout, payload_of(community.open("c/1")))
+    np.testing.assert_allclose(made["v"], 1.0, rtol=1e-12)

@@ -1,20 +1,25 @@
 """Models that travel from site to site: the invariants of RADFed, what happens when sites are lost, and replays."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from hansa.common.errors import InvalidJob, Stale
+from hansa.common.plugins import register
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.live import _line
 from hansa.common.views import JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import StartStudy
+from hansa.controller.engine.view import Contribution, View
 from hansa.controller.job_views import _history_views
 from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.rules.compose import compose
+from hansa.controller.rules.fedavg import Equal
 from hansa.learner.session import task_seed
 from tests.unit import appraised
 from tests.unit.play import Play, dropped, endings, job_spec, sent, withdrawn
@@ -277,6 +282,28 @@ def test_only_trained_slots_are_merged_by_their_hops_if_that_is_wanted() -> None
     plan = play.machine.state.plan
     assert plan is not None
     assert {part.slot: part.weight for part in plan.added} == {2: 1.0, 3: 2.0}
+
+
+@register("weigh", "gigantic")
+class Gigantic(Equal):
+    """Weights that are numbers; twice as much is none."""
+
+    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+        """Return weights near the largest."""
+        return np.full(len(contributions), 1.5e308)
+
+
+def test_weights_that_only_the_hops_make_infinite_leave_the_model_as_it_is() -> None:
+    pace, weigh = {"weight": "hops"}, {"kind": "gigantic"}
+    play = Play(**radfed(rounds=1, hops=2, fraction=1.0, pace=pace, weigh=weigh, sites={"min": 2}))
+    for task in play.training("a", "b").values():
+        play.update(task)
+    for task in hop_of(play).values():
+        play.update(task)
+    plan = play.machine.state.plan
+    assert plan is not None
+    assert [part.weight for part in plan.added] == [0.0, 0.0]
+    assert "weights that are not finite" in play.machine.state.queue[0].note
 
 
 def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> None:
