@@ -46,11 +46,13 @@ class Merger:
             }
             members = machine.members(plan)
             if sums is None or sums[0] != plan.version - 1 or not plan.kept:
+                sums = None
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._memory)
                 whole = tuple(members)
-                change = Change(whole, (), whole, plan.added)
+                change = Change(whole, (), whole, plan.added, plan.still)
             else:
-                accumulator, change = sums[1], Change(plan.added, plan.removed, members, plan.added)
+                accumulator = sums[1]
+                change = Change(plan.added, plan.removed, members, plan.added, plan.still)
             info = MergeInfo(plan.version, plan.staleness, len(plan.added))
             means = Means(store.open, self._pool, self._memory)
             made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)
@@ -58,7 +60,7 @@ class Merger:
             made.publish()
             drafts.clear()  # they are models now
             faults.reach("merge-published")
-        if plan.kept:
+        if plan.kept and (sums or not plan.still):  # new sums have nothing in them yet if nothing was computed
             self._sums = (plan.version, accumulator)
         return made
 

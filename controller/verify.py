@@ -157,7 +157,8 @@ def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Fi
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
         sums = Accumulator(held.manifest.spec, kept=False)
-        whole = Change(members, (), members, members)
+        still = record.still and not rule.server.plain  # sums that stand give the same again, a step does not
+        whole = Change(members, (), members, members, still)
         made = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
         compared = [i for i, tensor in enumerate(held.manifest.spec.tensors) if tensor.is_float]
         wrong = [i for i in compared if made.manifest.digests[i] != held.manifest.digests[i]]

@@ -116,6 +116,8 @@ def _updates(server: ServerUpdate, info: TensorInfo) -> bool:
 def _propose(
     stack: ExitStack, aggregator: Aggregator, sums: Accumulator, change: Change, current: StoredModel, means: Means
 ) -> _Proposal:
+    if change.still:
+        return _Proposal(_copied(current), ())
     if aggregator.kept:  # every change must reach the sums
         touched = _touched(change.members, current)
         frames = sums.frames(change, means.open_model, current, means.pool)

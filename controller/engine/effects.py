@@ -53,6 +53,7 @@ class Change:
     removed: tuple[Member, ...]
     members: Sequence[Member]
     newest: tuple[Member, ...]
+    still: bool = False  # it does nothing, and the model and its moments stay as they are
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class MergePlan:
     kept: bool  # the sums go on from the version before
     staleness: int = 0  # of the stalest contribution, in versions
     reweighed: tuple[Member, ...] = ()  # that counted before, with weights that have changed
+    still: bool = False  # the model before is the next one, and so are its moments
 
 
 @dataclass(frozen=True)

@@ -56,13 +56,14 @@ def weigh(job: Job, now: float) -> list[Effect]:
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
     stale = {c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))}
     added, note = _weighed(job, pending.contributions, now)
-    if not note:
+    still = bool(note)
+    if not still:
         added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in added))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
     current, known = job.state.current, {"note": note, "lost": {**pending.lost, **stale}} | _told(job, pending, now)
     if known["restart"] and job.state.first is not None:
-        current, reweighed = job.state.first, ()
+        current, reweighed, still = job.state.first, (), False
         added = tuple(replace(member, weight=0.0) for member in added)
         known["note"] = "begins again from version 0"
     job.state.queue[0] = pending.model_copy(update=known)
@@ -74,6 +75,7 @@ def weigh(job: Job, now: float) -> list[Effect]:
         kept=job.rule.merge.kept,
         staleness=max((c.staleness[0] for c in pending.contributions), default=0),
         reweighed=reweighed,
+        still=still,
     )
     return [StartMerge(job.state.plan)]
 
@@ -217,6 +219,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         phase=pending.phase,
         lost=pending.lost,
         note=pending.note or event.note,
+        still=plan.still,
         bytes_up=event.bytes_up,
         bytes_down=event.bytes_down,
     )

@@ -59,6 +59,7 @@ class VersionRecord(BaseModel):
     scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
+    still: bool = False  # it is the version before, with its moments, because the weights were no numbers
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
     bytes_up: int = 0
     bytes_down: int = 0

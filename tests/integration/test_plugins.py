@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, Stale
-from hansa.common.ids import SiteName
+from hansa.common.ids import JobId, SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
-from hansa.common.tasks import Evaluation
+from hansa.common.tasks import Evaluation, Receipt
 from hansa.common.views import Score
 from hansa.controller.backends import opened
 from hansa.controller.engine.composition import Composition
@@ -265,6 +265,48 @@ async def test_weights_that_are_not_finite_leave_the_model_as_it_is_and_the_job_
                 "weigh dizzy gave weights that are not finite; the model before is kept" if odd else ""
             )
     _assert_sound(tmp_path, "", runner.id)
+
+
+def _made(folder: Path, job_id: str) -> list[tuple[str, Mapping[str, str]]]:
+    """Return the digests of each version and its moments, from version 1 on, as receipts have them."""
+    with opened(f"disk:{folder / 'store'}", folder, lease=False) as backends:
+        texts = [entry.receipt for entry in backends.journal.entries(JobId(job_id)) if entry.receipt]
+    receipts = [Receipt.model_validate_json(text) for text in texts]
+    return [(receipt.digest, receipt.moments) for receipt in receipts if receipt.version]
+
+
+SERVERS: dict[str, dict[str, Any]] = {
+    "adam": {"kind": "adam"},
+    "yogi": {"kind": "yogi"},
+    "momentum": {"kind": "momentum", "lr": 0.5},
+    "plain": {"kind": "plain"},
+}
+
+
+@pytest.mark.parametrize("merge", ["incremental", "latest"])
+@pytest.mark.parametrize("server", SERVERS)
+async def test_nor_does_the_server_step_again_towards_what_counted_before(
+    tmp_path: Path, server: str, merge: str
+) -> None:
+    """Neither the model nor the moments change; the controller is started anew in the middle."""
+    pace, weigh = {"kind": "async", "updates": 12}, {"kind": "dizzy"}
+    spec = job(rule="fedavg", pace=pace, merge={"kind": merge}, server=SERVERS[server], weigh=weigh, sites={"min": 2})
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a", "b")
+        first = await served.federation.submit(spec, None, nothing())
+        while first.machine.state.version < 3:
+            await first.next_change().wait()
+    _assert_sound(tmp_path, "", first.id)
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a", "b")
+        runner = await ended(served.federation.runner(first.id))
+        assert runner.view().status == "completed", runner.view().reason
+    _assert_sound(tmp_path, "", first.id)
+    made = _made(tmp_path, first.id)
+    assert len(made) == 12
+    for version in (3, 6, 9, 12):
+        assert made[version - 1] == made[version - 2]
+    assert len({digest for digest, _ in made}) > 4
 
 
 async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_its_other_jobs(
