@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import json
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hansa.common.documents import written
 from hansa.common.errors import HansaError
 from hansa.common.ids import site_name
 from hansa.common.rpc.channel import Endpoint, parse_address
@@ -112,7 +112,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 def print_json(document: object) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(document, indent=2))
+    click.echo(written(document))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from hansa.common.checkpoints import save_checkpoint
+from hansa.common.documents import written
 from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
 from hansa.common.job import JobSpec, SitesSpec, load_job
 from hansa.common.ui.central import central_name, centralised
@@ -210,7 +211,7 @@ class LocalFederation:
             if final.version > 0 or final.history:
                 manifest, payload = await client.model(view.job)
                 save_checkpoint(self._folder / "model.safetensors", manifest, payload)
-        (self._folder / "report.json").write_text(json.dumps(details(final), indent=2) + "\n")
+        (self._folder / "report.json").write_text(written(details(final)) + "\n")
         return final
 
     async def _evaluators_attend(self, client: Client) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from operator import index
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
+from hansa.common.documents import finite
 from hansa.common.errors import HansaError
 from hansa.common.frames import peaks
 from hansa.common.ids import SiteName
@@ -19,7 +20,7 @@ from hansa.controller.engine.parts import Part, Weigher
 
 T = TypeVar("T")
 SCORES = TypeAdapter(dict[SiteName, Score])
-DIAGNOSTICS = TypeAdapter(dict[str, JsonValue])
+DIAGNOSTICS = TypeAdapter(Annotated[dict[str, JsonValue], AfterValidator(finite)])
 
 
 def require(kind: TypeAdapter[T], told: object, part: Part) -> T:

@@ -1,5 +1,7 @@
 """Plugins that remember, ask for evaluations or fail, in whole jobs over real gRPC."""
 
+import asyncio
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,14 +11,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common import plugins
+from hansa.common.cli import hansa
+from hansa.common.documents import written
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import JobId, SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
-from hansa.common.tasks import Evaluation, Receipt
+from hansa.common.tasks import Evaluate, Evaluation, Receipt, Task
+from hansa.common.ui.jobs import details
 from hansa.common.views import Score
 from hansa.controller.backends import opened
 from hansa.controller.engine.composition import Composition
@@ -25,6 +31,7 @@ from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
 from hansa.controller.verify import verify
+from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.appraised import Scores
 
@@ -273,6 +280,58 @@ def _made(folder: Path, job_id: str) -> list[tuple[str, Mapping[str, str]]]:
         texts = [entry.receipt for entry in backends.journal.entries(JobId(job_id)) if entry.receipt]
     receipts = [Receipt.model_validate_json(text) for text in texts]
     return [(receipt.digest, receipt.moments) for receipt in receipts if receipt.version]
+
+
+@register("weigh", "boundless")
+class Boundless(Equal):
+    """Tells of a merge what is no number."""
+
+    def diagnostics(
+        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Tell as much as a model that has come apart gives to tell."""
+        return {"loss": float("nan"), "of sites": {"a": [1.5, float("inf")]}}
+
+
+async def _come_apart(site: LightSite, task: Task) -> None:
+    if not isinstance(task.work, Evaluate):
+        await site.do(task)
+        return
+    lost = float("inf") if task.work.version % 2 else float("nan")
+    found = fleet_pb2.Evaluation(n=4, loss_sum=lost, classes=2, confusion=[2, 1, 0, 1], metrics={"auc": lost})
+    report = fleet_pb2.TaskReport(site=site.name, task=task.id, evaluation=found)
+    await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+
+
+def _refuse(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> None:
+    """JSON has no word for NaN and infinity."""
+    spec = job(pace={"rounds": 3}, weigh={"kind": "boundless"}, sites={"min": 1})
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        for role in ("evaluator", "learner"):
+            site = LightSite(served.address, "a", role=role, answer=_come_apart)
+            await sites.enter_async_context(site.attending())
+        one = (await ended(await served.federation.submit(spec, None, nothing()))).id
+        other = (await ended(await served.federation.submit(spec, None, nothing()))).id
+        told = {}
+        for words in (("show", one), ("list",), ("watch", one), ("compare", one, other, "--epsilon", "inf")):
+            more = ["--concordance"] if words[0] == "compare" else []
+            command = ["job", *words, *more, "--json", "--controller", served.address]
+            done = await asyncio.to_thread(CliRunner().invoke, hansa, command)
+            assert done.exit_code == 0, done.output
+            told[words[0]] = json.loads(done.stdout, parse_constant=_refuse)
+        view = served.federation.runner(one).view()
+    assert json.loads(written(details(view)), parse_constant=_refuse) == told["show"]  # as `hansa run` leaves it
+    assert view.status == "completed", view.reason
+    last = told["show"]["history"][-1]
+    assert last["metrics"]["loss"] is None
+    assert last["metrics"]["auc"] is None
+    assert last["diagnostics"] == {"weigh": {"loss": None, "of sites": {"a": [1.5, None]}}}
+    assert told["list"][0]["metrics"]["loss"] is None
+    assert told["compare"]["concordance"]["epsilon"] is None
 
 
 SERVERS: dict[str, dict[str, Any]] = {
