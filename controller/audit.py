@@ -76,7 +76,7 @@ class Audit:
                 log.warning("record %d of the audit log is damaged; `hansa audit verify` tells more", entry.sequence)
             else:
                 self._head = record.hash
-                self._since = self._since or record.at
+                self._since = self._since or (record.at if entry.sound else 0.0)
                 self._ends |= {JobId(record.about): record.why} if record.what == "ended" else {}
             self._sequence = entry.sequence
         if mark is None or mark.sequence <= self._sequence:

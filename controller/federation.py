@@ -370,6 +370,8 @@ def replay(machine: Machine, entry: Entry) -> ev.Event:
     """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
     if entry.sequence != machine.state.sequence + 1:
         raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
+    if not entry.sound:
+        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: its checksum is wrong")
     try:
         event = _event(entry)
         machine.handle(event)

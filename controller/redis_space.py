@@ -37,7 +37,7 @@ from hansa.common.rpc.channel import is_loopback
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
-FORMAT = 1  # of everything below the prefix
+FORMAT = 2  # of everything below the prefix
 LEASE = 15.0  # seconds a lease lives without renewal
 PATIENCE = 10.0  # seconds for one answer
 # Take or prolong the lease: ARGV are we, the time to live, and a holder that is known to be dead. Returns who else has
@@ -85,16 +85,17 @@ class RedisSpace:
         self._warn_of_settings()
 
     def check_format(self, mark: bool) -> None:
-        """Refuse what a newer Hansa has written; `mark` what is new as ours."""
+        """Refuse what another Hansa has written in a way that we cannot read; `mark` what is new as ours."""
         with self._in_our_words():
             if mark:
                 self.client.setnx(self.key("format"), FORMAT)
             held = self.client.get(self.key("format"))
         if held and not held.isdigit():
             raise Broken(f"{self.name}: {self.key('format')} is damaged: it should hold the number {FORMAT}")
-        if held and int(held) > FORMAT:
+        if held and int(held) != FORMAT:
+            age = "a newer" if int(held) > FORMAT else "an older"
             raise Refused(
-                f"{self.name} (prefix {self.prefix}) was written by a newer Hansa (format {int(held)}, this one knows"
+                f"{self.name} (prefix {self.prefix}) was written by {age} Hansa (format {int(held)}, this one knows"
                 f" {FORMAT})"
             )
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blake3 import blake3
 from pydantic import ValidationError
 
 from hansa.common.clock import is_time
@@ -28,12 +29,15 @@ class Entry:
     sequence: int  # from 1, without gaps
     event: str  # JSON
     receipt: str = ""  # JSON
+    sound: bool = True  # the event is what was appended
 
 
 class Journal(ABC):
     """An append-only list of entries per job. What is appended is durable when `append` returns.
 
-    Damage to one record is no matter to the others: what is read of it cannot be decoded, and whoever tries names it.
+    Damage to one record is no matter to the others. Each is kept with a checksum, so that even a plausible wrong digit
+    is found: the event of an entry is not `sound`, a job's record cannot be decoded, a snapshot raises Broken. Receipts
+    have hashes of their own. A checksum is no seal: whoever can write the journal can write it, too.
     """
 
     @abstractmethod
@@ -65,11 +69,30 @@ class Journal(ABC):
         """Close the journal."""
 
 
-def sound(record: JobRecord) -> JobRecord:
-    """Return a job's record; of one whose parts are not what they should be, nothing that can be taken for a job."""
-    if isinstance(record.spec, str) and is_time(record.at):
+def checksum(*parts: object) -> str:
+    """Return what changes with every damage to a record; among its parts is its place, so that it fits no other."""
+    hasher = blake3()
+    for part in parts:
+        text = str(part).encode()
+        hasher.update(b"%d:%s" % (len(text), text))
+    return hasher.hexdigest(8)
+
+
+def checksum_of(record: JobRecord) -> str:
+    """Return the checksum that a job's record is kept with."""
+    return checksum(record.id, record.spec, float(record.at))
+
+
+def sound(record: JobRecord, kept: object) -> JobRecord:
+    """Return a job's record; of one that is not what its checksum was made of, nothing that can be taken for a job."""
+    if isinstance(record.spec, str) and is_time(record.at) and checksum_of(record) == kept:
         return record
     return JobRecord(record.id, "", 0.0)
+
+
+def damaged_snapshot(job: JobId, why: str = "its checksum is wrong") -> Broken:
+    """Return the error for a snapshot that cannot be used."""
+    return Broken(f"the snapshot of job {job} is damaged: {why}")
 
 
 def fault(error: Exception) -> str:

@@ -3,23 +3,32 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from hansa.common.errors import Broken, one_line
+from hansa.common.errors import one_line
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal.base import Entry, JobRecord, Journal, missing, sound
+from hansa.controller.journal.base import (
+    Entry,
+    JobRecord,
+    Journal,
+    checksum,
+    checksum_of,
+    damaged_snapshot,
+    missing,
+    sound,
+)
 from hansa.controller.redis_space import RedisSpace
 
-# One key, so it is atomic and works in a cluster. The arguments are the number of the first entry, then event and
-# receipt of each. Returns {} or, if they do not follow the last entry, its number.
+# One key, so it is atomic and works in a cluster. The arguments are the number of the first entry, then event, receipt
+# and checksum of each. Returns {} or, if they do not follow the last entry, its number.
 APPEND = """
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local last = 0
 if #tail > 0 then last = tonumber(string.match(tail[1][1], '^%d+')) end
 local first = tonumber(ARGV[1])
 if last ~= first - 1 then return {last} end
-for i = 2, #ARGV, 2 do
-  local id = string.format('%d-0', first + i / 2 - 1)
-  redis.call('XADD', KEYS[1], id, 'event', ARGV[i], 'receipt', ARGV[i + 1])
+for i = 2, #ARGV, 3 do
+  local id = string.format('%d-0', first + (i - 2) / 3)
+  redis.call('XADD', KEYS[1], id, 'event', ARGV[i], 'receipt', ARGV[i + 1], 'checksum', ARGV[i + 2])
 end
 return {}
 """
@@ -33,14 +42,16 @@ class RedisJournal(Journal):
 
     def create(self, record: JobRecord) -> None:
         """Enter a job; harmless if the same record is there already."""
-        text = json.dumps({"spec": record.spec, "at": record.at})
+        text = json.dumps({"spec": record.spec, "at": record.at, "checksum": checksum_of(record)})
         with self._space.answering():
             self._space.client.hsetnx(self._space.key("jobs"), record.id, text)
 
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
         first = entries[0].sequence
-        words = [word for entry in entries for word in (entry.event, entry.receipt)]
+        words: list[str] = []
+        for entry in entries:
+            words += (entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
         with self._space.answering():
             answer: list[int] = self._space.client.eval(APPEND, 1, self._space.key("journal", job), first, *words)
         if answer:
@@ -60,15 +71,13 @@ class RedisJournal(Journal):
         """Return a job's entries in order, those with a higher number than `after`."""
         with self._space.answering():
             rows = self._space.client.xrange(self._space.key("journal", job), min=f"{after + 1}-0")
-        return [
-            Entry(int(number.partition(b"-")[0]), _text(fields, b"event"), _text(fields, b"receipt"))
-            for number, fields in rows
-        ]
+        return [_entry(job, int(number.partition(b"-")[0]), fields) for number, fields in rows]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
         """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
-        fields = {"sequence": str(snapshot.sequence), "state": snapshot.state}
-        fields |= {str(number): text for number, text in snapshot.chapters.items()}
+        fields = {"sequence": str(snapshot.sequence)}
+        fields |= {"state": checksum(job, snapshot.sequence, snapshot.state) + snapshot.state}
+        fields |= {str(number): checksum(job, number, text) + text for number, text in snapshot.chapters.items()}
         with self._space.answering():
             self._space.client.hset(self._space.key("snapshot", job), mapping=fields)  # one command: all or none
 
@@ -80,10 +89,11 @@ class RedisJournal(Journal):
             return None
         try:
             fields = {name.decode(): text.decode() for name, text in held.items()}
-            sequence, state = int(fields.pop("sequence")), fields.pop("state")
-            return Snapshot(sequence, state, {int(number): text for number, text in fields.items()})
+            sequence = int(fields.pop("sequence"))
+            state = _checked(job, sequence, fields.pop("state"))
+            return Snapshot(sequence, state, {int(n): _checked(job, int(n), text) for n, text in fields.items()})
         except (KeyError, ValueError) as error:
-            raise Broken(f"the snapshot of job {job} is damaged: {one_line(error)}") from error
+            raise damaged_snapshot(job, one_line(error)) from error
 
     def close(self) -> None:
         """Nothing to do: the space is closed by whoever opened it."""
@@ -92,9 +102,25 @@ class RedisJournal(Journal):
 def _record(job: JobId, held: bytes) -> JobRecord:
     """Return a job as it was submitted; of a damaged record what there is, which nobody can take for a job."""
     try:
-        return sound(JobRecord(job, **json.loads(held)))
-    except (ValueError, TypeError):
+        fields = json.loads(held)
+        kept = fields.pop("checksum", "")
+        return sound(JobRecord(job, **fields), kept)
+    except (ValueError, TypeError, AttributeError):
         return JobRecord(job, held.decode(errors="replace"), 0.0)
+
+
+def _entry(job: JobId, sequence: int, fields: Mapping[bytes, bytes]) -> Entry:
+    event = _text(fields, b"event")
+    kept = _text(fields, b"checksum")
+    return Entry(sequence, event, _text(fields, b"receipt"), kept == checksum(job, sequence, event))
+
+
+def _checked(job: JobId, number: int, held: str) -> str:
+    """Return a text of a snapshot without the checksum before it."""
+    size = len(checksum())
+    if checksum(job, number, held[size:]) != held[:size]:
+        raise damaged_snapshot(job)
+    return held[size:]
 
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:

@@ -9,9 +9,18 @@ from typing import Any
 from hansa.common.errors import Broken, StoreFailed
 from hansa.common.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal.base import Entry, JobRecord, Journal, missing, sound
+from hansa.controller.journal.base import (
+    Entry,
+    JobRecord,
+    Journal,
+    checksum,
+    checksum_of,
+    damaged_snapshot,
+    missing,
+    sound,
+)
 
-SCHEMA = 2
+SCHEMA = 3
 PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -23,14 +32,16 @@ PASSING = {  # what may be over in a moment; everything else, such as a damaged 
     sqlite3.SQLITE_PROTOCOL,
 }
 TABLES = """
-create table if not exists jobs (id text primary key, spec text not null, at real not null);
+create table if not exists jobs (id text primary key, spec text not null, at real not null, checksum text not null);
 create table if not exists entries (
-    job text not null, sequence integer not null, event text not null, receipt text not null,
+    job text not null, sequence integer not null, event text not null, receipt text not null, checksum text not null,
     primary key (job, sequence)
 ) without rowid;
-create table if not exists snapshots (job text primary key, sequence integer not null, state text not null);
+create table if not exists snapshots (
+    job text primary key, sequence integer not null, state text not null, checksum text not null
+);
 create table if not exists chapters (
-    job text not null, number integer not null, text text not null, primary key (job, number)
+    job text not null, number integer not null, text text not null, checksum text not null, primary key (job, number)
 );
 """
 
@@ -57,7 +68,8 @@ class SqliteJournal(Journal):
 
     def create(self, record: JobRecord) -> None:
         """Enter a job; harmless if the same record is there already."""
-        self._do("insert or ignore into jobs values (?, ?, ?)", record.id, record.spec, record.at)
+        row = (record.id, record.spec, record.at, checksum_of(record))
+        self._do("insert or ignore into jobs values (?, ?, ?, ?)", *row)
 
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
@@ -67,33 +79,41 @@ class SqliteJournal(Journal):
         new = missing(job, entries, held, last)
         with self._together():
             for entry in new:
-                self._do("insert into entries values (?, ?, ?, ?)", job, entry.sequence, entry.event, entry.receipt)
+                row = (job, entry.sequence, entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
+                self._do("insert into entries values (?, ?, ?, ?, ?)", *row)
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
-        rows = self._do("select id, spec, at from jobs order by at, id")
-        return [sound(JobRecord(JobId(job), spec, at)) for job, spec, at in rows]
+        rows = self._do("select id, spec, at, checksum from jobs order by at, id")
+        return [sound(JobRecord(JobId(job), spec, at), kept) for job, spec, at, kept in rows]
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""
         query = (
-            "select sequence, cast(event as text), cast(receipt as text)"
+            "select sequence, cast(event as text), cast(receipt as text), checksum"
             " from entries where job = ? and sequence > ? order by sequence"
         )
-        return [Entry(*row) for row in self._do(query, job, after)]
+        return [
+            Entry(sequence, event, receipt, kept == checksum(job, sequence, event))
+            for sequence, event, receipt, kept in self._do(query, job, after)
+        ]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
         """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
         with self._together():
-            self._do("insert or replace into snapshots values (?, ?, ?)", job, snapshot.sequence, snapshot.state)
+            row = (job, snapshot.sequence, snapshot.state, checksum(job, snapshot.sequence, snapshot.state))
+            self._do("insert or replace into snapshots values (?, ?, ?, ?)", *row)
             for number, text in snapshot.chapters.items():
-                self._do("insert or replace into chapters values (?, ?, ?)", job, number, text)
+                row = (job, number, text, checksum(job, number, text))
+                self._do("insert or replace into chapters values (?, ?, ?, ?)", *row)
 
     def snapshot(self, job: JobId) -> Snapshot | None:
         """Return the newest snapshot with all chapters."""
-        rows = self._do("select sequence, state from snapshots where job = ?", job)
-        chapters = dict(self._do("select number, text from chapters where job = ? order by number", job))
-        return Snapshot(rows[0][0], rows[0][1], chapters) if rows else None
+        rows = self._do("select sequence, state, checksum from snapshots where job = ?", job)
+        chapters = self._do("select number, text, checksum from chapters where job = ? order by number", job)
+        if any(kept != checksum(job, number, text) for number, text, kept in [*rows, *chapters]):
+            raise damaged_snapshot(job)
+        return Snapshot(rows[0][0], rows[0][1], {number: text for number, text, _ in chapters}) if rows else None
 
     def close(self) -> None:
         """Close the file."""

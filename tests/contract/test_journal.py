@@ -205,9 +205,10 @@ def test_damage_to_one_record_leaves_the_others_readable(journal: Journal) -> No
         journal._db.execute("update jobs set spec = cast(x'7bff' as text) where id = ?", (A,))
     elif isinstance(journal, RedisJournal):
         client, key = journal._space.client, journal._space.key("journal", A)
+        ((_, sound), *_) = client.xrange(key)
         client.delete(key)
         for number, fields in (
-            (1, {"event": '{"one": 1}', "receipt": ""}),
+            (1, sound),
             (2, {"event": b"\xff{}"}),
             (3, {"evnt": "x"}),
         ):
@@ -222,6 +223,69 @@ def test_damage_to_one_record_leaves_the_others_readable(journal: Journal) -> No
     assert [record for record in journal.jobs() if record.id == B] == [JobRecord(B, '{"name": "b"}', 2.0)]
 
 
+def _change(journal: Journal, kind: str) -> None:
+    """Change one character of a record, so that it can still be read."""
+    if isinstance(journal, SqliteJournal):
+        statements = {
+            "event": "update entries set event = replace(event, '1', '2') where job = 'j-a' and sequence = 2",
+            "place": "update entries set sequence = 4 where job = 'j-a' and sequence = 3",
+            "spec": "update jobs set spec = replace(spec, '1', '2') where id = 'j-a'",
+            "at": "update jobs set at = 2001.5 where id = 'j-a'",
+            "state": "update snapshots set state = replace(state, '1', '2') where job = 'j-a'",
+            "sequence": "update snapshots set sequence = 2 where job = 'j-a'",
+            "chapter": "update chapters set text = replace(text, '1', '2') where job = 'j-a' and number = 0",
+        }
+        assert journal._db.execute(statements[kind]).rowcount == 1
+        return
+    assert isinstance(journal, RedisJournal)
+    client, key = journal._space.client, journal._space.key
+    if kind in ("event", "place"):
+        rows = client.xrange(key("journal", A))
+        client.delete(key("journal", A))
+        for number, fields in rows:
+            if kind == "event" and number == b"2-0":
+                fields[b"event"] = fields[b"event"].replace(b"1", b"2")
+            client.xadd(key("journal", A), fields, id="4-0" if (kind, number) == ("place", b"3-0") else number)
+        return
+    place, field, was, now = {
+        "spec": (key("jobs"), A, b"1}", b"2}"),
+        "at": (key("jobs"), A, b"1001.5", b"2001.5"),
+        "state": (key("snapshot", A), "state", b": 1}", b": 2}"),
+        "sequence": (key("snapshot", A), "sequence", b"3", b"2"),
+        "chapter": (key("snapshot", A), "0", b": 1}", b": 2}"),
+    }[kind]
+    held = client.hget(place, field)
+    assert was in held
+    client.hset(place, field, held.replace(was, now))
+
+
+@pytest.mark.parametrize("kind", ["event", "place", "spec", "at", "state", "sequence", "chapter"])
+def test_a_wrong_digit_is_found_even_if_it_is_plausible(journal: Journal, kind: str) -> None:
+    records = [JobRecord(A, '{"a": 1}', 1001.5), JobRecord(B, '{"b": 1}', 1002.5)]
+    texts, whole = ['{"at": 1}'] * 3, Snapshot(3, '{"s": 1}', {0: '{"c": 1}'})
+    for record in records:
+        journal.create(record)
+        _fill(journal, record.id, *texts)
+        journal.save_snapshot(record.id, whole)
+    assert journal.jobs() == records
+    assert journal.snapshot(A) == whole
+    assert [entry.sound for entry in journal.entries(A)] == [True] * 3
+    _change(journal, kind)
+    entries = journal.entries(A)
+    assert [entry.sound for entry in entries] == [True, kind != "event", kind != "place"]
+    assert entries[0] == Entry(1, texts[0])
+    (read,) = [record for record in journal.jobs() if record.id == A]
+    assert read == (JobRecord(A, "", 0.0) if kind in ("spec", "at") else records[0])
+    if kind in ("state", "sequence", "chapter"):
+        with pytest.raises(Broken, match="the snapshot of job j-a is damaged: its checksum is wrong"):
+            journal.snapshot(A)
+    else:
+        assert journal.snapshot(A) == whole
+    assert [record for record in journal.jobs() if record.id == B] == records[1:]
+    assert journal.entries(B) == [Entry(i, text) for i, text in enumerate(texts, start=1)]
+    assert journal.snapshot(B) == whole
+
+
 # SQLite only.
 
 
@@ -232,16 +296,17 @@ def test_every_append_is_synced(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_of_a_newer_hansa_is_refused_and_not_touched(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("age", "number"), [("newer", SCHEMA + 1), ("older", SCHEMA - 1)])
+def test_a_journal_of_another_hansa_is_refused_and_not_touched(tmp_path: Path, age: str, number: int) -> None:
     path = tmp_path / "journal.db"
     SqliteJournal(path).close()
     with sqlite3.connect(path) as db:
-        db.execute(f"pragma user_version = {SCHEMA + 1}")
+        db.execute(f"pragma user_version = {number}")
     db.close()
-    with pytest.raises(Broken, match=rf"newer Hansa \(format {SCHEMA + 1}, this one knows {SCHEMA}\)"):
+    with pytest.raises(Broken, match=rf"{age} Hansa \(format {number}, this one knows {SCHEMA}\)"):
         SqliteJournal(path)
     db = sqlite3.connect(path)
-    assert db.execute("pragma user_version").fetchone()[0] == SCHEMA + 1
+    assert db.execute("pragma user_version").fetchone()[0] == number
     db.close()
 
 

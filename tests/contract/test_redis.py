@@ -18,7 +18,7 @@ from hansa.common.frames import Sealer, cut, pack
 from hansa.common.ids import JobId, ModelKey
 from hansa.controller.backends import opened
 from hansa.controller.journal import Entry, RedisJournal
-from hansa.controller.redis_space import LEASE, RedisSpace, is_redis
+from hansa.controller.redis_space import FORMAT, LEASE, RedisSpace, is_redis
 from hansa.controller.stores import Store
 from hansa.controller.stores.redis import RedisStore
 from tests.redis_server import RedisServer
@@ -343,15 +343,18 @@ def test_a_password_that_was_changed_is_waited_for(server: RedisServer) -> None:
         RedisStore(space).keys()
 
 
-def test_what_a_newer_hansa_has_written_is_refused_and_not_touched(server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("age", "number"), [("a newer", FORMAT + 1), ("an older", FORMAT - 1)])
+def test_what_another_hansa_has_written_is_refused_and_not_touched(
+    server: RedisServer, tmp_path: Path, age: str, number: int
+) -> None:
     client = server.client()
     with opened(server.url, tmp_path):
-        assert client.get("hansa:format") == b"1"
-    client.set("hansa:format", 2)
+        assert client.get("hansa:format") == str(FORMAT).encode()
+    client.set("hansa:format", number)
     before = sorted(client.keys())
     for lease in (True, False):
         with pytest.raises(
-            Refused, match=r"prefix hansa\) was written by a newer Hansa \(format 2, this one knows 1\)"
+            Refused, match=rf"prefix hansa\) was written by {age} Hansa \(format {number}, this one knows {FORMAT}\)"
         ):
             opened(server.url, tmp_path, lease=lease).__enter__()
     assert sorted(client.keys()) == before

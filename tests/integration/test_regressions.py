@@ -21,7 +21,19 @@ from hansa.controller.federation import Federation
 from hansa.controller.journal import JobRecord, SqliteJournal
 from hansa.controller.verify import command as verify_command
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, filled, job, model_of, nothing, sealed, serving, small_spec, wait_for_ever
+from tests.support import (
+    LightSite,
+    ended,
+    filled,
+    job,
+    model_of,
+    nothing,
+    renew_checksums,
+    sealed,
+    serving,
+    small_spec,
+    wait_for_ever,
+)
 
 
 async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
@@ -139,6 +151,36 @@ async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Pa
         assert views[jobs[3].id].status == "completed"
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("update entries set event = replace(event, '\"at\":1', '\"at\":2') where job = ? and sequence = 3", "entry 3"),
+        ("update jobs set at = at + 1e9 where id = ?", "the record"),
+    ],
+)
+async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
+    tmp_path: Path, change: str, named: str
+) -> None:
+    """Thirty years later every deadline would have passed."""
+    patient = job(sites={"min": 2, "wait": 3600})
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        bad = await ended(await served.federation.submit(job(), None, nothing()))
+        good = await served.federation.submit(patient, None, nothing())
+        now = served.federation.clock.now()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        assert db.execute(change, (bad.id,)).rowcount == 1
+    db.close()
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        assert served.federation.clock.now() < now + 3600
+        view = served.federation.runner(bad.id).view()
+        assert view.status == "failed"
+        assert named in view.reason
+        assert "is damaged" in view.reason
+        for name in "ab":
+            await sites.enter_async_context(LightSite(served.address, name).attending())
+        assert (await ended(served.federation.runner(good.id))).view().status == "completed"
+
+
 async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path: Path, redis: RedisServer) -> None:
     """A Redis that evicts takes first what is seldom read: the records of jobs."""
     store = f"{redis.url}?prefix=forgotten"
@@ -186,6 +228,8 @@ async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_g
         await ended(await served.federation.submit(job(name="good"), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute(f"update jobs set spec = {change} where id = ?", (bad.id,))
+        if "replace" in change:
+            renew_checksums(db)
     db.close()
     async with serving(tmp_path) as served, Client(served.address) as client:
         views = {view.job: view for view in await client.jobs()}

@@ -48,7 +48,15 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
         assert told.memories == again.machine.memories
 
 
-@pytest.mark.parametrize("damage", ["delete from chapters where number = 1", "update snapshots set state = '{'"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "delete from chapters where number = 1",
+        "update snapshots set state = '{'",
+        "update snapshots set sequence = sequence - 1",
+        """update chapters set text = replace(text, '"at":1', '"at":2') where number = 4""",
+    ],
+)
 async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +69,7 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
         runner = await served.federation.submit(spec, None, nothing())
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
+        before = served.federation.clock.now()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         assert db.execute(damage).rowcount == 1
     db.close()
@@ -68,3 +77,4 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
         again = await ended(served.federation.runner(runner.id))
         assert again.view().status == "completed"
         assert [record.version for record in again.machine.state.history] == list(range(31))
+        assert all(record.at < before + 3600 for record in again.machine.state.history)

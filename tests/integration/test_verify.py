@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.errors import Refused, StoreFailed
+from hansa.common.errors import Broken, Refused, StoreFailed
 from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
 from hansa.controller.community.accumulator import Accumulator
@@ -22,7 +22,7 @@ from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, nothing, serving, wait_for_ever
+from tests.support import LightSite, ended, job, nothing, renew_checksums, serving, wait_for_ever
 
 
 async def run_job(folder: Path, store: str, rule: str) -> str:
@@ -83,8 +83,14 @@ async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_
     assert [found.where for found in findings(tmp_path, "", runner.id)] == [f"model {key}"]
 
 
-@pytest.mark.parametrize("column", ["receipt", "event"])
-async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(
+    ("column", "forged", "where"),
+    [("receipt", False, "receipt"), ("event", False, "journal entry"), ("event", True, "receipt")],
+)
+async def test_a_character_changed_in_the_journal_is_found_and_named(
+    tmp_path: Path, column: str, forged: bool, where: str
+) -> None:
+    """Even if whoever has changed it has made a checksum for it."""
     job_id = await run_job(tmp_path, "", "fedavg")
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
     rows: list[tuple[int, str]] = db.execute(
@@ -95,9 +101,12 @@ async def test_a_character_changed_in_the_journal_is_found_and_named(tmp_path: P
         other = "0" if text[at] != "0" else "1"
         change = f"update entries set {column} = ? where job = ? and sequence = ?"
         db.execute(change, (text[:at] + other + text[at + 1 :], job_id, sequence))
+        if forged:
+            renew_checksums(db)
         found = findings(tmp_path, "", job_id)
-        assert any(f"receipt {sequence}" == finding.where for finding in found), (sequence, found)
+        assert any(f"{where} {sequence}" == finding.where for finding in found), (sequence, found)
         db.execute(change, (text, job_id, sequence))
+        renew_checksums(db)
     db.close()
     assert findings(tmp_path, "", job_id) == []
 
@@ -129,9 +138,15 @@ async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path
     change = "update entries set event = ? where job = ? and sequence = ?"
     for sequence, text in rows:
         db.execute(change, (text.replace('"at":', '"at":1'), job_id, sequence))
+        assert findings(tmp_path, "", job_id)[0].what.endswith("is damaged: its checksum is wrong"), (sequence, text)
+        renew_checksums(db)
         assert findings(tmp_path, "", job_id), (sequence, text)
         db.execute(change, (text, job_id, sequence))
+        renew_checksums(db)
     db.execute("update jobs set spec = replace(spec, '\"lr\":0.01', '\"lr\":0.02')")
+    with pytest.raises(Broken, match=f"the record of job {job_id} is damaged"):
+        findings(tmp_path, "", job_id)
+    renew_checksums(db)
     assert [finding.where for finding in findings(tmp_path, "", job_id)] == ["audit log", "audit log"]
     db.close()
 
