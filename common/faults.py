@@ -8,6 +8,7 @@ import os
 import signal
 
 POINTS = (
+    *("job-announced", "job-entered"),
     *("update-received", "update-published", "update-journaled"),
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),

@@ -4,12 +4,16 @@ Every record holds the hash of the one before. A record about a job's submission
 was submitted; one about its end the hash of the job's newest receipt and the digest of its whole journal, so that the
 jobs hang on this chain. Whoever knows a later head sees every change to what is before it. There is no key: an owner of
 the disk can write a new chain, and only a head that is kept elsewhere shows it.
+
+    submitted ──► the job is in the journal ──► accepted ──► the operator is told
+
+A submission without `accepted` was interrupted: nobody was told of such a job, and it need not be there.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from blake3 import blake3
@@ -32,7 +36,9 @@ REFUSALS = 30  # different refusals of one caller that are recorded in that time
 REMEMBERED = 1000  # different things that happened lately
 WAITING = 10_000  # notes that are not written yet; what callers cause beyond that is not recorded
 
-What = Literal["started", "stopped", "submitted", "cancelled", "ended", "joined", "left", "refused", "silenced"]
+What = Literal[
+    "started", "stopped", "submitted", "accepted", "cancelled", "ended", "joined", "left", "refused", "silenced"
+]
 
 
 class AuditRecord(Value):
@@ -61,6 +67,7 @@ class Audit:
     def __init__(self, journal: Journal, workers: Workers, clock: Clock) -> None:
         self._journal, self._workers, self._clock = journal, workers, clock
         self._sequence, self._head = 0, ""
+        self.interrupted: set[JobId] = set()  # submitted lately and not accepted, as far as the log goes
         self._since, self._ends = 0.0, dict[JobId, str]()  # how jobs ended, as far as it is in the log, from a time on
         self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter()  # since the start
@@ -78,6 +85,10 @@ class Audit:
                 self._head = record.hash
                 self._since = self._since or (record.at if entry.sound else 0.0)
                 self._ends |= {JobId(record.about): record.why} if record.what == "ended" else {}
+                if record.what == "submitted":
+                    self.interrupted.add(JobId(record.about))
+                elif record.what == "accepted":
+                    self.interrupted.discard(JobId(record.about))
             self._sequence = entry.sequence
         if mark is None or mark.sequence <= self._sequence:
             return ""
@@ -202,6 +213,7 @@ def check_records(journal: Journal) -> Iterator[str]:
     """Yield everything that is wrong with the log: gaps, changes, receipts that are not in their jobs' journals."""
     head, sequence = "", 0
     specs = {held.id: held.spec for held in journal.jobs()}
+    accepted = {JobId(record.about) for record in read_records(journal) if record.what == "accepted"}
     for entry in journal.entries(LOG):
         sequence += 1
         try:
@@ -220,7 +232,7 @@ def check_records(journal: Journal) -> Iterator[str]:
         if record.sealed().hash != record.hash:
             yield f"record {sequence}: it was changed"
         if record.receipt or record.digest:
-            yield from _check_job(journal, record, specs)
+            yield from _check_job(journal, record, specs, accepted)
         head = record.hash
 
 
@@ -228,10 +240,12 @@ def check_job(journal: Journal, job: JobRecord) -> Iterator[str]:
     """Yield where a job is not what the log says it was."""
     for record in read_records(journal):
         if record.about == job.id and (record.receipt or record.digest):
-            yield from _check_job(journal, record, {job.id: job.spec})
+            yield from _check_job(journal, record, {job.id: job.spec}, {job.id})
 
 
-def _check_job(journal: Journal, record: AuditRecord, specs: Mapping[JobId, str]) -> Iterator[str]:
+def _check_job(
+    journal: Journal, record: AuditRecord, specs: Mapping[JobId, str], accepted: Collection[JobId]
+) -> Iterator[str]:
     """Yield what is wrong with the job that a record is about."""
     job = JobId(record.about)
     if record.receipt and record.receipt not in _receipts(journal.entries(job)):
@@ -239,7 +253,8 @@ def _check_job(journal: Journal, record: AuditRecord, specs: Mapping[JobId, str]
     if not record.digest:
         return
     if job not in specs:
-        yield f"record {record.sequence}: job {job} is gone, or its submission was interrupted"
+        if record.what == "ended" or job in accepted or journal.entries(job):
+            yield f"record {record.sequence}: job {job} is gone"
     elif record.what == "submitted" and digest_of(specs[job]) != record.digest:
         yield f"record {record.sequence}: job {job} is not the one that was submitted"
     elif record.what == "ended" and digest_of(specs[job], journal.entries(job)) != record.digest:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from hansa import __version__
+from hansa.common import faults
 from hansa.common.clock import Clock, is_time
 from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, Stale, reason
 from hansa.common.frames import FrameCheck
@@ -128,7 +129,11 @@ class Federation:
         try:
             runner = JobRunner(Machine(job, spec, rule, now), self)  # a plugin may fail here
             await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
+            faults.reach("job-announced")
             await self.workers.journal(self._journal.create, record)
+            faults.reach("job-entered")
+            with suppress(Broken):  # the job is there and will run, whatever becomes of the log
+                await self.audit.record("controller", "accepted", job)
             if first:  # not before the journal knows the job: nobody would ever remove it
                 await self.workers.io(first.draft.publish, first.manifest, first.peaks)
         finally:
@@ -165,6 +170,9 @@ class Federation:
     async def _resume_all(self) -> None:
         """Go on with the journal's jobs, and name those that only the store knows."""
         records = await self.workers.journal(self._journal.jobs)
+        for record in records:
+            if record.id in self.audit.interrupted:  # it was entered, and the controller was killed in that moment
+                self.audit.note("controller", "accepted", record.id)
         machines: list[tuple[JobRecord, Machine]] = []
         for record in records:  # no alarm is set before the clock knows all times that have been
             with self._burying(record):

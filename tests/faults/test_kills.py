@@ -63,6 +63,23 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
     assert federation.kills == 13
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("point", ["job-announced", "job-entered"])
+def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(federation: Federation, point: str) -> None:
+    """Nobody was told of the job. It is either not there or goes on, and from then on it must not get lost."""
+    where = ["--store", federation.store] if federation.redis else []
+    words = ("audit", "verify", "--state", str(federation.folder / "state" / "controller"), *where)
+    federation.bring_up("controller", kill_at=f"{point}:1")
+    assert federation.cli("job", "submit", "job.yaml", *SETTINGS).returncode != 0
+    federation.until(lambda: not federation.alive("controller"), 30, f"it never reached {point}")
+    assert federation.json(*words)["sound"]
+    federation.bring_up("controller")
+    jobs = federation.json("job", "list")
+    assert [job["status"] for job in jobs] == ([] if point == "job-announced" else ["waiting"])
+    federation.nursery.stop(["controller.2"])
+    assert federation.json(*words)["sound"]
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["redis"], indirect=True)
 def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(federation: Federation) -> None:

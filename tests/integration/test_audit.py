@@ -5,6 +5,7 @@ import json
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -13,11 +14,13 @@ from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.clock import SystemClock
-from hansa.common.errors import Forbidden, Taken
+from hansa.common.errors import Broken, Forbidden, Taken
+from hansa.common.ids import JobId
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
 from hansa.controller.backends import opened
+from hansa.controller.journal import Entry, SqliteJournal
 from hansa.controller.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
@@ -146,6 +149,43 @@ async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in
         assert end.about == runner.id
         assert end.receipt == runner.machine.state.chain
         assert end.digest
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_job_that_was_accepted_and_is_gone_is_a_fault(tmp_path: Path, killed: bool) -> None:
+    """Also one that was in the journal already when the controller was killed, but not yet accepted in the log."""
+    async with serving(tmp_path) as served:
+        runner = await served.federation.submit(job(), None, nothing())
+    db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
+    if killed:
+        number = next(record.sequence for record in lines(tmp_path) if record.what == "accepted")
+        db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))
+    for _ in range(3):  # it is accepted once, however often the controller is started
+        async with serving(tmp_path):
+            pass
+        assert [record.about for record in lines(tmp_path) if record.what == "accepted"] == [runner.id]
+    for table, column in (("jobs", "id"), ("entries", "job")):
+        db.execute(f"delete from {table} where {column} = ?", (runner.id,))
+    db.close()
+    done = CliRunner().invoke(hansa, ["audit", "verify", "--state", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"job {runner.id} is gone" in done.output
+
+
+async def test_a_log_that_cannot_be_continued_does_not_keep_a_job_that_was_entered_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = SqliteJournal.append
+
+    def full(journal: SqliteJournal, name: JobId, entries: Sequence[Entry]) -> None:
+        if '"accepted"' in entries[0].event:
+            raise Broken("no more paper")
+        right(journal, name, entries)
+
+    monkeypatch.setattr(SqliteJournal, "append", full)
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        assert runner.view().status == "completed"
 
 
 async def test_it_begins_anew_when_the_store_has_lost_it(
