@@ -55,6 +55,7 @@ class HistoryView(Value):
     round: int
     seconds: float  # since the job was submitted
     phase: str = ""  # what the rule calls this round, if its rounds differ
+    distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered

@@ -79,6 +79,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            distance=record.distance,
             phase=record.phase,
             metrics=_metrics(machine, record),
             examples=record.examples,

@@ -50,6 +50,7 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
@@ -150,6 +151,8 @@ class JobState(BaseModel):
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
+    reference: ModelKey | None = None  # what versions are measured against, until the job ends
+    measuring: ModelKey | None = None  # version 0, while it is being measured; later versions come with their distance
     outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
