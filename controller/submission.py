@@ -37,12 +37,11 @@ class Submission:
         """Refuse models that cannot be, and a reference that is not the job's or does not fit its first model."""
         if self.first:
             check_manifest(self.first)
-        told = self.reference.digest.hex() if self.reference else None
-        if spec.reference != told:
-            raise InvalidJob("reference: the submission does not bring the model that the job names")
         if self.reference:
             with _naming(REFERENCE):
                 check_manifest(self.reference)
+        if spec.reference != (self.reference.digest.hex() if self.reference else None):
+            raise InvalidJob("reference: the submission does not bring the model that the job names")
         if self.first and self.reference:
             require_reference(self.first.spec, self.reference.spec)
 
