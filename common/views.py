@@ -40,6 +40,7 @@ class HopView(Value):
     seconds: float  # since the job was submitted
     trained: int  # models
     sites: tuple[str, ...] = ()  # that trained them, in the order of the models
+    steps: Mapping[str, int] = {}  # that each site's optimizer made
     skipped: int  # models that nobody trained
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
@@ -62,9 +63,9 @@ class HistoryView(Value):
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
     updates: int = 0  # that were merged: where models travel, one site may have been the last to train several
-    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it
+    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it; see also `hops`
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
-    scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
+    scores: Mapping[str, Score] = {}  # of each update, if they are evaluated: by site, or `a (slot 2)` if a has several
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     hops: tuple[HopView, ...] = ()  # of its round, if models travelled from site to site
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before

@@ -105,6 +105,7 @@ def _hop_view(record: HopRecord, submitted: float) -> HopView:
         seconds=round(record.at - submitted, 3),
         trained=record.trained,
         sites=tuple(record.sites),
+        steps=record.steps,
         skipped=record.skipped,
         lost=record.lost,
         divergence=record.divergence,

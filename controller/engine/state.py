@@ -27,6 +27,7 @@ class HopRecord(BaseModel):
     at: float
     trained: int  # slots
     sites: list[SiteName] = []  # that trained them, in the order of the slots
+    steps: dict[SiteName, int] = {}  # that their optimizers made
     skipped: int  # slots that nobody trained
     lost: dict[SiteName, str] = {}
     divergence: float | None = None  # of the hop's updates, if it is measured
@@ -57,7 +58,7 @@ class VersionRecord(BaseModel):
     steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
-    scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
+    scores: dict[SiteName, Score] = {}  # how weights came about, if updates were evaluated; `a (slot 2)` if a has two
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
