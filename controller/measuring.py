@@ -9,6 +9,8 @@ from hansa.common.model import ModelSpec
 from hansa.controller.community.reading import Cache, read_numbers
 from hansa.controller.stores import Store
 
+HELD = 16  # frames of a reference in memory: its tensors may come in another order than the model's
+
 
 def require_reference(model: ModelSpec, reference: ModelSpec) -> None:
     """Refuse a reference that is no model of the same tensors."""
@@ -24,8 +26,8 @@ def measure(store: Store, model: ModelKey, reference: ModelKey) -> float:
         cache: Cache = {}
 
         def numbers(name: str, start: int, stop: int) -> np.ndarray:
-            for frame in [frame for frame in cache if len(cache) > 2]:
-                del cache[frame]  # the next piece begins where the last one ended, or anywhere
+            while len(cache) > HELD:
+                del cache[next(iter(cache))]
             return read_numbers(there, name, start, stop, cache)
 
         frames = (here.read(index) for index in range(here.layout.frames))
