@@ -63,6 +63,11 @@ def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
     return ModelKey(f"{job}/x{inquiry}.{place}")
 
 
+def reference_key(job: JobId) -> ModelKey:
+    """Return the key of the model that a job's community models are measured against."""
+    return ModelKey(f"{job}/reference")
+
+
 def update_key(task: TaskId) -> ModelKey:
     """Return the key of the update that answers a task."""
     return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

@@ -163,6 +163,7 @@ class JobSpec(Value):
     sites: SitesSpec = SitesSpec()
     stop: StopSpec = StopSpec()
     init: str | None = Field(None, description="a safetensors file with version 0")
+    reference: str | None = Field(None, description="a safetensors file: how far each version is from it is measured")
     operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
     data: DataSpec | None = None
 
@@ -314,9 +315,8 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         clashes = composer.objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
-    if spec.init:
-        spec = spec.model_copy(update={"init": str((path.parent / spec.init).resolve())})
-    return spec
+    files = {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
+    return spec.model_copy(update={name: str((path.parent / file).resolve()) for name, file in files.items()})
 
 
 def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], int]]:

@@ -40,6 +40,7 @@ class HopView(Value):
     seconds: float  # since the job was submitted
     trained: int  # models
     sites: tuple[str, ...] = ()  # that trained them, in the order of the models
+    steps: Mapping[str, int] = {}  # that each site's optimizer made
     skipped: int  # models that nobody trained
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
@@ -55,15 +56,16 @@ class HistoryView(Value):
     round: int
     seconds: float  # since the job was submitted
     phase: str = ""  # what the rule calls this round, if its rounds differ
+    distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
     evaluated: bool = False  # every evaluator that was asked has answered
     unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
     contributions: Mapping[str, float] = {}
     updates: int = 0  # that were merged: where models travel, one site may have been the last to train several
-    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it
+    steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it; see also `hops`
     staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
-    scores: Mapping[str, Score] = {}  # of each contribution, if the rule has updates evaluated
+    scores: Mapping[str, Score] = {}  # of each update, if they are evaluated: by site, or `a (slot 2)` if a has several
     lost: Mapping[str, str] = {}  # sites whose update did not come, and why
     hops: tuple[HopView, ...] = ()  # of its round, if models travelled from site to site
     note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before

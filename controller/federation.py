@@ -4,16 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
 
 from hansa import __version__
 from hansa.common import faults
 from hansa.common.clock import Clock, is_time
-from hansa.common.errors import Broken, InvalidJob, NotFound, Refused, Stale, reason
-from hansa.common.frames import FrameCheck
-from hansa.common.ids import JobId, ModelKey, SiteName, community_key, new_job_id
+from hansa.common.errors import Broken, InvalidJob, NotFound, Stale, reason
+from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_key
 from hansa.common.job import JobSpec, located
-from hansa.common.model import Manifest, check_manifest
+from hansa.common.model import Manifest
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
@@ -27,22 +25,14 @@ from hansa.controller.intake import Intake
 from hansa.controller.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.runner import JobRunner
-from hansa.controller.stores import Draft, Store
+from hansa.controller.stores import Store
 from hansa.controller.stores.recent import with_recent
+from hansa.controller.submission import Brought, Submission
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
 NO_EVENTS = "the journal lost the job's events: the store has models of it"
 SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
-
-
-@dataclass(frozen=True)
-class _First:
-    """A model that came with a submission."""
-
-    draft: Draft
-    manifest: Manifest
-    peaks: Sequence[float]
 
 
 class Federation:
@@ -101,26 +91,41 @@ class Federation:
     # Jobs.
 
     async def submit(
-        self, spec: JobSpec, manifest: Manifest | None, frames: AsyncIterator[bytes], who: str = "unknown"
+        self,
+        spec: JobSpec,
+        manifest: Manifest | None,
+        frames: AsyncIterator[bytes],
+        who: str = "unknown",
+        reference: Manifest | None = None,
     ) -> JobRunner:
-        """Check a job, store its first model if it brings one, and start it, even if the operator hangs up."""
+        """Check a job, store the models that it brings, and start it, even if the operator hangs up.
+
+        The frames are those of its first model, if there is a manifest of it, and then those of its reference.
+        """
         rule = compose(spec)
         job = new_job_id()
+        models = Submission(manifest, reference)
+        models.check(spec)
         outline = outline_of(manifest.spec) if manifest and rule.needs_outline else None
         wrong = rule.misfits(outline) if outline else []
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
-        first = await self._take_first(job, manifest, frames) if manifest else None
-        spec = spec.model_copy(update={"init": first.manifest.digest.hex() if first else None})
-        entering = asyncio.create_task(
-            self._enter(job, spec, rule, first, outline, who)
-        )  # not in the group: it may fail
+        brought = await models.take(job, frames, self.store, self.workers)
+        entering = asyncio.create_task(  # not in the group: it may fail
+            self._enter(job, models.named(spec), rule, brought, outline, who)
+        )
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
         return await asyncio.shield(entering)
 
     async def _enter(
-        self, job: JobId, spec: JobSpec, rule: Composition, first: "_First | None", outline: Outline | None, who: str
+        self,
+        job: JobId,
+        spec: JobSpec,
+        rule: Composition,
+        brought: Sequence[Brought],
+        outline: Outline | None,
+        who: str,
     ) -> JobRunner:
         """Make a job durable and start it."""
         now = self.clock.now()
@@ -134,11 +139,11 @@ class Federation:
             faults.reach("job-entered")
             with suppress(Broken):  # the job is there and will run, whatever becomes of the log
                 await self.audit.record("controller", "accepted", job)
-            if first:  # not before the journal knows the job: nobody would ever remove it
-                await self.workers.io(first.draft.publish, first.manifest, first.peaks)
+            for model in brought:  # not before the journal knows the job: nobody would ever remove it
+                await self.workers.io(model.draft.publish, model.manifest, model.peaks)
         finally:
-            if first:
-                await self.workers.io(first.draft.discard)
+            for model in brought:
+                await self.workers.io(model.draft.discard)
         self._launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if spec.init:
@@ -147,25 +152,6 @@ class Federation:
         for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
             runner.attended(session)
         return runner
-
-    async def _take_first(self, job: JobId, manifest: Manifest, frames: AsyncIterator[bytes]) -> "_First":
-        check_manifest(manifest)
-        check = FrameCheck(manifest)
-        draft = await self.workers.io(self.store.draft, community_key(job, 0), manifest.spec)
-        try:
-            await self._fill(draft, check, frames)
-        except BaseException:
-            await asyncio.shield(self.workers.io(draft.discard))  # the operator may have hung up
-            raise
-        return _First(draft, manifest, check.sealer.peaks)
-
-    async def _fill(self, draft: Draft, check: FrameCheck, frames: AsyncIterator[bytes]) -> None:
-        async for frame in frames:
-            index = check.next
-            await self.workers.io(check.feed, frame)
-            await self.workers.io(draft.write, index, frame)
-        if not check.complete:
-            raise Refused(f"the first model ended after {check.next} frames")
 
     async def _resume_all(self) -> None:
         """Go on with the journal's jobs, and name those that only the store knows."""
@@ -212,9 +198,10 @@ class Federation:
         spec, current = machine.spec, machine.state.current
         stored = await self.workers.io(self.store.keys, f"{machine.job}/")
         lost = ""
-        if spec.init and not machine.state.sequence:
+        reference, made = machine.state.reference, [key for key in stored if key != reference_key(machine.job)]
+        if not machine.state.sequence and (spec.init or (reference is not None and reference not in stored)):
             lost = "the submission was interrupted"
-        elif stored and not machine.state.sequence:
+        elif made and not machine.state.sequence:
             lost = NO_EVENTS
         elif self.audit.end(machine.job):
             lost = f"its journal lost how it ended: {self.audit.end(machine.job)}"

@@ -19,6 +19,7 @@ from hansa.controller.examining import Found, examine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
+from hansa.controller.measuring import measure
 from hansa.controller.merging import Merger, discard
 from hansa.controller.stores import Draft
 from hansa.controller.studies import study
@@ -185,6 +186,8 @@ class JobRunner:
                     self._start(self._merge(plan), self._duties)
                 case ef.StartStudy(study_plan):
                     self._start(self._study(study_plan), self._duties)
+                case ef.StartMeasurement(model):
+                    self._start(self._measure(model), self._duties)
                 case ef.StartExamination(inquiry):
                     self._start(self._examine(inquiry), self._duties)
                 case ef.SetAlarm(alarm, at):
@@ -220,6 +223,8 @@ class JobRunner:
             why = str(error) if isinstance(error, HansaError) else blame(error)
             self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
             return
+        distance, trouble = await self._distance(self._merger.key(plan.version, ""))
+        note = "; ".join(said for said in (made.note, trouble and f"no distance: {trouble}") if said)
         up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
         self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
         moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
@@ -228,16 +233,33 @@ class JobRunner:
             version=plan.version,
             digest=made.manifest.digest.hex(),
             moments=moments,
-            note=made.note,
+            note=note,
+            distance=distance,
             bytes_up=up,
             bytes_down=down,
         )
-        if made.note:
-            log.info("job %s, version %d: %s", self.id, plan.version, made.note)
+        if note:
+            log.info("job %s, version %d: %s", self.id, plan.version, note)
         try:
             await self.post(event)
         except Stale:
             await self._drop(tuple(self._merger.key(plan.version, name) for name in ("", *moments)))
+
+    async def _measure(self, first: ModelKey) -> None:
+        """Compare version 0 with the job's reference while training begins."""
+        distance, trouble = await self._distance(first)
+        self.post(ev.Measured(at=self._now(), distance=distance, trouble=trouble))
+
+    async def _distance(self, model: ModelKey) -> tuple[float | None, str]:
+        """Return how far a model is from the job's reference, if it has one, or why that cannot be told."""
+        reference = self.machine.state.reference
+        if reference is None:
+            return None, ""
+        try:
+            return await self._federation.workers.io(measure, self._federation.store, model, reference), ""
+        except Exception as error:
+            log.warning("job %s: model %s cannot be measured", self.id, model, exc_info=True)
+            return None, reason(error)
 
     async def _study(self, plan: ef.StudyPlan) -> None:
         """Look at the models of a hop while training goes on."""

@@ -218,9 +218,10 @@ class OperatorServicer:
         self._rate.take(name)
         spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
         manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
-        if manifest:
-            require_size(manifest, self._largest)
-        runner = await self._federation.submit(spec, manifest, stream, who)
+        reference = codec.manifest_from_wire(header.reference) if header.HasField("reference") else None
+        for brought in filter(None, (manifest, reference)):
+            require_size(brought, self._largest)
+        runner = await self._federation.submit(spec, manifest, stream, who, reference)
         return operator.JobReply(view_json=runner.view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:

@@ -16,7 +16,7 @@ import click
 
 from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Refused, Rejected, StoreFailed, one_line
 from hansa.common.frames import Buffer, FrameCheck
-from hansa.common.ids import JobId, ModelKey, community_key, update_key
+from hansa.common.ids import JobId, ModelKey, community_key, reference_key, update_key
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
@@ -62,7 +62,7 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
-    if not entries and backends.store.keys(f"{record.id}/"):
+    if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
     wrong = list(_check_models(backends.store, machine, receipts))
     newest = entries[-1].sequence if entries else 0
@@ -102,6 +102,8 @@ def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> It
     kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
     wanted = kept | machine.state.footing | {current: machine.state.history[-1].digest}
     wanted |= {key: known[key] for key in machine.state.models if key in known}
+    if machine.state.reference is not None and machine.spec.reference:
+        wanted[machine.state.reference] = machine.spec.reference
     sound = True
     for key, digest in sorted(wanted.items()):
         for finding in _check_model(store, key, digest):

@@ -22,6 +22,7 @@ class SubmitHeader(google.protobuf.message.Message):
     JOB_JSON_FIELD_NUMBER: builtins.int
     MANIFEST_FIELD_NUMBER: builtins.int
     OPERATOR_FIELD_NUMBER: builtins.int
+    REFERENCE_FIELD_NUMBER: builtins.int
     job_json: builtins.str
     operator: builtins.str
     """who asks, for the record"""
@@ -29,15 +30,20 @@ class SubmitHeader(google.protobuf.message.Message):
     def manifest(self) -> hansa.protos.model_pb2.Manifest:
         """of version 0; unset: one site builds it"""
 
+    @property
+    def reference(self) -> hansa.protos.model_pb2.Manifest:
+        """of the model that versions are measured against; the job's `reference` is its digest"""
+
     def __init__(
         self,
         *,
         job_json: builtins.str = ...,
         manifest: hansa.protos.model_pb2.Manifest | None = ...,
         operator: builtins.str = ...,
+        reference: hansa.protos.model_pb2.Manifest | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["manifest", b"manifest"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job_json", b"job_json", "manifest", b"manifest", "operator", b"operator"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["manifest", b"manifest", "reference", b"reference"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job_json", b"job_json", "manifest", b"manifest", "operator", b"operator", "reference", b"reference"]) -> None: ...
 
 global___SubmitHeader = SubmitHeader
 

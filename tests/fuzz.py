@@ -195,6 +195,11 @@ async def _play(made: Target) -> None:
     header = operator_pb2.SubmitHeader(
         job_json=json.dumps(job().model_dump(mode="json", exclude={"init", "data", "operator"})), manifest=wire
     )
+    other, ones = sealed(small_spec(), filled(small_spec(), 1))
+    named = job(reference=other.digest.hex()).model_dump(mode="json", exclude={"init", "data", "operator"})
+    measured = operator_pb2.SubmitHeader(
+        job_json=json.dumps(named), manifest=wire, reference=codec.manifest_to_wire(other)
+    )
     report = fleet_pb2.TaskReport(site="a", task="j00000000-1")
     report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
     enrol = fleet_pb2.Enrol(
@@ -222,7 +227,11 @@ async def _play(made: Target) -> None:
         "Offer": [seed(offer)],
         "Upload": [seed(upload, *frames)],
         "Report": [seed(report)],
-        "Submit": [seed(header, *frames), seed(operator_pb2.SubmitHeader(job_json=header.job_json))],
+        "Submit": [
+            seed(header, *frames),
+            seed(operator_pb2.SubmitHeader(job_json=header.job_json)),
+            seed(measured, *frames, *(frame.tobytes() for frame in cut(ones))),
+        ],
         "Show": [seed(jobs)],
         "List": [seed(operator_pb2.ListRequest())],
         "Watch": [seed(jobs)],

@@ -30,7 +30,8 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
             "epochs": spec.train.epochs if batches else hops * spec.train.epochs,
         }
     )
-    return spec.model_copy(update=plain | {"name": central_name(spec), "train": train})
+    made = {"name": central_name(spec), "train": train, "reference": None}  # it is what the reference is made by
+    return spec.model_copy(update=plain | made)
 
 
 def central_name(spec: JobSpec) -> str:

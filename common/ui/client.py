@@ -43,21 +43,28 @@ class Client:
         await self._channel.close()
 
     async def submit(self, spec: JobSpec) -> JobView:
-        """Submit a job, with its first model if it names one."""
-        document = json.dumps(spec.model_dump(mode="json", exclude={"init", "data", "operator"}))
-        header = operator.SubmitHeader(job_json=document, operator=_user())
-        payload = None
+        """Submit a job, with its first model and its reference if it names them."""
+        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator"})
+        header = operator.SubmitHeader(operator=_user())
+        payloads: list[Any] = []
         if spec.init:
             manifest, payload = load_checkpoint(Path(spec.init))
             header.manifest.MergeFrom(codec.manifest_to_wire(manifest))
+            payloads.append(payload)
+        if spec.reference:
+            manifest, payload = load_checkpoint(Path(spec.reference))
+            header.reference.MergeFrom(codec.manifest_to_wire(manifest))
+            document["reference"] = manifest.digest.hex()  # an older controller says that it knows no such thing
+            payloads.append(payload)
+        header.job_json = json.dumps(document)
 
         async def messages() -> AsyncIterator[bytes]:
             yield header.SerializeToString()
-            if payload is not None:
+            for payload in payloads:
                 for frame in cut(payload):
                     yield frame.tobytes()
 
-        reply = await self._ask(self._stub.Submit(messages(), timeout=None if spec.init else PATIENCE))
+        reply = await self._ask(self._stub.Submit(messages(), timeout=None if payloads else PATIENCE))
         return JobView.model_validate_json(reply.view_json)
 
     async def show(self, job: str) -> JobView:

@@ -17,9 +17,10 @@ import click
 import numpy as np
 
 from hansa.common.checkpoints import load_checkpoint
+from hansa.common.distance import distance as relative_distance
 from hansa.common.errors import InvalidInput, NotFound
-from hansa.common.frames import Layout, views
-from hansa.common.model import Manifest, Role
+from hansa.common.frames import Layout, cut, views
+from hansa.common.model import Manifest
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
@@ -90,24 +91,19 @@ def command(jobs: tuple[str, ...], controller: Endpoint, concordance: bool, epsi
 
 def discordance(losses: Sequence[float], reference: Sequence[float]) -> float:
     """Return δ, the mean squared difference of two series of test losses."""
-    pairs = list(zip(losses, reference, strict=True))
-    return math.fsum((a - b) ** 2 for a, b in pairs) / len(pairs)
+    with np.errstate(over="ignore"):
+        return float(np.mean(np.square(np.subtract(losses, reference))))
 
 
 def distance(model: Model, reference: Model) -> float:
     """Return DC, the distance of two models' parameters relative to the length of the reference's."""
     (mine, here), (theirs, there) = model, reference
-    names = [info.name for info in theirs.spec.tensors if info.role is Role.PARAM]
     shapes = {info.name: info.shape for info in mine.spec.tensors}
     odd = next((info for info in theirs.spec.tensors if shapes.get(info.name) != info.shape), None)
     if odd is not None or len(mine.spec.tensors) != len(theirs.spec.tensors):
         raise InvalidInput(f"the models are not alike{f': {odd.name} differs' if odd else ''}")
-    a, b = views(Layout(mine.spec), here), views(Layout(theirs.spec), there)
-    apart = math.fsum(float(np.square(a[n].astype(np.float64) - b[n].astype(np.float64)).sum()) for n in names)
-    length = math.fsum(float(np.square(b[n].astype(np.float64)).sum()) for n in names)
-    if not length:
-        return 0.0 if not apart else math.inf
-    return math.sqrt(apart / length)
+    held = views(Layout(theirs.spec), there)
+    return relative_distance(Layout(mine.spec), cut(here), lambda name, a, b: held[name].reshape(-1)[a:b])
 
 
 def concord(job: Compared, reference: Compared, epsilon: float) -> Concordance:

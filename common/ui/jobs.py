@@ -138,18 +138,21 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
     )
     for warning in view.warnings:
         click.echo(f"warning: {warning}")
+    measured = any(entry.distance is not None for entry in view.history)
     rows = [
         (
             str(entry.version),
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
             numbers(entry.metrics),
+            *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
             "; ".join(_remarks(entry)),
         )
         for entry in view.history
     ]
-    print_table(("version", "round", "seconds", "metrics", "contributions", "remarks"), rows, "no model yet")
+    distance = ("distance",) if measured else ()
+    print_table(("version", "round", "seconds", "metrics", *distance, "contributions", "remarks"), rows, "no model yet")
     print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()

@@ -45,6 +45,7 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
 
 def _line(entry: HistoryView, view: JobView) -> str:
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
+    values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     lost += f"  not evaluated by: {', '.join(entry.unevaluated)}" if entry.unevaluated else ""
     lost += f"  {entry.note}" if entry.note else ""

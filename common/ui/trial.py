@@ -47,9 +47,9 @@ class Outcome:
     best: float | None  # of all versions that were
     loss: float | None
     rounds: int  # merges
-    updates: int  # that were merged
+    updates: int  # that were merged; where models travelled, those of every hop are in what was merged
     updates_by_site: Mapping[str, int]
-    steps: int  # of optimizers, that were merged
+    steps: int  # of optimizers, that were merged, likewise
     virtual: float  # the time it took if nothing took time but steps: one of a site that is not slowed takes 1
     bytes_up: int
     bytes_down: int
@@ -64,7 +64,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
     history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
     measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
     curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
-    merged = [site for entry in history for site in entry["contributions"]]
+    merged = [site for entry in history for trained in _trainings(entry) for site in trained]
     return Outcome(
         accuracy=curve[-1][-1] if curve else None,
         best=max((accuracy for *_, accuracy in curve), default=None),
@@ -72,7 +72,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
-        steps=sum(sum(entry["steps"].values()) for entry in history),
+        steps=sum(sum(trained.values()) for entry in history for trained in _trainings(entry)),
         virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),
         bytes_down=sum(entry["bytes_down"] for entry in history),
@@ -91,9 +91,19 @@ def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
     times: list[float] = []
     for entry in report["history"]:
         at = times[-1] if times else 0.0
-        for site, steps in entry["steps"].items():
-            base = entry["version"] - 1 - entry["staleness"][site][0]
-            free[site] = max(free.get(site, 0.0), times[base]) + steps * slow.get(site, 1)
+        *hops, last = _trainings(entry)
+        for trained in hops:  # each waits for the one before
+            at += max((steps * slow.get(site, 1) for site, steps in trained.items()), default=0.0)
+        begun = at
+        for site, steps in last.items():
+            start = begun if hops else times[entry["version"] - 1 - entry["staleness"][site][0]]
+            free[site] = max(free.get(site, 0.0), start) + steps * slow.get(site, 1)
             at = max(at, free[site])
         times.append(at)
     return times
+
+
+def _trainings(entry: Mapping[str, Any]) -> list[Mapping[str, int]]:
+    """Return the steps of each site in a version's updates; of each hop, one after the other, if models travelled."""
+    hops = [hop["steps"] for hop in entry.get("hops", ()) if hop.get("steps")]
+    return hops or [entry["steps"]]

@@ -97,6 +97,17 @@ def reported(job: Job, event: events.Reported) -> list[Effect]:
     return endings.judge(job, settle(job, task, event.evaluation), event.at)
 
 
+def measured(job: Job, event: events.Measured) -> list[Effect]:
+    """Enter how far version 0 is from the reference; a job with a reference of another model ends."""
+    if job.state.measuring is None:
+        raise Stale("version 0 is not being measured")
+    job.end_measurement()
+    job.record(0).distance = event.distance
+    if event.trouble:
+        return endings.end(job, "failed", event.trouble, event.at)
+    return endings.complete(job, event.at)
+
+
 def surveyed(job: Job, event: events.Surveyed) -> list[Effect]:
     """Take what a site tells of its data."""
     task = job.open_task(event.task, event.site)

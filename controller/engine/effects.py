@@ -102,6 +102,13 @@ class StartStudy:
 
 
 @dataclass(frozen=True)
+class StartMeasurement:
+    """Compare version 0 with the job's reference on the worker threads and answer with Measured."""
+
+    model: ModelKey
+
+
+@dataclass(frozen=True)
 class StartExamination:
     """Let a part look at models on a worker thread and answer with Examined or ExaminationFailed."""
 
@@ -131,4 +138,15 @@ class JobEnded:
     reason: str
 
 
-Effect = SendTask | WithdrawTask | Pulse | StartMerge | StartStudy | StartExamination | SetAlarm | DropModels | JobEnded
+Effect = (
+    SendTask
+    | WithdrawTask
+    | Pulse
+    | StartMerge
+    | StartStudy
+    | StartMeasurement
+    | StartExamination
+    | SetAlarm
+    | DropModels
+    | JobEnded
+)

@@ -11,7 +11,7 @@ LAST_EVALUATION = "evaluation"  # the alarm that ends the wait for it
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: wait for the last evaluation and for studies of hops, then the job is complete."""
+    """No more training: wait for the last evaluation, studies of hops and measurements, then the job is complete."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
@@ -48,6 +48,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     _give_up_merges(job)
     inquiries.forget(job)
     job.let_first_go()
+    job.let_reference_go()
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
@@ -84,7 +85,7 @@ def complete(job: Job, now: float) -> list[Effect]:
 
 
 def _done(job: Job) -> bool:
-    return not job.desk.evaluates() and not job.state.studies
+    return not job.desk.evaluates() and not job.state.studies and job.state.measuring is None
 
 
 def _reached(target: TargetSpec, value: float) -> bool:

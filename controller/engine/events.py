@@ -117,6 +117,14 @@ class HopStudied(_Event):
     trouble: str = ""  # why nothing was found
 
 
+class Measured(_Event):
+    """Version 0 was compared with the job's reference."""
+
+    kind: Literal["measured"] = "measured"
+    distance: Annotated[float, AllowInfNan()] | None = None
+    trouble: str = ""  # why it could not be: the two do not fit
+
+
 class Merged(_Event):
     """The next community model is durable in the store."""
 
@@ -125,6 +133,7 @@ class Merged(_Event):
     digest: str
     moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
     note: str = ""  # what the aggregator has to say
+    distance: Annotated[float, AllowInfNan()] | None = None  # from the job's reference, if it has one
     bytes_up: int
     bytes_down: int
 
@@ -187,6 +196,7 @@ Event = Annotated[
     | Surveyed
     | Probed
     | HopStudied
+    | Measured
     | Merged
     | MergeFailed
     | Examined

@@ -24,6 +24,7 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
             at=now,
             trained=len(action.trained),
             sites=[c.site for c, _ in action.trained],
+            steps={c.site: c.facts.steps for c, _ in action.trained},
             skipped=action.skipped,
             lost=dict(action.lost),
         )

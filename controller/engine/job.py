@@ -7,12 +7,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from hansa.common.errors import Stale
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, moment_key, task_id
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.desk import Desk
-from hansa.controller.engine.effects import SendTask, SetAlarm, StudyPlan
+from hansa.controller.engine.effects import SendTask, SetAlarm, StartMeasurement, StudyPlan
 from hansa.controller.engine.models import Models
 from hansa.controller.engine.parts import Draw
 from hansa.controller.engine.roster import Roster
@@ -255,6 +255,31 @@ class Job:
         if self.state.first is not None:
             self.models.release(self.state.first)
             self.state.first = None
+
+    def keep_reference(self) -> None:
+        """Keep the model that versions are measured against, which is in the store before the job begins."""
+        key = self.state.reference = reference_key(self.id)
+        self.models.add(key)
+        self.models.hold(key)
+
+    def begin_measurement(self, first: ModelKey) -> StartMeasurement:
+        """Have version 0 compared with the reference, and keep it as long."""
+        self.state.measuring = first
+        self.models.hold(first)
+        return StartMeasurement(first)
+
+    def end_measurement(self) -> None:
+        """Version 0 has been compared, or never will be."""
+        if self.state.measuring is not None:
+            self.models.release(self.state.measuring)
+            self.state.measuring = None
+
+    def let_reference_go(self) -> None:
+        """No version will be measured any more."""
+        self.end_measurement()
+        if self.state.reference is not None:
+            self.models.release(self.state.reference)
+            self.state.reference = None
 
     def record(self, version: int) -> VersionRecord:
         """Return a version's record in order to change it."""

@@ -39,6 +39,7 @@ from hansa.controller.engine.effects import (
     SendTask,
     SetAlarm,
     StartExamination,
+    StartMeasurement,
     StartMerge,
     StartStudy,
 )
@@ -98,6 +99,8 @@ class Machine:
         if self.spec.stop.seconds:
             alarms[TIME] = self.state.submitted + self.spec.stop.seconds
         self.state.alarms = alarms
+        if self.spec.reference:
+            self._job.keep_reference()
         return self.resume()
 
     def resume(self) -> list[Effect]:
@@ -108,6 +111,8 @@ class Machine:
         effects += [SendTask(task) for task in self.state.tasks.values()]
         if self.state.plan:
             effects.append(StartMerge(self.state.plan))
+        if self.state.measuring:
+            effects.append(StartMeasurement(self.state.measuring))
         effects += [StartExamination(number) for number in sorted(self.state.inquiries)]
         return effects + [StartStudy(plan) for plan in self.state.studies]
 
@@ -171,9 +176,8 @@ class Machine:
             case ev.SiteUnfit():
                 return sites.unfit(job, event)
             case ev.ModelGiven():
-                return sites.first_version(
-                    job, community_key(job.id, 0), event.digest, event.outline, event.at
-                ) or sites.gathered(job, event.at)
+                effects = sites.first_version(job, community_key(job.id, 0), event.digest, event.outline, event.at)
+                return effects if job.ended else [*effects, *sites.gathered(job, event.at)]
             case ev.UpdateArrived():
                 return answers.updated(job, event)
             case ev.UpdateQuarantined():
@@ -189,6 +193,8 @@ class Machine:
                 return answers.probed(job, event)
             case ev.HopStudied():
                 return answers.studied(job, event)
+            case ev.Measured():
+                return answers.measured(job, event)
             case ev.Merged():
                 return answers.merged(job, event)
             case ev.MergeFailed():

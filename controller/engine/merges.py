@@ -209,6 +209,7 @@ def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Me
         round=state.round if "barrier" in job.rule.pace.provides else event.version,
         at=event.at,
         digest=event.digest,
+        distance=event.distance,
         contributions=_by_site(plan.added),
         updates=len(plan.added),
         steps=_steps(pending.contributions),

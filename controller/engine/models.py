@@ -2,8 +2,8 @@
 
 A model is kept while there is a reason: a task starts from it, no merge has taken it yet, a partial update that no
 merge has taken yet is laid over it, a part of the rule looks at it or keeps it, a hop is being studied that it belongs
-to, the newest community model is made of it or stands on it (the model before and the moments of a server update), or
-it is that model.
+to, the newest community model is made of it or stands on it (the model before and the moments of a server update), it
+is that model, or the job's versions are measured against it.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Models:
             self.hold(key)
         for plan in state.studies:
             self.hold_study(plan)
-        for held in (state.current, state.first):
+        for held in (state.current, state.first, state.reference, state.measuring):
             if held is not None:
                 self.hold(held)
 

@@ -197,4 +197,6 @@ def first_version(job: Job, key: ModelKey, digest: str, outline: Outline | None,
     job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)
     job.state.outline = outline
     wrong = job.rule.misfits(outline) if outline is not None else []
-    return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at) if wrong else []
+    if wrong:
+        return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at)
+    return [job.begin_measurement(key)] if job.state.reference is not None else []

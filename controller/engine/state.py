@@ -27,6 +27,7 @@ class HopRecord(BaseModel):
     at: float
     trained: int  # slots
     sites: list[SiteName] = []  # that trained them, in the order of the slots
+    steps: dict[SiteName, int] = {}  # that their optimizers made
     skipped: int  # slots that nobody trained
     lost: dict[SiteName, str] = {}
     divergence: float | None = None  # of the hop's updates, if it is measured
@@ -50,13 +51,14 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
     steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
-    scores: dict[SiteName, Score] = {}  # how the weights came about, if updates were evaluated
+    scores: dict[SiteName, Score] = {}  # how weights came about, if updates were evaluated; `a (slot 2)` if a has two
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
     still: bool = False  # it is the version before, with its moments, because the weights were no numbers
@@ -151,6 +153,8 @@ class JobState(BaseModel):
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
+    reference: ModelKey | None = None  # what versions are measured against, until the job ends
+    measuring: ModelKey | None = None  # version 0, while it is being measured; later versions come with their distance
     outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0

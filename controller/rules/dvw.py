@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from hansa.common.errors import InvalidData, InvalidJob
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
@@ -38,7 +39,7 @@ class Worth(BaseModel):
     last: dict[SiteName, float] = {}  # what each site's last update was worth
     examples: dict[SiteName, int] = {}  # validation examples of the sites that have ever reported
     classes: dict[SiteName, int] = {}  # of each site's last confusion matrix
-    scores: dict[SiteName, Score] = {}  # of the updates that were weighed last
+    scores: dict[SiteName, Score] = {}  # of the updates that were weighed last, by their names
     nothing: int = 0  # merges in which everything was worth nothing
 
 
@@ -81,8 +82,8 @@ class Dvw(Weigher):
             c.site: score.value for c, score in zip(contributions, found, strict=True) if score.value is not None
         }
         settled = [self._settled(score, c.site, state, known) for c, score in zip(contributions, found, strict=True)]
-        state.scores = {c.site: score for c, score in zip(contributions, settled, strict=True)}
-        state.last |= {site: score.value or 0.0 for site, score in state.scores.items()}
+        state.scores = dict(zip(_names(contributions), settled, strict=True))
+        state.last |= {c.site: score.value or 0.0 for c, score in zip(contributions, settled, strict=True)}
         weights = np.array([score.value or 0.0 for score in settled], dtype=np.float64)
         if not any(weights) and not any(state.last.get(site) for site in view.standing):
             state.nothing += 1
@@ -93,7 +94,7 @@ class Dvw(Weigher):
     def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights came about."""
         assert isinstance(state, Worth)
-        return {c.site: state.scores[c.site] for c in contributions}
+        return {name: state.scores[name] for name in _names(contributions)}
 
     def _measured(self, state: Worth, c: Contribution, view: View) -> Score:
         """Score an update by what came; no value if that covers too little."""
@@ -103,7 +104,7 @@ class Dvw(Weigher):
         state.examples |= {site: report.n for site, report in reports.items()}
         counted = {site: report for site, report in reports.items() if report.n}
         if not counted and not missing:
-            raise ValueError(f"no site has validation data, so nobody can say what the update of {c.site} is worth")
+            raise InvalidData(f"no site has validation data, so nobody can say what the update of {c.site} is worth")
         everybody = {*view.examples, *reports, *missing}
         coverage = _coverage(state, counted, everybody, view)
         others = counted.keys() - {c.site}
@@ -154,7 +155,7 @@ class Dvw(Weigher):
             return {site: r for site, r in reports.items() if site not in odd}, odd
         told = {site: len(r.confusion) for site, r in reports.items() if r.n}
         if told and not any(told.values()):
-            raise ValueError(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
+            raise InvalidJob(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
         state.classes |= told
         votes = Counter(state.classes.values())
         usual = max(votes, key=lambda size: (size > 0, votes[size], size == told.get(owner), -size), default=0)
@@ -169,6 +170,12 @@ class Dvw(Weigher):
             return inverse_loss(sum(r.loss_sum for r in reports) / sum(r.n for r in reports))
         pooled = np.sum([np.array(r.confusion, dtype=np.int64) for r in reports], axis=0)
         return CLASSIFICATION[self.metric](pooled)
+
+
+def _names(contributions: Sequence[Contribution]) -> list[SiteName]:
+    """Call updates by their sites, and those of a site that was the last to train several slots by these, too."""
+    often = Counter(c.site for c in contributions)
+    return [SiteName(f"{c.site} (slot {c.task.slot})") if often[c.site] > 1 else c.site for c in contributions]
 
 
 def _coverage(state: Worth, counted: Reports, everybody: set[SiteName], view: View) -> float:

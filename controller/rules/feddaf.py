@@ -301,7 +301,7 @@ def _travelled(contributions: Sequence[Contribution]) -> bool:
 
 def _name(c: Contribution) -> SiteName:
     """Return whose statistics an update has: its site's or, if it has been at several, its slot's for this merge."""
-    return SiteName(f"slot-{c.task.slot}") if c.task.hop > 1 else c.site
+    return SiteName(f"slot {c.task.slot}") if c.task.hop > 1 else c.site  # no site's name has a blank in it
 
 
 def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:

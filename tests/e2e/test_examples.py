@@ -120,6 +120,24 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
 
 
+def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", train=80, test=20)
+    job, runs = "examples/redistribution/radfed.yaml", [tmp_path / "central", tmp_path / "radfed"]
+    few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
+    words = ("-m", "hansa", "run", job, *few, "--set", "pace={rounds: 3, hops: 2}")
+    measured = ("--set", f"reference={runs[0]}/model.safetensors")
+    _script(tmp_path, *words, "--central", *measured, "--out", str(runs[0]))  # it makes what the job file names
+    shown = _script(tmp_path, *words, *measured, "--out", str(runs[1]))
+    central, ours = (json.loads((run / "report.json").read_text())["history"] for run in runs)
+    assert {entry["distance"] for entry in central} == {None}
+    distances = [entry["distance"] for entry in ours]
+    assert len(distances) == 4
+    assert all(0 < distance < 2 for distance in distances)
+    assert [f"distance {distance:.4f}" in shown for distance in distances[1:]] == [True] * 3
+    said = json.loads(_script(tmp_path, "-m", "hansa", "job", "compare", "--concordance", "--json", *map(str, runs)))
+    assert said["concordance"]["against"][0]["distance"] == distances[-1]
+
+
 def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     """A twin of the groups example: six sites in the place of twenty, and noise with a bright row for clothes."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)

@@ -65,6 +65,30 @@ def test_radfed_with_fedprox_importance_and_fedadam(scene: Site) -> None:
     assert "3 hops, divergence 0." in scene.cli("job", "show", "plane").stdout
 
 
+def test_how_far_every_version_is_from_a_reference_is_shown(scene: Site) -> None:
+    _start(scene)
+    _run(scene, "--set", "rule=radfed", *HOPS)
+    saved = str(scene.folder / "models" / "other.safetensors")
+    (scene.folder / "models").mkdir()
+    assert scene.cli("job", "model", "plane", "-o", saved).returncode == 0
+    state = _run(
+        scene, "--set", "rule=radfed", *HOPS, "--set", "name=near", "--set", "reference=models/other.safetensors"
+    )
+    assert [record.distance == 0 for record in state.history] == [
+        False,
+        False,
+        True,
+    ]  # the same job comes to the same end
+    history = scene.json("job", "show", "near")["history"]
+    assert [entry["distance"] for entry in history] == [record.distance for record in state.history]
+    shown = scene.cli("job", "show", "near").stdout
+    assert "distance" in shown
+    assert f"{state.history[1].distance:.4f}" in shown
+    assert "distance" not in scene.cli("job", "show", "plane").stdout
+    lost = scene.cli("job", "submit", "job.yaml", "--set", "reference=nowhere.safetensors")
+    assert (lost.returncode, "nowhere.safetensors: cannot be read" in lost.stderr) == (2, True)
+
+
 def test_a_divided_model_travels_in_parts_with_yogi_at_the_server(scene: Site) -> None:
     _start(scene)
     words = ("--set", "rule=radfed", "--set", "pace={rounds: 4, hops: 2}", "--set", "sample.fraction=0.67")

@@ -7,7 +7,9 @@ Each of the four storms of random kills has a few in every test run, 40 kills wi
 import os
 import random
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.faults.conftest import Federation
 
@@ -31,6 +33,10 @@ def digest(federation: Federation, job: str) -> str:
     return found
 
 
+def distances(federation: Federation, job: str) -> list[float | None]:
+    return [entry["distance"] for entry in federation.json("job", "show", job)["history"]]
+
+
 def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str) -> str:
     """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
 
@@ -51,6 +57,8 @@ def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: s
     assert watched.returncode == 0, watched.stderr + watched.stdout
     federation.check(job)
     assert digest(federation, "storm") == digest(federation, "calm")
+    assert distances(federation, "storm") == distances(federation, "calm")
+    assert (None in distances(federation, "storm")) is not any(word.startswith("reference=") for word in words)
     federation.nursery.stop([f"controller.{federation.lives['controller']}"])
     return job
 
@@ -124,9 +132,14 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(f
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_travelling_models_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    """And so does the reference that they are measured against: distances are the same."""
+    chance = np.random.default_rng(1)
+    shapes = {"0.weight": (8, 2), "0.bias": (8,), "2.weight": (2, 8), "2.bias": (2,)}
+    other = {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(other, federation.folder / "other.safetensors")  # as PyTorch writes it, without roles
     victims = {"controller": CONTROLLER, "learner-b": ("task-trained", "task-uploaded")}
     words = ("--set", "rule=radfed", "--set", "pace={rounds: 10, hops: 3}", "--set", "sample.fraction=1.0")
-    job = storm(federation, victims, *words)
+    job = storm(federation, victims, *words, "--set", "reference=other.safetensors")
     assert len(federation.leftovers(job)) == 4  # the last model and the three slots it is made of
     assert federation.kills == 8
 

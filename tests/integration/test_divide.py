@@ -13,7 +13,7 @@ import pytest
 from hansa.common.errors import InvalidJob
 from hansa.common.frames import Layout, cut, pack, seal, views
 from hansa.common.ids import ModelKey, moment_key
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
 from hansa.controller.backends import opened
@@ -288,6 +288,32 @@ async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: 
     for number, (one, other) in enumerate(pairwise(seen)):  # versions 2 to 5 after the one before
         trained = FIRST if number % 2 == 0 else LAST
         assert all(same(one, other, [name]) is (name not in trained) for name in params)
+    check(tmp_path, runner)
+
+
+async def test_the_distance_from_a_reference_is_over_what_was_not_trained_too(tmp_path: Path) -> None:
+    chance = np.random.default_rng(5)
+    held = {info.name: chance.normal(size=info.shape).astype(DTYPES[info.dtype]) for info in SPEC.tensors}
+    params = [info.name for info in SPEC.tensors if info.role is Role.PARAM]
+    payload = pack(SPEC, held)
+    manifest = seal(SPEC, payload)
+
+    async def frames() -> AsyncIterator[bytes]:
+        for frame in cut(payload):
+            yield bytes(frame)
+
+    async with serving(tmp_path) as served, AsyncExitStack() as stack:
+        one, *_ = await attend(served, stack, "ab")
+        words = {"rule": "divide", "sites": {"min": 2}, "pace": {"rounds": 4}, "layers": {"prepass": 0, "split": 2}}
+        spec = job(reference=manifest.digest.hex(), **words)
+        runner = await ended(await served.federation.submit(spec, None, frames(), reference=manifest))
+        assert runner.view().status == "completed", runner.view().reason
+        models = [one.held[number] for number in sorted(one.held)] + [model_of(served, runner)]
+        there = np.concatenate([held[name].astype(np.float64).reshape(-1) for name in params])
+        for entry, arrays in zip(runner.view().history, models, strict=True):
+            here = np.concatenate([arrays[name].astype(np.float64).reshape(-1) for name in params])
+            wanted = np.linalg.norm(here - there) / np.linalg.norm(there)
+            assert entry.distance == pytest.approx(float(wanted), rel=1e-12)
     check(tmp_path, runner)
 
 

@@ -198,6 +198,12 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     assert made.evaluate == spec.evaluate
 
 
+def test_central_training_makes_the_reference_and_needs_none() -> None:
+    spec = JobSpec(app="a.py:a", init="first.safetensors", reference="central.safetensors")
+    made = centralised(spec, 10)
+    assert (made.init, made.reference) == (spec.init, None)
+
+
 def test_central_training_has_no_travelling_models_to_evaluate() -> None:
     spec = JobSpec.model_validate({"app": "a.py:a", "rule": "radfed", "evaluate": {"every": 3, "virtual": True}})
     made = centralised(spec, 10)

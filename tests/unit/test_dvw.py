@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidData, InvalidJob
 from hansa.common.ids import SiteName
+from hansa.common.plugins import blame
 from hansa.common.tasks import Evaluate, Evaluation, Task, Train
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Effect
@@ -21,6 +22,7 @@ def right_of(right: int, n: int = 10, loss: float = 1.0) -> Evaluation:
 
 
 NOBODY = Evaluation(n=0, loss_sum=0.0)
+SWAPPED = 2  # a seed with which two sites change their slots in the second hop
 
 
 class Dvw:
@@ -206,8 +208,10 @@ def test_a_site_without_validation_data_counts_for_nothing_and_is_weighed_by_the
 def test_a_federation_without_validation_data_is_refused() -> None:
     job = Dvw(sites="ab", evaluators="ab")
     asked = job.judged("a", NOBODY)
-    with pytest.raises(ValueError, match="no site has validation data"):
+    with pytest.raises(InvalidData) as caught:
         job.answer(asked["b"], NOBODY)
+    told = "weigh 'dvw': no site has validation data, so nobody can say what the update of a is worth"
+    assert blame(caught.value) == told
     with pytest.raises(InvalidJob, match=r"validation\.fraction: weigh: dvw needs"):
         compose(job_spec(rule="sync-dvw", validation={"fraction": 0}))
 
@@ -245,8 +249,10 @@ def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhe
 def test_a_score_of_classes_is_refused_where_there_are_none() -> None:
     job = Dvw(sites="ab", evaluators="ab")
     asked = job.judged("a", Evaluation(n=3, loss_sum=1.0))
-    with pytest.raises(ValueError, match="use inverse_loss for regression"):
+    with pytest.raises(InvalidJob) as caught:
         job.answer(asked["b"], Evaluation(n=3, loss_sum=1.0))
+    told = "weigh 'dvw': weigh.metric micro_f1 needs confusion matrices; use inverse_loss for regression"
+    assert blame(caught.value) == told
 
 
 # Nothing is worth anything.
@@ -335,3 +341,29 @@ def test_a_synchronous_job_runs_to_its_end() -> None:
         effects = job.play.report(task)
     assert job.weights == {"a": 0.7, "b": 0.3}
     assert endings(effects)[0][0] == "completed"
+
+
+def test_a_site_that_was_the_last_to_train_two_slots_has_the_score_of_each() -> None:
+    pace = {"kind": "redistribute", "rounds": 2, "hops": 2, "retries": 0, "divergence": "none"}
+    job = Dvw("radfed", "ab", "ab", pace=pace, weigh={"kind": "dvw"}, sample={"fraction": 1.0}, seed=SWAPPED)
+    slots = {site: task.slot for site, task in job.tasks.items()}
+    for task in job.tasks.values():
+        job.play.update(task, own=right_of(4))
+    second = job.play.tasks(Train)
+    assert {site: task.slot for site, task in second.items()} == {"a": slots["b"], "b": slots["a"]}
+    job.play.update(second["a"], own=right_of(6))
+    job.play.fail(second["b"])  # so that its slot stays as a left it in the first hop
+    while asked := job.play.tasks(Evaluate):
+        own = job.play.machine.state.judging[asked["b"].id] == second["a"].id
+        job.answer(asked["b"], right_of(8 if own else 4))
+    job.play.merged()
+    scores = job.play.machine.state.history[-1].scores
+    assert {name: score.value for name, score in scores.items()} == {
+        f"a (slot {slots['a']})": 0.4,
+        f"a (slot {slots['b']})": 0.7,
+    }
+    assert job.weights == {"a": pytest.approx(1.1)}
+    memory = job.play.machine.memories["weigh"]
+    assert isinstance(memory, Worth)
+    assert set(memory.last) == {"a"}
+    assert job.play.again().state == job.play.machine.state

@@ -51,7 +51,7 @@ FEW = {*"ij"}
 def model_of(site: str, number: int, spec: ModelSpec = SPEC) -> dict[str, np.ndarray]:
     """Return what a site would train: its group's statistics with noise of its own."""
     group = np.random.default_rng(site in FEW)
-    noise = np.random.default_rng([ord(site), number])
+    noise = np.random.default_rng([ord(site[0]), number])
     arrays: dict[str, np.ndarray] = {}
     for info in spec.tensors:
         if info.role is Role.COUNT:
@@ -252,10 +252,33 @@ def test_models_that_travelled_are_grouped_as_slots_and_anew_for_every_merge() -
                 job.answer(task)
         assert len(job.commit()) == len(SITES)
         assert job.told["fit"] == fit
-        assert set(job.told["weights"]) == {f"slot-{number}" for number in range(1, len(SITES) + 1)}
+        assert set(job.told["weights"]) == {f"slot {number}" for number in range(1, len(SITES) + 1)}
     assert not job.machine.state.kept.get("weigh")
     ((where, why),) = job.machine.rule.warnings(job.spec)
     assert (where, "rarely useful" in why) == (("weigh",), True)
+
+
+def test_a_site_that_is_called_like_a_slot_is_not_taken_for_it() -> None:
+    pace = {"kind": "redistribute", "rounds": 2, "hops": 2, "divergence": "none", "retries": 0}
+    sites = ("a", "b", "c", "d", "slot-2")
+    job = Federation(pace=pace, sites={"min": 5}, weigh={"base": "examples"})
+    job.begin(*sites)
+    first = job.tasks(Train)
+    own = first["slot-2"].slot  # the model that stays at the site, for nobody trains it in the second hop
+    assert own != 2
+    for site, task in first.items():
+        job.answer(task, n_train=1000 if site == "slot-2" else 10)
+    for task in list(job.tasks(Train).values()):
+        if task.slot == own:
+            job.examine(job.fail(task))
+        else:
+            job.answer(task)
+    plan = job.machine.state.plan
+    assert plan is not None
+    weights = {member.slot: member.weight for member in plan.added}
+    job.commit()
+    assert set(job.told["weights"]) == {"slot-2", *(f"slot {number}" for number in range(1, 6) if number != own)}
+    assert weights[own] > 10 * weights[2]
 
 
 def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:

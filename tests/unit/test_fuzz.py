@@ -36,6 +36,8 @@ async def test_honest_messages_are_answered(made: Target) -> None:
     for method in METHODS:
         name = method.rpartition("/")[2]
         found[name], _ = await made.call(method, made.seeds[name][0])
+        for further in made.seeds[name][1:]:
+            assert (await made.call(method, further))[0] == found[name]
     assert found == dict.fromkeys(found, "OK") | {"Cancel": "NOT_FOUND", "Report": "NOT_FOUND"}
 
 

@@ -74,6 +74,9 @@ def test_a_job_survives_the_journals_json(tmp_path: Path) -> None:
 def test_the_first_model_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
     spec = _load(tmp_path, MINIMAL + "init: models/first.safetensors\n")
     assert spec.init == str(tmp_path / "models" / "first.safetensors")
+    both = _load(tmp_path, MINIMAL + "init: first.safetensors\nreference: ../central.safetensors\n")
+    assert both.init == str(tmp_path / "first.safetensors")
+    assert both.reference == str(tmp_path.parent / "central.safetensors")
     assert _load(tmp_path, MINIMAL + "init: /abs/first.safetensors\n").init == "/abs/first.safetensors"
 
 

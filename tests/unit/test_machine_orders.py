@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from hansa.common.errors import Refused, Stale
+from hansa.common.errors import InvalidData, Refused, Stale
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.model import ModelSpec, TensorInfo
 from hansa.common.model import Role as TensorRole
@@ -43,6 +43,7 @@ STEPS = {  # how often each thing happens
     "merge out of turn": 1,
     "examine": 6,
     "study": 3,
+    "measure": 2,
     "study out of turn": 1,
     "probe": 3,
     "examine out of turn": 1,
@@ -74,6 +75,7 @@ JOBS = st.fixed_dictionaries(
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
     }
 )
 ASYNC_JOBS = st.fixed_dictionaries(
@@ -95,6 +97,7 @@ ASYNC_JOBS = st.fixed_dictionaries(
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
     }
 )
 TRAVELS = st.fixed_dictionaries(
@@ -127,6 +130,7 @@ TRAVELS = st.fixed_dictionaries(
         "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
     }
 )
 ASYNC_TOGETHER = st.fixed_dictionaries(
@@ -176,7 +180,7 @@ class AnyOrder:
         except Stale:
             assert self.play.picture() == before
             return
-        except (ValueError, Refused) as error:  # a rule may raise it; the shell then ends the job from the state before
+        except (InvalidData, Refused) as error:  # a rule may raise it; the shell then ends the job as it was before
             if "no site has validation data" not in str(error) and "could not tell where to divide" not in str(error):
                 raise
             self.play.machine = self.play.again()
@@ -258,6 +262,10 @@ class AnyOrder:
             case "study" if state.studies:
                 plan = state.studies[pick % len(state.studies)]
                 self.happen(lambda: play.studied(plan.version, plan.hop, bool(plan.members), trouble=pick % 5 == 0))
+            case "measure":  # now and then out of turn
+                trouble = "reference: missing x" if pick % 20 == 0 else ""
+                found = ev.Measured(at=play.now, distance=None if trouble else pick / 7, trouble=trouble)
+                self.happen(lambda: play.do(found))
             case "study out of turn":
                 if all((plan.version, plan.hop) != (pick % 3, pick % 4) for plan in state.studies):
                     self.happen(lambda: play.studied(pick % 3, pick % 4, mean=True))
@@ -355,6 +363,7 @@ class AnyOrder:
             assert state.plan is None
             assert not state.inquiries
             assert not state.kept
+            assert (state.reference, state.measuring) == (None, None)
             assert self.play.machine.resume() == []
 
     def _history_is_whole(self) -> None:
@@ -371,7 +380,7 @@ class AnyOrder:
         if state.plan:
             needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
         needed |= {member.model for held in state.members.values() for member in held}
-        needed |= {state.current} if state.current else set()
+        needed |= {key for key in (state.current, state.reference, state.measuring) if key}
         if not self.play.machine.ended:
             needed |= state.fresh
         needed |= {key for inquiry in state.inquiries.values() for key in inquiry.models()}

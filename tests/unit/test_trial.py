@@ -40,6 +40,23 @@ def test_without_rounds_a_site_waits_for_nobody() -> None:
     assert virtual_times(merged, {"b": 5}) == [0, 10, 20, 20, 21]
 
 
+def test_where_models_travel_every_hop_counts_and_waits_for_the_one_before() -> None:
+    def travelled(version: int, *hops: dict[str, int]) -> dict[str, Any]:
+        last = entry(version, *((site, steps, 0) for site, steps in hops[-1].items()))
+        return last | {"updates": 2, "hops": [{"hop": n, "steps": hop} for n, hop in enumerate(hops, 1)]}
+
+    whole = report(
+        entry(0),
+        travelled(1, {"a": 10, "b": 4}, {"b": 4, "c": 3}),
+        travelled(2, {"c": 3, "a": 10}, {"a": 10}),  # a model skipped a hop, and a was last to train both
+    )
+    assert virtual_times(whole, {}) == [0, 14, 34]
+    assert virtual_times(whole, {"b": 5}) == [0, 40, 60]
+    found = outcome(whole)
+    assert (found.rounds, found.updates, found.steps, found.virtual) == (2, 7, 44, 34)
+    assert found.updates_by_site == {"a": 3, "b": 2, "c": 2}
+
+
 def test_what_lies_beyond_the_time_that_counts_is_left_out() -> None:
     whole = report(
         entry(0),
