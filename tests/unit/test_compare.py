@@ -56,6 +56,7 @@ def concordance(*words: object) -> Any:
 def test_the_discordance_of_a_series_with_itself_is_nothing_and_differences_are_squared() -> None:
     assert discordance([0.3, 0.1], [0.3, 0.1]) == 0
     assert discordance([1, 2], [1, 4]) == 2
+    assert discordance([1e200], [0]) == float("inf")
 
 
 def test_the_distance_of_models_is_relative_to_the_reference_and_over_parameters() -> None:
