@@ -1,0 +1,310 @@
+"""Uploads that are disturbed: broken, doubled, overtaken, damaged. Nothing bad gets in, and nothing is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from hansa.common.errors import Refused, Rejected, Stale, TooLarge
+from hansa.common.frames import FRAME, Layout, cut
+from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.rpc.guard import Limits
+from hansa.controller.gate import Gate
+from hansa.protos import fleet_pb2 as fleet
+from tests.integration.test_transfer import Scene, refused, stop_at_train
+from tests.redis_server import RedisServer
+from tests.support import LightSite, ended, job, model_of, nothing, sealed, serving
+
+LONG = ModelSpec(
+    (
+        TensorInfo("a", "float32", (3 * FRAME // 4,), Role.PARAM),
+        TensorInfo("b", "float32", (3 * FRAME // 4,), Role.PARAM),
+        TensorInfo("c", "float32", (3 * FRAME // 4 + 5,), Role.PARAM),
+        TensorInfo("n", "int64", (), Role.COUNT),
+    )
+)
+FRAMES = Layout(LONG).frames  # three batches
+
+
+@pytest.fixture(params=["memory", "disk", "redis"])
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    url = {"memory": "memory:", "disk": ""}.get(request.param)
+    if url is None:
+        server: RedisServer = request.getfixturevalue("redis")
+        url = f"{server.url}?prefix={tmp_path.name.encode().hex()[-40:]}"
+    async with serving(tmp_path, store=url) as served:
+        site = LightSite(served.address, "a", spec=LONG, answer=stop_at_train)
+        async with site.attending():
+            site.ready.clear()
+            runner = await served.federation.submit(job(pace={"rounds": 1}), None, nothing())
+            await asyncio.wait_for(site.ready.wait(), 10)
+            yield Scene(served, site, runner)
+
+
+class Line:
+    """A connection that sends what it is given, and hangs up when it is told to."""
+
+    def __init__(self, scene: Scene, start: int = 0) -> None:
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._start, self._task = start, scene.task.id
+        self.call = scene.stub.Upload(self._messages())
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        yield fleet.UploadHeader(site="a", task=self._task, start=self._start).SerializeToString()
+        while (frame := await self._frames.get()) is not None:
+            yield frame
+
+    def send(self, *frames: bytes | None) -> None:
+        for frame in frames:
+            self._frames.put_nowait(frame)
+
+    async def hang_up(self) -> None:
+        self.call.cancel()
+        await asyncio.wait([asyncio.ensure_future(_outcome(self.call))])
+
+
+async def _outcome(call: Any) -> None:
+    await call
+
+
+def update(changes: dict[str, float] | None = None, seed: int = 1) -> tuple[Manifest, list[bytes]]:
+    """Return an update, with some first numbers changed, and its frames; the manifest says what it holds."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {
+        info.name: rng.normal(size=info.shape).astype(np.float32) for info in LONG.tensors[:3]
+    }
+    arrays["n"] = np.asarray(3)
+    for name, value in (changes or {}).items():
+        arrays[name][0] = value
+    manifest, payload = sealed(LONG, arrays)
+    return manifest, [frame.tobytes() for frame in cut(payload)]
+
+
+async def quarantined(scene: Scene, manifest: Manifest, frames: list[bytes], why: str) -> None:
+    """Upload what cannot be right. The answer may be cut short, for it comes while we send; that to an offer is not."""
+    with pytest.raises(grpc.aio.AioRpcError):
+        await scene.upload(frames)
+    await refused(lambda: scene.offer(manifest), why, Rejected)
+    await ended(scene.runner)
+    assert "update quarantined" in scene.runner.view().reason
+    assert scene.served.federation.store.keys(f"{scene.runner.id}/u2") == []
+    await nothing_is_left(scene)
+
+
+async def until(holds: Any) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def nothing_is_left(scene: Scene) -> None:
+    """Wait until no upload, no place at the gate and no draft is left."""
+    federation = scene.served.federation
+    gate, room = federation.uploads, Gate(federation.memory)._room.free
+    await until(lambda: not federation.intake._uploads)
+    await until(lambda: (gate._room.free, gate._lines) == (room, {}))
+    await until(lambda: not drafts(scene))
+
+
+def drafts(scene: Scene) -> list[Any]:
+    below: Any = getattr(scene.served.federation.store, "_below", None)
+    if hasattr(below, "_drafts"):
+        return list(below._drafts.iterdir())
+    if hasattr(below, "_space"):
+        return list(below._space.client.hkeys(below._space.key("drafts")))
+    return []
+
+
+@pytest.mark.parametrize("where", ["a", "b", "c"])
+@pytest.mark.parametrize("how", ["nan", "digest"])
+async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(scene: Scene, where: str, how: str) -> None:
+    manifest, frames = update({where: float("nan")}) if how == "nan" else update()
+    if how == "digest":
+        frames = update({where: 7.0})[1]
+    assert (await scene.offer(manifest)).start == 0
+    why = f"tensor {where} " + ("holds NaN" if how == "nan" else "does not match its digest")
+    await quarantined(scene, manifest, frames, why)
+
+
+@pytest.mark.parametrize("how", ["nan", "digest"])
+async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ended(scene: Scene, how: str) -> None:
+    """All frames have come, the stream did not end: the next connection has nothing more to send."""
+    scene.served.guard._limits = Limits(silence=0.5)
+    manifest, frames = update({"c": float("nan")}) if how == "nan" else update()
+    if how == "digest":
+        frames = update({"c": 7.0})[1]
+    await scene.offer(manifest)
+    line = Line(scene)
+    line.send(*frames)
+    while (await scene.offer(manifest)).start < FRAMES:
+        await asyncio.sleep(0.01)
+    await refused(lambda: line.call, "no further message came for 0.5 s", TooLarge)
+    await refused(lambda: scene.upload([], start=FRAMES), "tensor c", Rejected)
+    await ended(scene.runner)
+    assert "update quarantined" in scene.runner.view().reason
+    assert scene.served.federation.store.keys(f"{scene.runner.id}/u2") == []
+    await nothing_is_left(scene)
+
+
+async def test_a_stream_that_is_damaged_and_ends_early_is_quarantined(scene: Scene) -> None:
+    manifest, frames = update({"a": float("nan")})
+    await scene.offer(manifest)
+    await quarantined(scene, manifest, frames[:4], "tensor a holds NaN")
+
+
+@pytest.mark.parametrize("extra", [1, 3, 20])
+async def test_a_stream_with_too_many_frames_is_quarantined(scene: Scene, extra: int) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    await quarantined(scene, manifest, [*frames, *frames[:1] * extra], "more than the 10 frames")
+
+
+@pytest.mark.parametrize("at", [0, 5, FRAMES - 1])
+async def test_a_frame_of_another_size_is_quarantined(scene: Scene, at: int) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    wrong = [*frames[:at], frames[at][:-64], *frames[at + 1 :]]
+    await quarantined(scene, manifest, wrong, f"frame {at} has")
+
+
+@pytest.mark.parametrize("cut_at", [0, 1, 4, 5, FRAMES - 1, FRAMES])
+async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_same(scene: Scene, cut_at: int) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    line = Line(scene)
+    line.send(*frames[:cut_at])
+    while (start := (await scene.offer(manifest)).start) < cut_at:
+        await asyncio.sleep(0.01)
+    assert start == cut_at
+    await line.hang_up()
+    receipt = await scene.upload(frames[cut_at:], start=cut_at)
+    assert receipt.digest == manifest.digest
+    await ended(scene.runner)
+    np.testing.assert_array_equal(
+        model_of(scene.served, scene.runner)["a"], np.frombuffer(b"".join(frames), np.float32, 3 * FRAME // 4)
+    )
+    await nothing_is_left(scene)
+
+
+async def test_frames_that_came_over_an_older_connection_after_the_offer_are_passed_over(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    old = Line(scene)
+    old.send(*frames[:2])
+    while (await scene.offer(manifest)).start < 2:
+        await asyncio.sleep(0.01)
+    upload = scene.served.federation.intake._uploads[scene.task.id]
+    old.send(frames[2])
+    assert upload.conveyor is not None
+    await until(lambda: upload.conveyor._waiting)
+    await old.hang_up()
+    receipt = await scene.upload(frames[2:], start=2)
+    assert receipt.digest == manifest.digest
+    await ended(scene.runner)
+    await nothing_is_left(scene)
+
+
+async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload loses its place, the offer takes one, and the old connection goes on and ends."""
+    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.05)
+    manifest, frames = update()
+    await scene.offer(manifest)
+    upload = scene.served.federation.intake._uploads[scene.task.id]
+    line = Line(scene)
+    line.send(frames[0])
+    await until(lambda: upload.check.next == 0 and upload.conveyor and upload.conveyor._waiting)
+    await until(lambda: not upload.place.held)  # it is slow
+    assert (await scene.offer(manifest)).start == 1
+    line.send(*frames[1:], None)
+    assert (await line.call).digest == manifest.digest
+    await ended(scene.runner)
+    await nothing_is_left(scene)
+
+
+async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_came_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.05)
+    manifest, frames = update()
+    gate, room = scene.served.federation.uploads, Gate(scene.served.federation.memory)._room.free
+    await scene.offer(manifest)
+    upload = scene.served.federation.intake._uploads[scene.task.id]
+    line = Line(scene)
+    line.send(frames[0])
+    await until(lambda: upload.conveyor and not upload.place.held)
+    places = [await gate.enter(f"other {i}", FRAME) for i in range(room // FRAME)]
+    for place in places:
+        place.working = lambda: True
+    again = asyncio.ensure_future(_reply(scene.offer(manifest)))
+    await until(lambda: "a" in gate._lines)
+    for frame in frames[1:]:
+        await asyncio.sleep(0.1)  # so slow that it needs no place
+        line.send(frame)
+    line.send(None)
+    assert (await line.call).digest == manifest.digest
+    for place in places:
+        place.leave()
+    assert (await again).receipt.digest == manifest.digest
+    await ended(scene.runner)
+    await nothing_is_left(scene)
+
+
+async def _reply(call: Any) -> Any:
+    return await call
+
+
+async def test_a_connection_that_waited_for_another_cannot_publish_what_was_thrown_away(scene: Scene) -> None:
+    first, frames = update()
+    second, others = update(seed=2)
+    await scene.offer(first)
+    line = Line(scene)
+    line.send(*frames)
+    while (await scene.offer(first)).start < FRAMES:
+        await asyncio.sleep(0.01)
+    upload = scene.served.federation.intake._uploads[scene.task.id]
+    late = asyncio.ensure_future(_reply(scene.upload([], start=FRAMES)))  # waits for the line that is stuck
+    await until(lambda: upload.stream == 2)
+    assert (await scene.offer(second)).start == 0
+    await line.hang_up()
+    await refused(lambda: late, "another connection took over", Stale)
+    receipt = await scene.upload(others)
+    assert receipt.digest == second.digest
+    await ended(scene.runner)
+    assert scene.runner.view().status == "completed"
+    await nothing_is_left(scene)
+
+
+async def test_an_offer_that_is_quarantined_takes_what_had_come_with_it(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    await refused(lambda: scene.upload(frames[:5]), "ended after 5 frames", Refused)
+    bad = Manifest(LONG.subset(["a", "b"]), manifest.digests[:2])
+    await refused(lambda: scene.offer(bad), "missing c", Rejected)
+    await ended(scene.runner)
+    await nothing_is_left(scene)
+
+
+async def test_a_task_that_is_withdrawn_leaves_nothing_of_its_upload(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    line = Line(scene)
+    line.send(*frames[:6])
+    while (await scene.offer(manifest)).start < 6:
+        await asyncio.sleep(0.01)
+    await scene.served.federation.runner(scene.runner.id).post(_cancelled(scene))
+    line.send(*frames[6:], None)
+    await refused(lambda: line.call, "the task is over", Stale)
+    await nothing_is_left(scene)
+
+
+def _cancelled(scene: Scene) -> Any:
+    from hansa.controller.engine import events as ev
+
+    return ev.CancelAsked(at=scene.served.federation.clock.now(), operator="")
