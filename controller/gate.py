@@ -124,6 +124,7 @@ class Place:
     def __init__(self, gate: Gate, who: str, size: int) -> None:
         self._gate, self._who, self._size = gate, who, size
         self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
+        self.lost: Callable[[], None] = lambda: None  # told when it is given to others: what waits takes memory still
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
         self._held = False
@@ -167,3 +168,4 @@ class Place:
             self._timer = self._loop.call_later(left, self._look)
         else:
             self.leave()
+            self.lost()

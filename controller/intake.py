@@ -130,7 +130,7 @@ class Intake:
             lambda batch: self._federation.workers.io(self._keep, upload, batch)
         )
         place, came, wanted = upload.place, upload.check.next, upload.check.sealer.layout.frames
-        place.working = lambda: upload.working
+        place.working, place.lost = lambda: upload.working, conveyor.hasten
         known = came - start  # frames that came over an older connection after the site was told where to start
         whole = False
         try:
@@ -144,6 +144,8 @@ class Intake:
                     continue
                 await conveyor.put(frame)
                 came += 1
+                if not place.held:
+                    conveyor.hasten()  # without a place no frames may gather
             if came < wanted:
                 await conveyor.drain()  # if a frame was wrong, that is what the site is told
                 raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
