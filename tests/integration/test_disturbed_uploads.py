@@ -1,7 +1,8 @@
 """Uploads that are disturbed: broken, doubled, overtaken, damaged. Nothing bad gets in, and nothing is left behind."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import grpc
 import numpy as np
 import pytest
 
-from hansa.common.errors import Refused, Rejected, Stale, TooLarge
-from hansa.common.frames import FRAME, Layout, cut
+from hansa.common.errors import Refused, Rejected, Stale, StoreFailed, TooLarge
+from hansa.common.frames import FRAME, Buffer, Layout, cut
+from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc.guard import Limits
+from hansa.controller.engine import events as ev
 from hansa.controller.gate import Gate
+from hansa.controller.stores import Draft
 from hansa.protos import fleet_pb2 as fleet
 from tests.integration.test_transfer import Scene, refused, stop_at_train
 from tests.redis_server import RedisServer
@@ -316,13 +320,127 @@ async def test_a_task_that_is_withdrawn_leaves_nothing_of_its_upload(scene: Scen
     line.send(*frames[:6])
     while (await scene.offer(manifest)).start < 6:
         await asyncio.sleep(0.01)
-    await scene.served.federation.runner(scene.runner.id).post(_cancelled(scene))
+    await scene.served.federation.runner(scene.runner.id).post(
+        ev.CancelAsked(at=scene.served.federation.clock.now(), operator="")
+    )
     line.send(*frames[6:], None)
     await refused(lambda: line.call, "the task is over", Stale)
     await nothing_is_left(scene)
 
 
-def _cancelled(scene: Scene) -> Any:
-    from hansa.controller.engine import events as ev
+class Flaky(Draft):
+    """A draft in a store that is away every other time: before it has done what was asked, or after."""
 
-    return ev.CancelAsked(at=scene.served.federation.clock.now(), operator="")
+    def __init__(self, draft: Draft, chance: random.Random) -> None:
+        self._draft, self._chance = draft, chance
+
+    def _fail(self) -> None:
+        if self._chance.random() < 0.5:
+            raise StoreFailed("the store is away")
+
+    def write(self, index: int, frame: Buffer) -> None:
+        self._fail()
+        self._draft.write(index, frame)
+        self._fail()
+
+    def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
+        self._fail()
+        self._draft.publish(manifest, peaks)
+
+    def discard(self) -> None:
+        self._fail()
+        self._draft.discard()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
+    scene: Scene, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.workers.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.controller.workers.LONGEST_PAUSE", 0.001)
+    store, chance = scene.served.federation.store, random.Random(3)
+    made = store.draft
+
+    def draft(key: ModelKey, spec: ModelSpec) -> Draft:
+        if chance.random() < 0.5:
+            raise StoreFailed("the store is away")
+        return Flaky(made(key, spec), chance)
+
+    monkeypatch.setattr(store, "draft", draft)
+    manifest, frames = update({"c": float("nan")} if damaged else None)
+    await scene.offer(manifest)
+    if damaged:
+        await quarantined(scene, manifest, frames, "tensor c")
+        return
+    await refused(lambda: scene.upload(frames[:6]), "ended after 6", Refused)
+    assert (await scene.offer(manifest)).start == 6
+    assert (await scene.upload(frames[6:], start=6)).digest == manifest.digest
+    monkeypatch.undo()
+    await ended(scene.runner)
+    np.testing.assert_array_equal(
+        model_of(scene.served, scene.runner)["c"], np.frombuffer(b"".join(frames[6:]), np.float32, 3 * FRAME // 4 + 5)
+    )
+    await nothing_is_left(scene)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_a_site_does_its_update_gets_in_whole_or_not_at_all(
+    scene: Scene, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    updates = [update(seed=1), update(seed=2), update({"b": float("nan")}, seed=1)]
+    lines: list[tuple[Line, list[bytes], int]] = []
+    offers: list[asyncio.Future[Any]] = []
+
+    async def offer(manifest: Manifest) -> int:
+        reply = await scene.offer(manifest)
+        return -1 if reply.HasField("receipt") else int(reply.start)
+
+    for _ in range(60):
+        manifest, frames = updates[chance.choice([0, 0, 0, 1, 2])]
+        match chance.choice(["offer", "offer at once", "begin", "send", "send", "send", "end", "hang up", "wait"]):
+            case "offer":
+                offers.append(asyncio.ensure_future(offer(manifest)))
+                await asyncio.wait([offers[-1]])
+            case "offer at once":
+                offers.append(asyncio.ensure_future(offer(manifest)))
+            case "begin":
+                start = chance.choice([0, *(o.result() for o in offers if o.done() and not o.exception())])
+                lines.append((Line(scene, max(0, start)), frames, max(0, start)))
+            case "send" if lines:
+                at = chance.randrange(len(lines))
+                line, frames, next_ = lines[at]
+                count = chance.choice([1, 4, 10])
+                line.send(*frames[next_ : next_ + count])
+                lines[at] = line, frames, next_ + count
+            case "end" if lines and chance.random() < 0.3:
+                lines.pop(chance.randrange(len(lines)))[0].send(None)
+            case "hang up" if lines:
+                lines.pop(chance.randrange(len(lines)))[0].call.cancel()
+            case _:
+                await asyncio.sleep(chance.choice([0, 0.001, 0.02]))
+        if len(lines) > 8:
+            lines.pop(0)[0].call.cancel()
+    for line, _, _ in lines:
+        line.call.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait(offers)
+        while not scene.runner.machine.ended:
+            manifest, frames = updates[0]
+            try:
+                start = (await scene.offer(manifest)).start
+                await scene.upload(frames[start:], start=start)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.01)
+    assert "unexpected" not in caplog.text
+    view = scene.runner.view()
+    if view.status == "completed":
+        found = model_of(scene.served, scene.runner)
+        assert any(
+            found["a"].tobytes() == b"".join(frames)[: 3 * FRAME]
+            and found["c"].tobytes() == b"".join(frames[6:])[: 3 * FRAME + 20]
+            for _, frames in updates[:2]
+        )
+    else:
+        assert "update quarantined" in view.reason
+    await nothing_is_left(scene)
