@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from hansa.common.errors import Refused, Rejected, Stale, StoreFailed, TooLarge
+from hansa.common.errors import Refused, Rejected, Stale, StoreFailed, TooLarge, Unproven
 from hansa.common.frames import FRAME, Buffer, Layout, cut
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
@@ -443,4 +444,83 @@ async def test_whatever_a_site_does_its_update_gets_in_whole_or_not_at_all(
         )
     else:
         assert "update quarantined" in view.reason
+    await nothing_is_left(scene)
+
+
+class Held(Draft):
+    """A draft whose writing or publishing waits until it is let go."""
+
+    def __init__(self, draft: Draft, write: threading.Event, publish: threading.Event) -> None:
+        self._draft, self._write, self._publish = draft, write, publish
+
+    def write(self, index: int, frame: Buffer) -> None:
+        assert self._write.wait(20)
+        self._draft.write(index, frame)
+
+    def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
+        assert self._publish.wait(20)
+        self._draft.publish(manifest, peaks)
+
+    def discard(self) -> None:
+        self._draft.discard()
+
+
+@pytest.fixture
+def lets(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Hold up the drafts of the scene's store: writing and publishing wait for these."""
+    events, made = (threading.Event(), threading.Event()), scene.served.federation.store.draft
+    monkeypatch.setattr(scene.served.federation.store, "draft", lambda key, spec: Held(made(key, spec), *events))
+    yield events
+    for event in events:
+        event.set()
+
+
+async def test_an_update_whose_site_hangs_up_while_it_is_published_gets_in_and_has_its_place_until_then(
+    scene: Scene, lets: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.02)
+    write, publish = lets
+    write.set()
+    manifest, frames = update()
+    await scene.offer(manifest)
+    upload = scene.served.federation.intake._uploads[scene.task.id]
+    line = Line(scene)
+    line.send(*frames, None)
+    await until(lambda: upload.commit and upload.check.complete)
+    await line.hang_up()
+    await asyncio.sleep(0.1)
+    assert upload.place.held
+    publish.set()
+    assert (await scene.offer(manifest)).receipt.digest == manifest.digest
+    await ended(scene.runner)
+    assert scene.runner.view().status == "completed"
+    await nothing_is_left(scene)
+
+
+async def test_a_connection_that_is_ended_twice_while_frames_are_written_leaves_them_to_the_next_once(
+    scene: Scene, lets: tuple[threading.Event, threading.Event]
+) -> None:
+    """Hung up by the site, and ended by the guard: it no longer waits for the thread that writes its frames."""
+    write, publish = lets
+    publish.set()
+    manifest, frames = update()
+    await scene.offer(manifest)
+    upload, before = scene.served.federation.intake._uploads[scene.task.id], set(scene.served.guard._calls)
+    line = Line(scene)
+    line.send(*frames[:6])
+    await until(lambda: upload.conveyor and upload.conveyor.busy and len(upload.conveyor._waiting) == 2)
+    (call,) = scene.served.guard._calls - before
+    assert call.task is not None
+    call.task.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    call.end(Unproven("the certificate was revoked"))
+    await asyncio.wait([call.task])
+    assert upload.conveyor is not None
+    assert upload.conveyor.busy
+    second = asyncio.ensure_future(_reply(scene.upload(frames)))
+    await until(lambda: upload.stream == 2)
+    write.set()
+    assert (await second).digest == manifest.digest
+    await ended(scene.runner)
     await nothing_is_left(scene)
