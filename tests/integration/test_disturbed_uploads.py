@@ -69,11 +69,7 @@ class Line:
 
     async def hang_up(self) -> None:
         self.call.cancel()
-        await asyncio.wait([asyncio.ensure_future(_outcome(self.call))])
-
-
-async def _outcome(call: Any) -> None:
-    await call
+        await self.call.code()
 
 
 def update(changes: dict[str, float] | None = None, seed: int = 1) -> tuple[Manifest, list[bytes]]:
