@@ -263,7 +263,8 @@ async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_ca
         place.working = lambda: True
     again = asyncio.ensure_future(_reply(scene.offer(manifest)))
     await until(lambda: "a" in gate._lines)
-    for frame in frames[1:]:
+    for number, frame in enumerate(frames[1:], 1):
+        await until(lambda: upload.check.next == number)  # noqa: B023
         await asyncio.sleep(0.1)  # so slow that it needs no place
         line.send(frame)
     line.send(None)
