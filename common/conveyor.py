@@ -29,6 +29,12 @@ class Conveyor(Generic[T]):
             await self._go_on()
         self._waiting.append(item)
 
+    def hasten(self) -> None:
+        """Begin with what waits, if nothing is under way: it may be long until there is more."""
+        failed = self._busy and self._busy.done() and (self._busy.cancelled() or self._busy.exception())
+        if self._waiting and not self.busy and not failed:
+            self._begin()
+
     async def rest(self) -> deque[T]:
         """Wait for the batch under way, raise what the worker raised, and return the items that it has not begun."""
         while self.busy:
@@ -56,6 +62,9 @@ class Conveyor(Generic[T]):
             await asyncio.wait([self._busy])  # if our caller is cancelled, the worker is not
             return
         self._heed()
+        self._begin()
+
+    def _begin(self) -> None:
         batch, self._waiting = self._waiting, deque()
         self._busy = asyncio.ensure_future(self._work(batch))
 

@@ -267,6 +267,12 @@ class FrameCheck:
         self.sealer.feed(frame)
         self._check_closed()
 
+    def finish(self) -> None:
+        """Raise Rejected unless every frame came and was right: what was wrong once stays so."""
+        self._check_closed()
+        if not self.complete:
+            raise Rejected(f"only {self.next} of {self.sealer.layout.frames} frames were sent")
+
     def _check_closed(self) -> None:
         peaks = self.sealer.peaks
         for i in range(self._checked, len(self.sealer.digests)):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -38,7 +38,7 @@ class Downloads:
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
         self._open: dict[ModelKey, _Shared] = {}
 
-    async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncIterator[bytes]:
+    async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncGenerator[bytes, None]:
         """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn."""
         async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
@@ -66,8 +66,9 @@ class Downloads:
             shared.readers -= 1
             if not shared.readers:
                 del self._open[key]
-                await asyncio.wait([shared.opening])
-                if not shared.opening.cancelled() and shared.opening.exception() is None:
+                if not shared.opening.done():
+                    shared.opening.cancel()  # the store may be away; what it opens nevertheless closes itself
+                elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
     async def _whole(self, model: StoredModel) -> AsyncIterator[list[bytes]]:

@@ -74,9 +74,13 @@ class Gate:
 
     async def enter(self, who: str, size: int = HELD) -> "Place":
         """Wait for a place for a model of `size` bytes; whoever enters must leave."""
-        held = min(max(size, FRAME), HELD)
-        await self.take(who, held)
-        return Place(self, who, held)
+        place = self.place(who, size)
+        await place.enter()
+        return place
+
+    def place(self, who: str, size: int = HELD) -> "Place":
+        """Return a place for a model of `size` bytes that is yet to be entered."""
+        return Place(self, who, min(max(size, FRAME), HELD))
 
     @asynccontextmanager
     async def passing(self, who: str, size: int = HELD) -> AsyncIterator["Place"]:
@@ -120,31 +124,40 @@ class Place:
     def __init__(self, gate: Gate, who: str, size: int) -> None:
         self._gate, self._who, self._size = gate, who, size
         self.working: Callable[[], bool] = lambda: False  # whether frames wait for us, so that we are the slow ones
+        self.lost: Callable[[], None] = lambda: None  # told when it is given to others: what waits takes memory still
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
-        self._held = True
-        self._timer = self._loop.call_later(SLOW, self._look)
+        self._held = False
+        self._entering = asyncio.Lock()  # several may want it for one transfer: its connections, and a new offer
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def held(self) -> bool:
         """Whether the place is ours."""
         return self._held
 
+    async def enter(self) -> None:
+        """Wait until the place is ours, unless it is."""
+        async with self._entering:
+            if not self._held:
+                await self._gate.take(self._who, self._size)
+                self._held = True
+                self._moved = self._loop.time()
+                self._timer = self._loop.call_later(SLOW, self._look)
+
     async def moved(self) -> None:
         """Take note that a frame has moved; wait for a place if it was lost and frames move fast again."""
         pause = self._loop.time() - self._moved
         self._moved = self._loop.time()
         if not self._held and pause < SLOW:
-            await self._gate.take(self._who, self._size)
-            self._held = True
-            self._moved = self._loop.time()
-            self._timer = self._loop.call_later(SLOW, self._look)
+            await self.enter()
 
     def leave(self) -> None:
         """Give the place to the next."""
         if self._held:
             self._held = False
-            self._timer.cancel()
+            if self._timer:
+                self._timer.cancel()
             self._gate.give_back(self._who, self._size)
 
     def _look(self) -> None:
@@ -155,3 +168,4 @@ class Place:
             self._timer = self._loop.call_later(left, self._look)
         else:
             self.leave()
+            self.lost()

@@ -35,12 +35,17 @@ class _Upload:
     manifest: Manifest
     facts: UpdateFacts
     check: FrameCheck
+    place: Place  # at the gate, entered with the offer: the site sends nothing before it may
     draft: Draft | None = None  # made with the first frames
     conveyor: Conveyor[bytes] | None = None  # of the newest connection
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
     stream: int = 0  # which connection may write: the newest
-    place: Place | None = None  # at the gate, taken with the offer: the site sends nothing before it may
+
+    @property
+    def working(self) -> bool:
+        """Whether its frames are being worked on."""
+        return bool(self.conveyor and self.conveyor.busy) or bool(self.commit and not self.commit.done())
 
 
 class Intake:
@@ -74,24 +79,23 @@ class Intake:
         if (site, task_id) in self._rejected:
             raise Rejected(self._rejected[site, task_id])
         task = runner.open_task(task_id, site)
-        if upload and upload.manifest == manifest:
-            if upload.conveyor:
-                await upload.conveyor.settle()  # what came over a connection that is stuck need not come again
-            await self._enter_gate(upload)
-            return upload.check.next, None
-        await self._check_offer(runner, task, manifest)
-        runner.open_task(task_id, site)  # it may have ended meanwhile
-        self.discard(task_id)
-        upload = self._uploads[task_id] = _Upload(task, manifest, facts, FrameCheck(manifest))
-        await self._enter_gate(upload)
-        return 0, None
-
-    async def _enter_gate(self, upload: _Upload) -> Place:
-        """Give an upload a place at the gate, unless it has one."""
-        if upload.place is None or not upload.place.held:
-            size = upload.check.sealer.layout.size
-            upload.place = await self._federation.uploads.enter(upload.task.site, size)
-        return upload.place
+        if upload is None or upload.manifest != manifest:
+            check = await self._check_offer(runner, task, manifest)
+            if self._uploads.get(task_id) is not upload or (upload and upload.commit):  # something came meanwhile
+                return await self.offer(site, task_id, manifest, facts)
+            runner.open_task(task_id, site)  # it may have ended meanwhile
+            self.discard(task_id)
+            place = self._federation.uploads.place(site, check.sealer.layout.size)
+            upload = self._uploads[task_id] = _Upload(task, manifest, facts, check, place)
+        elif upload.conveyor:
+            await upload.conveyor.settle()  # what came over a connection that is stuck need not come again
+        await upload.place.enter()
+        if self._uploads.get(task_id) is not upload:
+            upload.place.leave()
+        if upload.commit:  # the rest of it came meanwhile
+            return 0, await asyncio.shield(upload.commit)
+        self._require_current(upload)
+        return upload.check.next, None
 
     async def receive(self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]) -> Receipt:
         """Take the frames of an offered update and commit it; what has come stays if the connection breaks."""
@@ -104,10 +108,13 @@ class Intake:
         mine = upload.stream
         async with upload.turn:  # an older connection may still be writing its last frame
             if upload.commit is None:
-                if start != upload.check.next:
+                self._require_current(upload, mine)
+                if upload.conveyor:
+                    await upload.conveyor.settle()  # its connection may have been ended before that
+                if start > upload.check.next:
                     raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
-                    rest = await self._take(upload, mine, frames, runner)
+                    rest = await self._take(upload, mine, start, frames, runner)
                 except Rejected as error:
                     await self._reject(runner, upload, error)
                     raise
@@ -116,35 +123,43 @@ class Intake:
         return await asyncio.shield(upload.commit)
 
     async def _take(
-        self, upload: _Upload, mine: int, frames: AsyncIterator[bytes], runner: "JobRunner"
+        self, upload: _Upload, mine: int, start: int, frames: AsyncIterator[bytes], runner: "JobRunner"
     ) -> deque[bytes]:
         """Check and store frames on a worker thread while the next ones arrive; return the last few, still to do."""
         conveyor = upload.conveyor = Conveyor[bytes](
             lambda batch: self._federation.workers.io(self._keep, upload, batch)
         )
-        place = await self._enter_gate(upload)
-        place.working = lambda: conveyor.busy or upload.commit is not None
-        came, wanted = upload.check.next, upload.check.sealer.layout.frames
-        rest: deque[bytes] | None = None
+        place, came, wanted = upload.place, upload.check.next, upload.check.sealer.layout.frames
+        place.working, place.lost = lambda: upload.working, conveyor.hasten
+        known = came - start  # frames that came over an older connection after the site was told where to start
+        whole = False
         try:
+            await place.enter()
             async for frame in frames:
                 runner.bytes_up += len(frame)
                 await place.moved()
                 self._require_current(upload, mine)
+                if known:
+                    known -= 1
+                    continue
                 await conveyor.put(frame)
                 came += 1
-            if came >= wanted:
-                rest = await conveyor.rest()
+                if not place.held:
+                    conveyor.hasten()  # without a place no frames may gather
+            if came < wanted:
+                await conveyor.drain()  # if a frame was wrong, that is what the site is told
+                raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
+            rest = await conveyor.rest()
+            self._require_current(upload)  # its draft may have been thrown away
+            whole = True
+            return rest
         finally:
             await conveyor.settle()
-            if rest is None:
+            if not whole:
                 place.leave()
-        if rest is None:
-            raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
-        return rest
 
-    def _require_current(self, upload: _Upload, mine: int) -> None:
-        if upload.stream != mine or self._uploads.get(upload.task.id) is not upload:
+    def _require_current(self, upload: _Upload, mine: int | None = None) -> None:
+        if mine not in (None, upload.stream) or self._uploads.get(upload.task.id) is not upload:
             raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
 
     def _keep(self, upload: _Upload, batch: deque[bytes]) -> None:
@@ -160,6 +175,7 @@ class Intake:
     def _finish(self, upload: _Upload, rest: deque[bytes]) -> None:
         """Keep the last frames and make the update durable, on a worker thread."""
         self._keep(upload, rest)
+        upload.check.finish()  # a connection that broke may have hidden what was wrong
         assert upload.draft is not None
         upload.draft.publish(upload.manifest, upload.check.sealer.peaks)
 
@@ -185,8 +201,7 @@ class Intake:
             self._throw_away(upload)
             raise
         finally:
-            if upload.place:
-                upload.place.leave()
+            upload.place.leave()
         event = ev.UpdateArrived(
             at=self._federation.clock.now(),
             task=task.id,
@@ -205,7 +220,7 @@ class Intake:
         assert receipt is not None, "an update that was accepted has a receipt"
         return receipt
 
-    async def _check_offer(self, runner: "JobRunner", task: Task, manifest: Manifest) -> None:
+    async def _check_offer(self, runner: "JobRunner", task: Task, manifest: Manifest) -> FrameCheck:
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
@@ -215,14 +230,17 @@ class Intake:
                 require_fit(wanted, manifest.spec)
             elif not isinstance(task.work, Init):
                 raise Refused(f"task {task.id} asks for no model")
+            return FrameCheck(manifest)
         except Rejected as error:
+            self.discard(task.id)
             await self._quarantine(runner, task, str(error))
             raise
 
     async def _reject(self, runner: "JobRunner", upload: _Upload, error: Rejected) -> None:
-        """Throw away an update whose frames are not what they should be."""
-        self.discard(upload.task.id)
-        await self._quarantine(runner, upload.task, str(error))
+        """Throw away an update whose frames are not what they should be, unless another took its place."""
+        if self._uploads.get(upload.task.id) is upload:
+            self.discard(upload.task.id)
+            await self._quarantine(runner, upload.task, str(error))
 
     async def _quarantine(self, runner: "JobRunner", task: Task, reason: str) -> None:
         while len(self._rejected) >= REMEMBERED:
@@ -235,9 +253,8 @@ class Intake:
     def discard(self, task: TaskId) -> None:
         """Throw away what has come for a task."""
         upload = self._uploads.pop(task, None)
-        if upload and upload.place:
-            upload.place.leave()
         if upload and upload.commit is None:
+            upload.place.leave()
             self._throw_away(upload)
 
     def _throw_away(self, upload: _Upload) -> None:

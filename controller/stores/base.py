@@ -51,7 +51,7 @@ class Draft(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Throw the draft away; harmless after publish."""
+        """Throw the draft away; harmless after publish. From then on, writing and publishing raise Broken."""
 
 
 class Store(ABC):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hansa.common.errors import NotFound
+from hansa.common.errors import Broken, NotFound
 from hansa.common.frames import Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
@@ -43,18 +43,24 @@ class _Draft(Draft):
     def __init__(self, store: "MemoryStore", key: ModelKey, spec: ModelSpec) -> None:
         self._store = store
         self._key = key
-        self._frames: list[Held | None] = [None] * Layout(spec).frames
+        self._frames: list[Held | None] | None = [None] * Layout(spec).frames
 
     def write(self, index: int, frame: Buffer) -> None:
-        self._frames[index] = held(frame)
+        self._room()[index] = held(frame)
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
-        frames = [frame for frame in self._frames if frame is not None]
-        assert len(frames) == len(self._frames), "published before every frame was written"
+        room = self._room()
+        frames = [frame for frame in room if frame is not None]
+        assert len(frames) == len(room), "published before every frame was written"
         self._store.put(MemoryModel(self._key, manifest, peaks, frames))
 
     def discard(self) -> None:
-        self._frames = []
+        self._frames = None
+
+    def _room(self) -> list[Held | None]:
+        if self._frames is None:
+            raise Broken(f"the draft of {self._key} was thrown away")
+        return self._frames
 
 
 class MemoryStore(Store):

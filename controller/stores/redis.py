@@ -130,8 +130,7 @@ class _Draft(Draft):
 
     def write(self, index: int, frame: Buffer) -> None:
         with self._lock, self._space.answering():
-            if not self._open:
-                raise Broken(f"the draft of {self._key} was thrown away: a frame would be left behind")
+            self._require_open()
             if not self._noted:
                 self._space.client.hset(self._space.key("drafts"), self._id, self._frames)
                 self._noted = True
@@ -141,7 +140,8 @@ class _Draft(Draft):
         record = HEAD.pack(self._id.encode(), len(peaks)) + struct.pack(f"<{len(peaks)}d", *peaks)
         record += manifest_to_wire(manifest).SerializeToString()
         space = self._space
-        with space.answering():
+        with self._lock, space.answering():
+            self._require_open()
             old = space.client.get(space.key("model", self._key))
             if old and not old.startswith(self._id.encode()):  # else this is a second try, and that much had succeeded
                 self._replaced = self._readers.condemn(old)
@@ -151,6 +151,10 @@ class _Draft(Draft):
             self._open = False
             if self._replaced:
                 self._readers.retire(*self._replaced)
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise Broken(f"the draft of {self._key} was thrown away: frames would be left behind, or missing")
 
     def discard(self) -> None:
         with self._lock:

@@ -145,6 +145,18 @@ def test_a_discarded_draft_leaves_nothing(store: Store) -> None:
     assert store.keys() == []
 
 
+def test_a_discarded_draft_can_be_neither_written_nor_published(store: Store) -> None:
+    draft, sealer = _begin(store, KEY, SPEC, 1)
+    draft.discard()
+    with pytest.raises(Broken):
+        draft.write(0, bytes(64))
+    with pytest.raises(Broken):
+        draft.publish(sealer.manifest(), sealer.peaks)
+    assert store.keys() == []
+    with pytest.raises(NotFound):
+        store.open(KEY)
+
+
 def test_discarding_a_published_draft_is_harmless(store: Store) -> None:
     draft, sealer = _begin(store, KEY, SPEC, 1)
     draft.publish(sealer.manifest(), sealer.peaks)

@@ -118,3 +118,34 @@ async def test_whoever_is_cancelled_while_waiting_does_not_cancel_the_work() -> 
     await conveyor.drain()
     assert worker.done == [1]
     assert worker.at_once == 0
+
+
+async def test_what_waits_is_begun_at_once_if_asked_for_but_never_beside_another_batch() -> None:
+    worker = Worker()
+    conveyor = Conveyor(worker.work)
+    conveyor.hasten()
+    assert not conveyor.busy
+    await conveyor.put(1)
+    conveyor.hasten()
+    await asyncio.sleep(0)
+    await conveyor.put(2)
+    conveyor.hasten()
+    assert worker.batches == [[1]]
+    worker.free.set()
+    await conveyor.drain()
+    assert worker.batches == [[1], [2]]
+
+
+async def test_haste_does_not_hide_what_the_worker_raised() -> None:
+    async def fail(batch: deque[int]) -> None:
+        raise ValueError(f"{len(batch)} items")
+
+    conveyor = Conveyor(fail)
+    await conveyor.put(1)
+    conveyor.hasten()
+    while conveyor.busy:
+        await asyncio.sleep(0)
+    await conveyor.put(2)
+    conveyor.hasten()
+    with pytest.raises(ValueError, match="1 items"):
+        await conveyor.drain()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 
 import numpy as np
@@ -113,6 +114,41 @@ def test_peaks_are_the_largest_magnitudes_of_float_tensors_and_zero_elsewhere(sp
         for info in spec.tensors
     ]
     assert sealer.peaks == expected
+
+
+ODD = [float("nan"), float("inf"), float("-inf"), -0.0, 1e-40, -6e4, 6e4, -1.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(specs(), st.data())
+def test_peaks_are_what_one_finds_tensor_by_tensor_wherever_a_number_is_odd(
+    spec: ModelSpec, data: st.DataObject
+) -> None:
+    arrays, kinds = values(spec), {info.name: info for info in spec.tensors}
+    floats = [info.name for info in spec.tensors if info.is_float and info.elements]
+    for name in data.draw(st.lists(st.sampled_from(floats), max_size=6) if floats else st.just([])):
+        at = data.draw(st.sampled_from([0, kinds[name].elements - 1]) | st.integers(0, kinds[name].elements - 1))
+        arrays[name].reshape(-1)[at] = data.draw(st.sampled_from(ODD))
+
+    def naive(name: str) -> float:
+        if name not in floats:
+            return 0.0
+        tops = np.abs(arrays[name].astype(np.float64))
+        return float(tops.max()) if np.isfinite(tops).all() else float("inf")
+
+    payload = pack(spec, arrays)
+    sealer = Sealer(spec)
+    for frame in cut(payload):
+        sealer.feed(frame)
+    assert sealer.peaks == [naive(name) for name in spec.names]
+    check, odd = FrameCheck(seal(spec, payload)), [name for name in spec.names if naive(name) == float("inf")]
+    for frame in cut(payload):
+        with pytest.raises(Rejected, match="only" if not odd else "only|holds NaN"):
+            check.finish()
+        with suppress(Rejected):
+            check.feed(frame)
+    with pytest.raises(Rejected, match=f"tensor {odd[0]} holds NaN") if odd else nullcontext():
+        check.finish()
 
 
 def test_peaks_that_other_threads_look_for_are_the_same() -> None:

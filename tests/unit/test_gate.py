@@ -125,3 +125,36 @@ async def test_whoever_asks_for_many_places_waits_for_their_own(monkeypatch: pyt
     await asyncio.gather(*greedy, return_exceptions=True)
     assert gate._room.free == 2 * HELD
     assert not gate._lines
+
+
+async def test_a_transfer_has_one_place_however_many_enter_it() -> None:
+    gate = Gate(memory=0)
+    others = [await gate.enter("b"), await gate.enter("c")]
+    place = gate.place("a")
+    first, second, third = (asyncio.ensure_future(place.enter()) for _ in range(3))
+    await asyncio.sleep(0)
+    first.cancel()  # who waits behind goes on waiting
+    others[0].leave()
+    async with asyncio.timeout(5):
+        await asyncio.gather(second, third)
+        await place.enter()
+    assert place.held
+    assert gate._room.free == 0
+    place.leave()
+    place.leave()
+    others[1].leave()
+    await asyncio.wait([first])
+    assert gate._room.free == 2 * HELD
+    assert not gate._lines
+
+
+async def test_a_transfer_hears_that_its_place_is_lost_but_not_that_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "SLOW", 0.01)
+    gate, lost = Gate(memory=0), asyncio.Event()
+    place = await gate.enter("a")
+    place.lost = lost.set
+    place.leave()
+    assert not lost.is_set()
+    await place.enter()
+    await asyncio.wait_for(lost.wait(), 5)
+    assert not place.held
