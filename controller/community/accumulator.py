@@ -5,8 +5,8 @@ O(model), however many others are in the sum. The sums can always be built anew 
 bit for bit: the grid they lie on follows from the set of contributions alone.
 
 The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never averaged: they
-are copied from the newest contribution with the largest weight. A tensor nobody carries is copied from the current
-model.
+are copied from the newest contribution with the largest weight. A tensor that is the same in all contributions is
+copied, too, and one that nobody carries comes from the current model.
 """
 
 import os
@@ -39,15 +39,25 @@ class _Column:
     count: int = 0
     weight: int = 0  # the exact sum of the weights, in units
     terms: Counter[int] = field(default_factory=Counter)  # sizes of the terms
+    digests: int = 0  # the sum of the digests, as whole numbers
+    squares: int = 0  # and of their squares
 
-    def change(self, weight: float, peak: float, sign: int) -> None:
+    def change(self, weight: float, peak: float, digest: bytes, sign: int) -> None:
         top, bottom = weight.as_integer_ratio()
         self.weight += sign * ((top << UNIT) // bottom)
         self.count += sign
+        number = int.from_bytes(digest)
+        self.digests += sign * number
+        self.squares += sign * number**2
         height = size(weight, peak)
         self.terms[height] += sign
         if not self.terms[height]:
             del self.terms[height]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all contributions are the same tensor, bit for bit: their digests have no variance."""
+        return self.count * self.squares == self.digests**2
 
     def grid(self) -> Grid:
         return Grid.over(max(self.terms), self.count)
@@ -161,8 +171,8 @@ class Accumulator:
                     " than any float64; the weigher must give smaller ones"
                 ) from None
             plan = _Plan(grid, total, fresh=grid != before or not self._kept)
-            if column.count == 1:
-                plan.copied = carriers.of(tensor)[0].model  # p·w/p is w
+            if column.alike:
+                plan.copied = (added[tensor] or carriers.of(tensor))[0].model  # Σp·w / Σp is w, not w on the grid
             if plan.fresh:
                 plan.terms = {member.model: member.weight for member in carriers.of(tensor)}
             else:
@@ -180,7 +190,7 @@ class Accumulator:
             model = library.get(member.model)
             for tensor in carried(member, model, self._spec):
                 at = model.manifest.spec.index[self._spec.tensors[tensor].name]
-                self._columns[tensor].change(member.weight, model.peaks[at], sign)
+                self._columns[tensor].change(member.weight, model.peaks[at], model.manifest.digests[at], sign)
                 found[tensor].append(member)
         return found
 

@@ -210,14 +210,17 @@ class RedisStore(Store):
         return sorted(ModelKey(key) for key in held if key.startswith(prefix) and self.has(ModelKey(key)))
 
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish, and frames whose record is gone or was to go."""
+        """Remove drafts that nobody will publish, frames whose record is gone or was to go, and keys without one."""
         space = self._space
         with space.answering():
-            left = space.client.hgetall(space.key("drafts"))
-            models = space.client.smembers(space.key("models")) if left else ()
-            named = {space.client.getrange(space.key("model", key.decode()), 0, NAME - 1) for key in models}
-            for name, frames in left.items():
-                if name in named:  # its record was to go, and has not: the model is whole
+            held = set()
+            for key in space.client.smembers(space.key("models")):
+                name = space.client.getrange(space.key("model", key.decode()), 0, NAME - 1)
+                held.add(name)
+                if not name:  # Redis died after the key was added, or before it was taken away
+                    space.client.srem(space.key("models"), key)
+            for name, frames in space.client.hgetall(space.key("drafts")).items():
+                if name in held:  # its record was to go, and has not: the model is whole
                     space.client.hdel(space.key("drafts"), name.decode())
                 else:
                     remove_frames(space, name.decode(), int(frames))

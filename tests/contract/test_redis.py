@@ -420,3 +420,17 @@ def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:
     assert not client.exists("hansa:drafts")
     client.close()
     space.close()
+
+
+def test_a_key_whose_record_was_never_written_is_swept_and_models_stay(server: RedisServer) -> None:
+    space = RedisSpace(server.url)
+    store = RedisStore(space)
+    put(store)
+    client = server.client()
+    client.sadd("hansa:models", "j1/u7")  # Redis was killed before it took the record
+    assert store.keys() == [KEY]
+    store.sweep()
+    assert client.smembers("hansa:models") == {b"j1/v1"}
+    assert store.keys() == [KEY]
+    client.close()
+    space.close()

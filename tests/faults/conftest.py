@@ -111,10 +111,12 @@ class Federation(Site):
         if self.redis:
             client: Any = self.redis.client()
             drafts = [key.decode() for key in client.hkeys("faults:drafts")]
-            models = sorted(key.decode() for key in client.smembers("faults:models"))
+            models = sorted(key.decode().removeprefix("faults:model:") for key in client.keys("faults:model:*"))
+            named = {key.decode() for key in client.smembers("faults:models")}
             frames = len(client.keys("faults:frame:*"))
             client.close()
             assert frames == len(models), "frames without a model"
+            assert named >= set(models), "a model that nobody finds"
         else:
             store = self.folder / "state" / "controller" / "store"
             drafts = [path.name for place in ("drafts", "spares") for path in (store / place).iterdir()]

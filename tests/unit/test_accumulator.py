@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -286,18 +287,22 @@ def test_once_every_site_has_committed_the_incremental_model_is_the_synchronous_
     assert digest == together.commit(added, [])
 
 
-def test_identical_models_with_equal_scores_are_the_community_model() -> None:
-    """metis-dvw §9.5: DVW gives them one weight, whatever that is, and the mean is that model."""
-    arrays = arrays_of(np.random.default_rng(1))
-    for score in (1.0, 0.7, 1e-6):
-        community = Community()
-        for site in "abc":
-            community.commit(*community.replace(site, community.update(site, arrays, score)))
-        with community.open(f"c/{community.version}") as made:
-            found = views(made.layout, payload_of(made))
-        for name in ("w", "s"):
-            np.testing.assert_array_max_ulp(found[name], arrays[name], 1)
-        np.testing.assert_allclose(found["v"], arrays["v"], rtol=1e-9)  # as near as the grid is fine
+@pytest.mark.parametrize("scale", [1.0, 10.0, 1e5])
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.7, 0.7, 0.7), (1e-6, 0.3, 5e4)])
+def test_the_mean_of_identical_models_is_that_model_bit_for_bit(weights: Sequence[float], scale: float) -> None:
+    """metis-dvw §9.5 and baselines §8.1; the sums are kept all the same, for what comes next."""
+    rng = np.random.default_rng(1)
+    arrays, other = arrays_of(rng, scale), arrays_of(rng)
+    community = Community()
+    for site, weight in zip("abc", weights, strict=True):
+        member = community.update(site, arrays, weight)
+        digest = community.commit(*community.replace(site, member))
+        assert digest == b"".join(community.open(member.model).manifest.digests[:3])
+    mixed = community.commit(*community.replace("d", community.update("d", other | {"w": arrays["w"]}, 2.0)))
+    assert mixed[:32] == digest[:32], "the one tensor that is still the same everywhere"
+    assert mixed[32:] != digest[32:]
+    assert mixed == community.recomputed()
+    assert community.commit(*community.replace("d", None)) == digest
 
 
 def test_weights_that_add_up_to_no_number_are_refused_in_our_words() -> None:
