@@ -35,6 +35,25 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     made.kill()
 
 
+@pytest.fixture
+def space(server: RedisServer) -> Iterator[RedisSpace]:
+    made = RedisSpace(server.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(space: RedisSpace) -> RedisStore:
+    return RedisStore(space)
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[Any]:
+    made = server.client()
+    yield made
+    made.close()
+
+
 def put(store: Store, key: ModelKey = KEY, value: float = 1.0) -> None:
     draft, sealer = store.draft(key, SPEC), Sealer(SPEC)
     for index, frame in enumerate(cut(pack(SPEC, filled(SPEC, value)))):
@@ -43,9 +62,7 @@ def put(store: Store, key: ModelKey = KEY, value: float = 1.0) -> None:
     draft.publish(sealer.manifest(), sealer.peaks)
 
 
-def test_a_redis_that_was_away_goes_on_with_what_it_held(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_redis_that_was_away_goes_on_with_what_it_held(server: RedisServer, store: RedisStore) -> None:
     put(store)
     server.kill()
     with pytest.raises(StoreFailed, match="does not answer"):
@@ -53,71 +70,46 @@ def test_a_redis_that_was_away_goes_on_with_what_it_held(server: RedisServer) ->
     server.start()
     with store.open(KEY) as model:
         assert np.frombuffer(model.read(0), np.float32, 4).tolist() == [1.0] * 4
-    space.close()
 
 
-def test_a_full_redis_says_so_and_takes_more_when_there_is_room(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
-    client = server.client()
+def test_a_full_redis_says_so_and_takes_more_when_there_is_room(store: RedisStore, client: Any) -> None:
     client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 300_000)
     with pytest.raises(StoreFailed, match="is full; raise its maxmemory"):
         put(store)
     client.config_set("maxmemory", 0)
     put(store)
     assert store.has(KEY)
-    client.close()
-    space.close()
 
 
-def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(store: RedisStore, client: Any) -> None:
     put(store)
-    client = server.client()
     (frame, *_) = sorted(client.keys("hansa:frame:*"))
     client.delete(frame)
     with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is gone: Redis evicted it"):
         model.read(0)
-    client.close()
-    space.close()
 
 
-def test_a_frame_of_another_length_is_damaged(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_frame_of_another_length_is_damaged(store: RedisStore, client: Any) -> None:
     put(store)
-    client = server.client()
     (frame, *_) = sorted(client.keys("hansa:frame:*"))
     client.append(frame, b"x")
     with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is damaged: 1048577 bytes"):
         model.read(0)
-    client.close()
-    space.close()
 
 
-def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(store: RedisStore, client: Any) -> None:
     put(store)
-    client = server.client()
     client.setrange("hansa:model:j1/v1", 20, b"\xff" * 900)
     with pytest.raises(Broken, match="model j1/v1: its record in Redis is damaged"):
         store.open(KEY)
     gc.collect()  # an error in a finalizer would fail this test
-    client.close()
-    space.close()
 
 
-def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(server: RedisServer) -> None:
-    client = server.client()
+def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(space: RedisSpace, client: Any) -> None:
     client.set("hansa:jobs", "somebody else's")
-    space = RedisSpace(server.url)
     with pytest.raises(Broken, match=r"prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
         RedisJournal(space).jobs()
     assert not isinstance(caught.value, StoreFailed)  # waiting would not help
-    client.close()
-    space.close()
 
 
 def test_a_redis_that_is_busy_with_a_script_is_waited_for(server: RedisServer) -> None:
@@ -262,16 +254,12 @@ def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Pat
 
 
 @pytest.mark.parametrize("held", ["{", "[]", '{"host": "h"}', '{"pid": "x"}', b"\xff"])
-def test_a_damaged_lease_has_to_end_by_itself(server: RedisServer, held: str | bytes) -> None:
-    client = server.client()
+def test_a_damaged_lease_has_to_end_by_itself(space: RedisSpace, client: Any, held: str | bytes) -> None:
     client.set("hansa:lease", held, px=60_000)
-    space = RedisSpace(server.url)
     with pytest.raises(Taken, match=r"pid unknown on an unknown machine; .* its lease ends in (59|60) s"):
         space.acquire()
     client.delete("hansa:lease")
     space.acquire()
-    client.close()
-    space.close()
 
 
 def test_a_process_id_of_another_container_says_nothing(server: RedisServer) -> None:
@@ -364,9 +352,9 @@ def test_what_another_hansa_has_written_is_refused_and_not_touched(
     client.close()
 
 
-def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(
+    server: RedisServer, store: RedisStore, client: Any
+) -> None:
     put(store)
     model = store.open(KEY)
     store.delete(KEY)  # its reader may go on
@@ -374,17 +362,11 @@ def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later
     model.close()
     server.start()
     store.close()
-    client = server.client()
     assert client.keys("hansa:*") == []
-    client.close()
-    space.close()
 
 
-def test_a_deletion_that_is_tried_again_leaves_no_frames(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_deletion_that_is_tried_again_leaves_no_frames(store: RedisStore, client: Any) -> None:
     put(store)
-    client = server.client()
     client.set("hansa:models", "in the way")
     with pytest.raises(Broken):
         store.delete(KEY)
@@ -392,45 +374,29 @@ def test_a_deletion_that_is_tried_again_leaves_no_frames(server: RedisServer) ->
     client.delete("hansa:models")
     store.delete(KEY)
     assert client.keys("hansa:*") == []
-    client.close()
-    space.close()
 
 
-def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
+def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(space: RedisSpace, client: Any) -> None:
     draft = RedisStore(space).draft(KEY, SPEC)
     draft.write(0, b"a frame")
     draft.discard()
     with pytest.raises(Broken, match="the draft of j1/v1 was thrown away"):
         draft.write(1, b"the next")
-    client = server.client()
     assert client.keys("hansa:*") == []
-    client.close()
-    space.close()
 
 
-def test_drafts_of_a_killed_controller_are_swept(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_drafts_of_a_killed_controller_are_swept(space: RedisSpace, store: RedisStore, client: Any) -> None:
     store.draft(KEY, SPEC).write(0, b"x")
-    client = server.client()
     assert client.keys("hansa:frame:*")
     RedisStore(space).sweep()
     assert client.keys("hansa:frame:*") == []
     assert not client.exists("hansa:drafts")
-    client.close()
-    space.close()
 
 
-def test_a_key_whose_record_was_never_written_is_swept_and_models_stay(server: RedisServer) -> None:
-    space = RedisSpace(server.url)
-    store = RedisStore(space)
+def test_a_key_whose_record_was_never_written_is_swept_and_models_stay(store: RedisStore, client: Any) -> None:
     put(store)
-    client = server.client()
     client.sadd("hansa:models", "j1/u7")  # Redis was killed before it took the record
     assert store.keys() == [KEY]
     store.sweep()
     assert client.smembers("hansa:models") == {b"j1/v1"}
     assert store.keys() == [KEY]
-    client.close()
-    space.close()
