@@ -3,8 +3,9 @@
 A commit is what the controller does for it: open the models, draft, arithmetic, digests, publish. Per float32 parameter
 it must read the new update (4 bytes), the old one (4), the sum (8), and write the sum (8) and the result (4): 28 bytes
 moved. memcpy of n bytes moves 2·n (it reads and writes them), so the yardstick copies 14 bytes per parameter, on one
-core. Beside it stands the full recomputation over all members, nothing kept. It reads each member once, a commit reads
-two models, and both write one: if every model costs the same, full / commit / N stays below 0.5.
+core. Beside it stands the full recomputation over all members, nothing kept, in two forms: a plain one, model by model
+in numpy as one writes it without this tier, and ours. Ours reads each member once, a commit reads two models, and both
+write one: if every model costs the same, full / commit / N stays below 0.5.
 
 The members of a case share a few stored models under names of their own, so that 1000 of them fit on this machine. With
 few parameters these models may stay in the processor's caches, which those of 1000 learners would not.
@@ -26,7 +27,7 @@ from controller_process import redis_server
 from harness import end_in_order, machine, print_table, save, verdict
 from light_sites import light_payload, light_spec
 
-from hansa.common.frames import Sealer, cut
+from hansa.common.frames import Layout, Sealer, cut
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.memory import keep_freed_memory
 from hansa.common.model import ModelSpec
@@ -68,6 +69,23 @@ class Community:
         """Compute the mean of all members with nothing kept; return its digest."""
         members = tuple(self._members)
         return self._run(Accumulator(self._spec, kept=False), Change(members, (), members, members), store, pool)
+
+    def recompute_plainly(self, store: Store) -> None:
+        """Compute the same mean in plain numpy: the models one after the other, float64 sums, one thread."""
+        layout = Layout(self._spec)
+        total = [np.zeros(layout.frame_size(index) // 4) for index in range(layout.frames)]
+        for member in self._members:
+            with _open(store, member.model) as model:
+                for index in range(layout.frames):
+                    total[index] += member.weight * np.frombuffer(model.read(index), np.float32).astype(np.float64)
+        weight, sealer = sum(member.weight for member in self._members), Sealer(self._spec)
+        draft = store.draft(ModelKey("bench/plain"), self._spec)
+        for index, frame in enumerate(total):
+            made = (frame / weight).astype(np.float32).view(np.uint8)
+            sealer.feed(made)
+            draft.write(index, made)
+        draft.publish(sealer.manifest(), sealer.peaks)
+        store.delete(ModelKey("bench/plain"))
 
     def commit(self, store: Store, pool: Executor) -> bytes:
         """Put a new update in the place of the next site's last one; return the digest of the mean."""
@@ -196,15 +214,18 @@ def measure_store(
             for learners, community in communities.items():
                 commits[learners].append(measured(lambda held=community: held.commit(store, pool)))  # type: ignore[misc]
         full: dict[int, float] = {}
+        plain: dict[int, float] = {}
         for learners, community in communities.items():
             if learners * parameters <= options.full:
                 full[learners] = recomputation(community, store, pool, 3 if learners <= 100 else 1)
+                plain[learners] = timed(lambda held=community: held.recompute_plainly(store))  # type: ignore[misc]
         profile = parts(communities[min(communities)], store, pool, options.repeats)
     copy, copy_cpu = (statistics.median(values) for values in zip(*copies, strict=True))
     for learners, pairs in commits.items():
         times, burnt = zip(*pairs, strict=True)
         seconds, cpu = statistics.median(times), statistics.median(burnt)
-        entire = full.get(learners) or full[max(full)] * learners / max(full)
+        scale = 1.0 if learners in full else learners / max(full)
+        entire, plainly = (times[min(learners, max(times))] * scale for times in (full, plain))
         found.append(
             {
                 "store": kind,
@@ -216,6 +237,8 @@ def measure_store(
                 "full_seconds": round(entire, 4),
                 "full_is": "measured" if learners in full else f"extrapolated from {max(full)} learners",
                 "full_per_commit_and_learner": round(entire / seconds / learners, 3),
+                "plain_seconds": round(plainly, 4),
+                "plain_per_commit_and_learner": round(plainly / seconds / learners, 3),
                 "memcpy_seconds": round(copy, 5),
                 "memcpy_cpu_seconds": round(copy_cpu, 5),
                 "memcpy_all_cores_seconds": round(statistics.median(together), 5),
@@ -264,6 +287,8 @@ def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "learners",
         "commit ms",
         "cpu ms",
+        "plain ms",
+        "plain/commit/N",
         "full ms",
         "full/commit/N",
         "memcpy ms",
@@ -276,6 +301,8 @@ def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
             str(case["learners"]),
             f"{1000 * case['commit_seconds']:.1f}",
             f"{1000 * case['commit_cpu_seconds']:.1f}",
+            f"{1000 * case['plain_seconds']:.0f}{'' if case['full_is'] == 'measured' else ' *'}",
+            f"{case['plain_per_commit_and_learner']:.2f}",
             f"{1000 * case['full_seconds']:.0f}{'' if case['full_is'] == 'measured' else ' *'}",
             f"{case['full_per_commit_and_learner']:.2f}",
             f"{1000 * case['memcpy_seconds']:.1f}",
@@ -297,8 +324,11 @@ def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if 100 in cases:
             linear, share = cases[100]["full_per_commit_and_learner"], cases[100]["share_of_memcpy"]
             cpu = cases[100]["share_of_memcpy_cpu"]
-            said |= {"full_over_commit_over_100": linear, "share_of_memcpy": share, "share_of_memcpy_cpu": cpu}
-            line += f"; full / commit / 100 {linear:.2f} ({at_least(linear, LINEAR)})"
+            plain = cases[100]["plain_per_commit_and_learner"]
+            said |= {"plain_over_commit_over_100": plain, "full_over_commit_over_100": linear}
+            said |= {"share_of_memcpy": share, "share_of_memcpy_cpu": cpu}
+            line += f"; plain recomputation / commit / 100 {plain:.2f} ({at_least(plain, LINEAR)})"
+            line += f"; ours / commit / 100 {linear:.2f} ({at_least(linear, LINEAR)})"
             line += f"; share of memcpy {share:.2f} ({at_least(share, SHARE)}; processor time {cpu:.2f})"
         ratios[f"{kind} {parameters}"] = said
         print(line)
