@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -46,8 +46,10 @@ class Downloads:
             yield header.SerializeToString()
             whole = len(sent) == len(model.manifest.digests)
             size = sum(model.manifest.spec.tensors[i].nbytes for i in sent)
-            async with self._gate.passing(who, size) as place:
-                async for batch in self._whole(model) if whole else self._part(model, sent):
+            reading = self._whole(model) if whole else self._part(model, sent)
+            # Whoever hangs up gives the place to others at once; the model stays open for what is being read still.
+            async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
+                async for batch in batches:
                     for frame in batch:
                         await place.moved()
                         yield frame
@@ -71,7 +73,7 @@ class Downloads:
                 elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
-    async def _whole(self, model: StoredModel) -> AsyncIterator[list[bytes]]:
+    async def _whole(self, model: StoredModel) -> AsyncGenerator[list[bytes], None]:
         """Yield all frames of a model; those that were sent a moment ago come from memory."""
         ahead: Reading | None = None
         try:
@@ -87,7 +89,7 @@ class Downloads:
             if ahead:
                 await asyncio.wait([ahead])  # it needs the model open
 
-    async def _part(self, model: StoredModel, sent: Sequence[int]) -> AsyncIterator[list[bytes]]:
+    async def _part(self, model: StoredModel, sent: Sequence[int]) -> AsyncGenerator[list[bytes], None]:
         """Yield the frames of some of a model's tensors."""
         frames = select(model.layout, model.read, sent)
         ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))

@@ -87,9 +87,11 @@ class JobRunner:
                 while len(batch) < BATCH and not self._inbox.empty():
                     batch.append(self._inbox.get_nowait())
                 try:
-                    await self._handle(batch)
+                    await self._handle(batch.copy())
                 except Exception as error:  # a fault in one job must not end the others
                     log.exception("job %s: unexpected error", self.id)
+                    for _, done in batch:
+                        _refuse(done, Stale(f"job {self.id} failed"))
                     self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
                     self.changed()
             while self._duties:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hansa.common.codec import manifest_from_wire, manifest_to_wire
 from hansa.common.errors import Broken, NotFound, StoreFailed, Taken
+from hansa.common.files import sync_folder
 from hansa.common.frames import FRAME, Buffer, Layout, as_bytes
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec
@@ -114,6 +115,7 @@ class _Spares:
 class _Draft(Draft):
     def __init__(self, spares: _Spares, draft: Path, final: Path, spec: ModelSpec) -> None:
         self._draft, self._final, self._spares = draft, final, spares
+        self._lock = threading.Lock()  # it may be thrown away while a thread still writes
         self._size = Layout(spec).size
         spare = spares.take(self._size)
         if spare:
@@ -122,7 +124,8 @@ class _Draft(Draft):
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
-            _write(self._handle, as_bytes(frame), index * FRAME)
+            with self._lock:  # a handle that is closed meanwhile may be another file's already
+                _write(self._handle, as_bytes(frame), index * FRAME)
         except OSError as error:
             if error.errno in FULL:
                 self._spares.clear()  # what we keep to save time may be the room that is missing
@@ -132,30 +135,34 @@ class _Draft(Draft):
         head = manifest_to_wire(manifest).SerializeToString()
         tail = struct.pack(f"<{len(peaks)}d", *peaks)
         try:
-            end = head + tail + FOOTER.pack(len(head), len(tail), MAGIC)
-            _write(self._handle, memoryview(end), self._size)
-            os.ftruncate(self._handle, self._size + len(end))
-            os.fdatasync(self._handle)
-            if not self._final.parent.is_dir():
-                self._final.parent.mkdir(exist_ok=True)
-                _sync_folder(self._final.parent.parent)
-            if not self._in_place():  # else this is a second try, and that much had succeeded
-                self._draft.replace(self._final)  # a reader sees the old model or the new, never half
-            _sync_folder(self._final.parent)
-            os.close(self._handle)
-            self._handle = -1
+            with self._lock:
+                self._publish(head + tail + FOOTER.pack(len(head), len(tail), MAGIC))
         except OSError as error:
             raise _trouble(f"writing {self._final}", error) from error
+
+    def _publish(self, end: bytes) -> None:
+        _write(self._handle, memoryview(end), self._size)
+        os.ftruncate(self._handle, self._size + len(end))
+        os.fdatasync(self._handle)
+        if not self._final.parent.is_dir():
+            self._final.parent.mkdir(exist_ok=True)
+            sync_folder(self._final.parent.parent)
+        if not self._in_place():  # else this is a second try, and that much had succeeded
+            self._draft.replace(self._final)  # a reader sees the old model or the new, never half
+        sync_folder(self._final.parent)
+        os.close(self._handle)
+        self._handle = -1
 
     def _in_place(self) -> bool:
         """Whether what we have written is the model already."""
         return self._final.is_file() and os.path.samestat(self._final.stat(), os.fstat(self._handle))
 
     def discard(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-            self._draft.unlink(missing_ok=True)
+        with self._lock:
+            if self._handle >= 0:
+                os.close(self._handle)
+                self._handle = -1
+                self._draft.unlink(missing_ok=True)
 
 
 class DiskStore(Store):
@@ -268,14 +275,6 @@ def _write(handle: int, data: memoryview, at: int) -> None:
     while data:
         written = os.pwrite(handle, data, at)
         data, at = data[written:], at + written
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _trouble(what: str, error: OSError) -> Broken:

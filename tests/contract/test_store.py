@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -427,23 +427,47 @@ def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
 
 
 def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hansa.controller.stores import disk
-
     store = DiskStore(tmp_path / "store")
     draft, sealer = _begin(store, KEY, SMALL, 1)
-    healthy = disk._sync_folder
 
     def full(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for _ in range(2):
-        monkeypatch.setattr(disk, "_sync_folder", full)
-        with pytest.raises(StoreFailed, match="No space left"):
-            draft.publish(sealer.manifest(), sealer.peaks)
-    monkeypatch.setattr(disk, "_sync_folder", healthy)
+    with monkeypatch.context() as while_full:
+        while_full.setattr("hansa.controller.stores.disk.sync_folder", full)
+        for _ in range(2):
+            with pytest.raises(StoreFailed, match="No space left"):
+                draft.publish(sealer.manifest(), sealer.peaks)
     draft.publish(sealer.manifest(), sealer.peaks)
     with store.open(KEY) as model:
         assert _same(model, SMALL, 1)
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+
+
+def test_a_draft_on_disk_that_is_thrown_away_while_a_frame_is_written_writes_into_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = DiskStore(tmp_path / "store"), os.pwrite
+    draft = store.draft(KEY, SMALL)
+    begun, lets = threading.Event(), threading.Event()
+
+    def slow(handle: int, data: memoryview, at: int) -> int:
+        begun.set()
+        lets.wait(10)
+        return real(handle, data, at)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    other = tmp_path / "other"
+    with ThreadPoolExecutor(2) as threads:
+        writing = threads.submit(draft.write, 0, bytes(64))
+        begun.wait(10)
+        discarding = threads.submit(draft.discard)
+        wait([discarding], timeout=0.2)
+        with other.open("wb"):  # it would have the draft's handle, were that closed
+            lets.set()
+            writing.result(10)
+            discarding.result(10)
+    assert other.read_bytes() == b""
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, JsonValue
 from hansa.common import plugins
 from hansa.common.cli import hansa
 from hansa.common.documents import written
-from hansa.common.errors import InvalidJob, Stale
+from hansa.common.errors import Broken, InvalidJob, Stale
 from hansa.common.ids import JobId, SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
@@ -25,9 +25,13 @@ from hansa.common.tasks import Evaluate, Evaluation, Receipt, Task
 from hansa.common.ui.jobs import details
 from hansa.common.views import Score
 from hansa.controller.backends import opened
+from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
+from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.parts import Sampler
 from hansa.controller.engine.view import Contribution, View
+from hansa.controller.journal import Entry, SqliteJournal
 from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
 from hansa.controller.verify import verify
@@ -119,6 +123,27 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         assert again.view(since=0).history == before.history
         assert again.machine.state.model_dump() == runner.machine.state.model_dump()
         assert served.federation.store.has(key)
+
+
+async def test_whoever_waits_is_answered_when_a_rule_fails_and_the_journal_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(machine: Machine, event: ev.Event) -> list[Effect]:
+        raise ValueError("no idea")
+
+    def lost(journal: SqliteJournal, job: JobId, after: int = 0) -> list[Entry]:
+        raise Broken("the journal is damaged")
+
+    async with serving(tmp_path) as served:
+        runner = await served.federation.submit(job(sites={"min": 9}), None, nothing())
+        monkeypatch.setattr(Machine, "handle", fails)
+        monkeypatch.setattr(SqliteJournal, "entries", lost)
+        at = served.federation.clock.now()
+        told = [runner.post(ev.SiteJoined(at=at, site=SiteName(name), role="learner", examples=1)) for name in "abc"]
+        async with asyncio.timeout(10):
+            answers = await asyncio.gather(*told, return_exceptions=True)
+        assert [str(answer) for answer in answers] == [f"job {runner.id} failed"] * 3
+        assert runner.view().status == "failed"
 
 
 async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_shown(tmp_path: Path) -> None:

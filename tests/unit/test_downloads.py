@@ -109,6 +109,33 @@ async def test_whoever_hangs_up_in_the_middle_does_not_close_the_model_for_the_o
     assert (store.readers, downloads._open) == (0, {})
 
 
+@pytest.mark.parametrize("held", [set(), {"b"}], ids=["whole", "part"])
+async def test_whoever_hangs_up_while_frames_are_read_leaves_the_model_open_until_they_are(
+    store: Library, downloads: Downloads, held: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open(KEY) as model:
+        kind, digests = type(model), dict(zip(SPEC.names, model.manifest.digests, strict=True))
+    real, lets, open_then = kind.read, threading.Event(), list[bool]()
+
+    def slow(model: StoredModel, index: int) -> bytes:
+        if index < 2:
+            return real(model, index)
+        lets.wait(10)
+        open_then.append(store.readers == 1)
+        return real(model, index)
+
+    monkeypatch.setattr(kind, "read", slow)
+    sending = downloads.send(KEY, {digests[name] for name in held}, "a")
+    await anext(sending)
+    await anext(sending)
+    hanging_up = asyncio.create_task(sending.aclose())
+    await asyncio.wait([hanging_up], timeout=0.2)
+    lets.set()
+    await hanging_up
+    assert open_then == [True, True]
+    assert (store.readers, downloads._open) == (0, {})
+
+
 async def test_the_last_to_hang_up_does_not_wait_for_a_store_that_is_away(store: Library, downloads: Downloads) -> None:
     store.away = True
     waiting = [asyncio.create_task(received(downloads, who=who)) for who in "ab"]
