@@ -222,6 +222,8 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
 
 
 def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
+    if sum(len(tie.tensors) for tie in wire.ties) > MAX_TENSORS:  # before millions of names are looked at
+        raise ValueError(f"more than {MAX_TENSORS} names of tied tensors")
     return Anatomy(
         ties=tuple(tuple(plain(name) for name in tie.tensors) for tie in wire.ties),
         blocks=tuple(wire.blocks),

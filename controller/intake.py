@@ -206,7 +206,7 @@ class Intake:
             at=self._federation.clock.now(),
             task=task.id,
             site=task.site,
-            facts=upload.facts,
+            facts=upload.facts if isinstance(task.work, Init) else upload.facts.model_copy(update={"anatomy": None}),
             digest=upload.manifest.digest.hex(),
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),

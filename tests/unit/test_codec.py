@@ -199,6 +199,8 @@ def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded()
         codec.facts_from_wire(fleet.UpdateFacts(anatomy=fleet.Anatomy(remarks=["x"] * 11)))
     with pytest.raises(ValueError, match="at most 1000 items"):
         codec.facts_from_wire(fleet.UpdateFacts(anatomy=fleet.Anatomy(ties=[fleet.Tie(tensors=["a"])] * 1001)))
+    with pytest.raises(ValueError, match="more than 100000 names of tied tensors"):
+        codec.facts_from_wire(fleet.UpdateFacts(anatomy=fleet.Anatomy(ties=[fleet.Tie(tensors=["a"] * 100_001)])))
 
 
 def test_what_a_learner_finds_is_refused_if_it_makes_no_sense() -> None:
