@@ -49,10 +49,10 @@ class Merger:
                 sums = None
                 accumulator = Accumulator(current.manifest.spec, plan.kept, self._memory)
                 whole = tuple(members)
-                change = Change(whole, (), whole, plan.added, plan.still)
+                change = Change(whole, (), whole, plan.added, plan.still, plan.scope)
             else:
                 accumulator = sums[1]
-                change = Change(plan.added, plan.removed, members, plan.added, plan.still)
+                change = Change(plan.added, plan.removed, members, plan.added, plan.still, plan.scope)
             info = MergeInfo(plan.version, plan.staleness, len(plan.added))
             means = Means(store.open, self._pool, self._memory)
             made = make(rule.merge, rule.server, accumulator, change, current, before, info, means, draft)

@@ -53,18 +53,22 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     findings: list[Finding] = []
     receipts: list[Receipt] = []
     entries = backends.journal.entries(record.id)
+    scope: frozenset[str] | None = None  # of the merge that made the newest version
     for entry in entries:
+        plan = machine.state.plan
         try:
             replay(machine, entry)
         except Broken as error:
             findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
             break
+        if plan is not None and plan.version == machine.state.version:
+            scope = plan.scope
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    wrong = list(_check_models(backends.store, machine, receipts))
+    wrong = list(_check_models(backends.store, machine, receipts, scope))
     newest = entries[-1].sequence if entries else 0
     if wrong and backends.journal.entries(record.id, newest):  # models have been replaced since we began to look
         raise Refused(
@@ -92,7 +96,9 @@ def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
         yield Finding(where, f"{', '.join(fields)}: not what the journal's events give")
 
 
-def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> Iterator[Finding]:
+def _check_models(
+    store: Store, machine: Machine, receipts: list[Receipt], scope: frozenset[str] | None
+) -> Iterator[Finding]:
     """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
@@ -111,7 +117,7 @@ def _check_models(store: Store, machine: Machine, receipts: list[Receipt]) -> It
             yield finding
     if sound and machine.state.members:
         try:
-            yield from _recompute(store, machine, current)
+            yield from _recompute(store, machine, current, scope)
         except (NotFound, Broken) as error:
             yield _lost(f"model {current}", error)
 
@@ -141,7 +147,7 @@ def _lost(where: str, error: HansaError) -> Finding:
     return Finding(where, str(error))
 
 
-def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Finding]:
+def _recompute(store: Store, machine: Machine, current: ModelKey, scope: frozenset[str] | None) -> Iterator[Finding]:
     """Compute the newest community model from what it was made of and compare.
 
     Where the proposal is the next model (`plain`), the model before is gone: members are whole or cover every tensor.
@@ -160,7 +166,7 @@ def _recompute(store: Store, machine: Machine, current: ModelKey) -> Iterator[Fi
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
         sums = Accumulator(held.manifest.spec, kept=False)
         still = record.still and not rule.server.plain  # sums that stand give the same again, a step does not
-        whole = Change(members, (), members, members, still)
+        whole = Change(members, (), members, members, still, scope)
         made = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
         compared = [i for i, tensor in enumerate(held.manifest.spec.tensors) if tensor.is_float]
         wrong = [i for i in compared if made.manifest.digests[i] != held.manifest.digests[i]]

@@ -18,7 +18,7 @@ from hansa.controller.community import kernels
 
 HEADROOM = (4, 8, 12)  # up to 2^4, 2^8, 2^12 terms: the fewer there are, the finer the grid may be
 STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
-FINEST, TALLEST = 1074, 900  # keep the grid's constants within float64's own limits
+FINEST, TALLEST = 1074, 900  # keep the grid's constants, and terms, within float64's own limits
 CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in the cache
 
 
@@ -27,7 +27,7 @@ Term = tuple[np.ndarray, float]  # numbers and their weight
 
 @dataclass(frozen=True)
 class Grid:
-    """Terms are multiples of 2^-bits. Weights are multiplied by 2^-shift, which is 0 but for gigantic terms."""
+    """Terms are multiples of 2^-bits. Weights are multiplied by 2^-shift, 0 but for gigantic and for minute terms."""
 
     shift: int
     bits: int
@@ -35,7 +35,7 @@ class Grid:
     @classmethod
     def over(cls, term: int, count: int) -> "Grid":
         """Choose the grid for `count` terms below 2^term."""
-        shift = max(0, term - TALLEST)
+        shift = max(0, term - TALLEST) or max(min(0, term + TALLEST), -FINEST)
         needed = (count - 1).bit_length()
         headroom = next((room for room in HEADROOM if room >= needed), needed)
         return cls(shift, min(51 - headroom - (term - shift), FINEST))
@@ -81,7 +81,7 @@ class Grid:
         else:
             with np.errstate(over="ignore"):
                 np.divide(total, divisor, out=room, casting="unsafe")
-        if self.shift:  # rounding must not carry a mean of gigantic numbers beyond the last one
+        if self.shift > 0:  # rounding must not carry a mean of gigantic numbers beyond the last one
             np.nan_to_num(room, copy=False)
 
     def add_and_mean(

@@ -119,11 +119,11 @@ def _propose(
     if change.still:
         return _Proposal(_copied(current), ())
     if aggregator.kept:  # every change must reach the sums
-        touched = _touched(change.members, current)
+        touched = _touched(change.members, change.scope, current)
         frames = sums.frames(change, means.open_model, current, means.pool)
-        return _Proposal(frames, touched, "" if touched else NOBODY)
+        return _Proposal(frames, touched, "" if any(m.weight > 0 for m in change.members) else NOBODY)
     counting = [member for member in change.members if member.weight > 0]
-    touched = _touched(counting, current)
+    touched = _touched(counting, change.scope, current)
     if not counting:
         return _Proposal(_copied(current), (), NOBODY)
     if isinstance(aggregator, Coordinatewise):
@@ -152,14 +152,16 @@ def _copied(current: StoredModel) -> Iterator[np.ndarray]:
         yield np.frombuffer(bytearray(current.read(index)), dtype=np.uint8)
 
 
-def _touched(members: Iterable[Member], current: StoredModel) -> Collection[str]:
+def _touched(members: Iterable[Member], scope: frozenset[str] | None, current: StoredModel) -> Collection[str]:
+    """Return the tensors that somebody contributes to and that the merge is about."""
+    names = frozenset(current.manifest.spec.names) if scope is None else scope
     found: set[str] = set()
     for member in members:
         if member.weight > 0:
             if member.tensors is None:
-                return frozenset(current.manifest.spec.names)
+                return names
             found |= member.tensors
-    return found
+    return found & names
 
 
 def _updated(
@@ -185,13 +187,15 @@ def _updated(
             carried: Moments = {
                 name: _moment(before.get(name), tensor.name, start, stop, caches[name], first[name]) for name in moments
             }
+            room = numbers(tensor, span, frame)
             if tensor.name in touched:
-                room = numbers(tensor, span, frame)
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                     standing = numbers(tensor, span, held).astype(np.float64)
                     made = server.step(standing, room.astype(np.float64), carried, info)
                     room[...], carried = require_step(server, made, len(room), moments)
                 require_finite(server, tensor.name, room, *carried.values(), advice=ADVICE)
+            else:
+                room[...] = numbers(tensor, span, held)  # a mean of last updates is not where steps have led
             for name, writer in moments.items():
                 writer.put(tensor, stop, carried[name])
         yield frame

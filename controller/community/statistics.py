@@ -51,6 +51,10 @@ def with_pooled_variances(
         yield frame
 
 
+def _digests(model: StoredModel, *names: str) -> tuple[bytes, ...]:
+    return tuple(model.manifest.digests[model.manifest.spec.index[name]] for name in names)
+
+
 def _pooled(spec: ModelSpec, span: Span, mean: int, members: Sequence[Member], library: Library) -> np.ndarray:
     variance = spec.tensors[span.tensor]
     width = DTYPES[variance.dtype].itemsize
@@ -60,6 +64,8 @@ def _pooled(spec: ModelSpec, span: Span, mean: int, members: Sequence[Member], l
         return read_numbers(library.get(member.model), name, *place, {}).astype(np.float64)
 
     name = spec.tensors[mean].name
+    if len({_digests(library.get(member.model), variance.name, name) for member in members}) == 1:
+        return read(members[0], variance.name)  # as with any tensor that is the same everywhere
     shares = np.array([member.weight for member in members]) / max(member.weight for member in members)
     shares /= shares.sum()  # sums of huge weights stay finite
     centre = sum(share * read(member, name) for share, member in zip(shares, members, strict=True))

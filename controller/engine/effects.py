@@ -47,6 +47,7 @@ class Change:
     """What a merge does to the sums. `members` is everything that is in them afterwards.
 
     `newest` are those that counters come from: the merge's own, also when all others are added again beside them.
+    `scope` are the tensors that the merge is about, if not all: a server update leaves others and their moments alone.
     """
 
     added: tuple[Member, ...]
@@ -54,6 +55,7 @@ class Change:
     members: Sequence[Member]
     newest: tuple[Member, ...]
     still: bool = False  # it does nothing, and the model and its moments stay as they are
+    scope: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,16 @@ class MergePlan:
     staleness: int = 0  # of the stalest contribution, in versions
     reweighed: tuple[Member, ...] = ()  # that counted before, with weights that have changed
     still: bool = False  # the model before is the next one, and so are its moments
+
+    @property
+    def scope(self) -> frozenset[str] | None:
+        """The tensors whose contributions change; none: all."""
+        found: frozenset[str] = frozenset()
+        for member in (*self.added, *self.removed, *self.reweighed):
+            if member.tensors is None:
+                return None
+            found |= member.tensors
+        return found
 
 
 @dataclass(frozen=True)

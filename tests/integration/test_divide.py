@@ -12,7 +12,7 @@ import pytest
 
 from hansa.common.errors import InvalidJob
 from hansa.common.frames import Layout, cut, pack, seal, views
-from hansa.common.ids import ModelKey, moment_key
+from hansa.common.ids import ModelKey, community_key, moment_key
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
@@ -42,6 +42,12 @@ Arrays = dict[str, np.ndarray]
 
 def floats(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if not name.endswith(".count"))
+
+
+def stored(served: Served, key: ModelKey) -> Arrays:
+    with served.federation.store.open(key) as model:
+        payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
+        return views(model.layout, payload)
 
 
 class Counting(Fetcher):
@@ -267,27 +273,28 @@ async def test_parts_of_models_travel_from_site_to_site_and_a_server_optimizer_t
     check(tmp_path, runner)
 
 
-async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: Path) -> None:
-    seen: list[Arrays] = []
+@pytest.mark.parametrize("merge", ["mean", "incremental", "latest"])
+async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: Path, merge: str) -> None:
+    seen: list[dict[str, Arrays]] = []
 
     async with serving(tmp_path) as served, AsyncExitStack() as stack:
         await attend(served, stack, "ab")
-        layers = {"prepass": 1, "split": 2}
-        runner = await submit(served, pace={"rounds": 5}, layers=layers, server={"kind": "yogi", "lr": 0.01})
+        parts = {"layers": {"prepass": 1, "split": 2}, "merge": {"kind": merge}}
+        runner = await submit(served, pace={"rounds": 5}, server={"kind": "yogi", "lr": 0.01}, **parts)
         while not runner.machine.ended:
             await runner.next_change().wait()
             version = runner.machine.state.version
             key = moment_key(runner.id, version, "m")
             if version == len(seen) + 1 and key in runner.machine.state.footing:
-                with served.federation.store.open(key) as model:
-                    payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
-                    seen.append(views(model.layout, payload))
+                keys = {"m": key, "v": moment_key(runner.id, version, "v"), "w": community_key(runner.id, version)}
+                seen.append({name: stored(served, each) for name, each in keys.items()})
         assert runner.view().status == "completed", runner.view().reason
     assert len(seen) == 5
     params = [name for name in SPEC.names if name.endswith((".weight", ".bias"))]
     for number, (one, other) in enumerate(pairwise(seen)):  # versions 2 to 5 after the one before
         trained = FIRST if number % 2 == 0 else LAST
-        assert all(same(one, other, [name]) is (name not in trained) for name in params)
+        for kind in ("m", "v", "w"):
+            assert all(same(one[kind], other[kind], [name]) is (name not in trained) for name in params)
     check(tmp_path, runner)
 
 

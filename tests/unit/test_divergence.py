@@ -100,6 +100,11 @@ def test_the_split_is_where_the_divergence_rises_if_it_does(found: tuple[float |
     assert choose_split(found, min_ratio=2) == wanted
 
 
+def test_a_ratio_that_is_just_reached_is_clear() -> None:
+    assert choose_split((1, 1, 2, 2), min_ratio=2) == Choice(2, clear=True)
+    assert choose_split((1, 1, 1.999, 1.999), min_ratio=2) == Choice(3, clear=False)
+
+
 def test_only_splits_that_are_allowed_are_chosen() -> None:
     assert choose_split((1, 1, 1, 1, 9, 9), 2, legal=[2, 4]) == Choice(4, clear=True)
     assert choose_split((1, 1, 1, 1, 9, 9), 2, legal=[3, 5]) == Choice(3, clear=True)

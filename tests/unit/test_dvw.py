@@ -280,6 +280,7 @@ def test_if_all_are_worth_nothing_it_is_counted(zero: str, weight: float) -> Non
     job.update("a", right_of(1), {"b": right_of(0)})
     assert job.weights == {"a": 0.05}
     assert memory.nothing == 2
+    assert weight < 0.05 / 1000, "the first score that is one carries the model with it"
 
 
 @pytest.mark.parametrize(("zero", "weight"), [("keep", 0.0), ("uniform", LEAST)])

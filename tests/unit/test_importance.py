@@ -97,6 +97,12 @@ def test_scores_that_cannot_be_compared_leave_the_draw_possible() -> None:
         assert drawn
 
 
+def test_no_score_is_less_than_a_millionth_of_a_millionth_of_the_largest() -> None:
+    keys = draw_keys(np.array([4.0, 0.0, 4e-13, 4e-12, 4e-6]), np.random.default_rng(3))
+    noise = np.random.default_rng(3).gumbel(size=(1, 5))
+    np.testing.assert_allclose(keys - noise, np.log([[1.0, 1e-12, 1e-12, 1e-12, 1e-6]]), rtol=1e-12)
+
+
 def test_a_site_that_was_never_heard_counts_as_the_mean_of_the_others() -> None:
     sampler, draws = ByImportance(fraction=0.34), 3000
     state = Scores(seen={A: 0.002, B: 0.004})  # c is taken to be 0.003

@@ -96,9 +96,18 @@ def test_one_update_is_taken_as_it_is_and_alike_ones_stay_alike(pool: Executor) 
     alone = Course(pool, Plain(), spec=SPEC, first=statistics(9)).merge([(model, 2.0)], aggregator=Mean(bn="pooled"))
     for name, array in model.items():
         assert alone[name].tobytes() == array.tobytes()
-    twice = [(model, 1.0), (model, 5.0)]
-    both = Course(pool, Plain(), spec=SPEC, first=statistics(9)).merge(twice, aggregator=Mean(bn="pooled"))
-    np.testing.assert_array_max_ulp(both["bn.running_var"], model["bn.running_var"], 1)
+    model["wide.running_mean"] += 1e10  # far means: their rounding would be larger than the variances
+    model["wide.running_var"] *= 1e-20
+    thrice = [(model, 1.0), (model, 5.0), (model, 0.7)]
+    both = Course(pool, Plain(), spec=SPEC, first=statistics(9)).merge(thrice, aggregator=Mean(bn="pooled"))
+    for name, array in model.items():
+        assert both[name].tobytes() == array.tobytes(), name
+
+
+def test_equal_variances_about_different_means_are_not_the_variance_of_all(pool: Executor) -> None:
+    parts = [(statistics(1) | {"bn.running_mean": np.full(3, mean, np.float32)}, 1.0) for mean in (-3.0, 3.0)]
+    made = Course(pool, Plain(), spec=SPEC, first=statistics(9)).merge(parts, aggregator=Mean(bn="pooled"))
+    np.testing.assert_allclose(made["bn.running_var"], parts[0][0]["bn.running_var"] + 9, rtol=1e-6)
 
 
 def test_far_means_of_tiny_variances_leave_no_negative_variance(pool: Executor) -> None:
