@@ -26,12 +26,13 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 
 async def _plain(views: AsyncIterator[JobView]) -> JobView:
-    """Print a line when the status changes and one for each community model once its metrics are in."""
-    status, told, view = "", 0, None
+    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
+    said, told, view = "", 0, None
     async for view in views:
-        if view.status != status and not view.ended:
-            status = view.status
-            click.echo(f"job {view.job} ({view.name}): {status}")
+        state = f"{view.status}, {view.reason}" if view.reason else view.status
+        if state != said and not view.ended:
+            said = state
+            click.echo(f"job {view.job} ({view.name}): {state}")
         evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
         for entry in view.history:
@@ -52,7 +53,8 @@ def _line(entry: HistoryView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {entry.updates} updates  {values}{lost}"
+    count = f"{entry.updates} update{'' if entry.updates == 1 else 's'}"
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {count}  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:

@@ -1,0 +1,42 @@
+"""What operators read of a job that they watch where there is no terminal."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from hansa.common.ui.live import show_live
+from hansa.common.views import HistoryView, JobView
+
+
+def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
+    return JobView(
+        job="j1", name="try", status=status, reason=reason, version=len(history), rounds_asked=2, history=history
+    )
+
+
+async def _play(*views: JobView) -> AsyncIterator[JobView]:
+    for seen in views:
+        yield seen
+
+
+async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
+    await show_live(
+        _play(
+            view("waiting", "needs 2 sites that attend"),
+            view("running"),
+            view("running", "", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "", first),
+            view("failed", "1 of the 2 sites needed attended", first),
+        )
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): waiting, needs 2 sites that attend",
+        "job j1 (try): running",
+        "round 1/2     3.0 s  1 update",
+        "job j1 (try): running, waiting for 2 sites",
+        "job j1 (try): running",
+        "job j1 failed: 1 of the 2 sites needed attended",
+    ]
