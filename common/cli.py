@@ -65,6 +65,8 @@ class LazyGroup(click.Group):
             for line in lines:
                 click.echo(f"hansa: {line}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(130)
         except BrokenPipeError:
             sys.stderr.close()  # whoever read our output has gone; nobody is left to tell
             ctx.exit(1)

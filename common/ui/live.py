@@ -29,7 +29,8 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
     """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
     said, told, view = "", 0, None
     async for view in views:
-        state = f"{view.status}, {view.reason}" if view.reason else view.status
+        closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
+        state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
         if state != said and not view.ended:
             said = state
             click.echo(f"job {view.job} ({view.name}): {state}")

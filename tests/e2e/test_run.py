@@ -97,6 +97,26 @@ def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, nu
     run.stderr and run.stderr.close()
 
 
+def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, "-u", "-m", "hansa", "run", DIGITS, "--out", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline().startswith("starting a controller")
+    time.sleep(0.5)  # the fork server imports now
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert said == f"\nstopped; every process has ended, the state is kept in {out}\n"
+    assert processes_below(out) == []
+
+
 def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path) -> None:
     log = tmp_path / "learner-a.log"
     log.write_text("INFO receipt 31 for task j1-17\n")

@@ -9,8 +9,9 @@ from hansa.common.views import HistoryView, JobView
 
 
 def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
+    done = len(history)
     return JobView(
-        job="j1", name="try", status=status, reason=reason, version=len(history), rounds_asked=2, history=history
+        job="j1", name="try", status=status, reason=reason, version=done, rounds=done, rounds_asked=2, history=history
     )
 
 
@@ -39,4 +40,17 @@ async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest
         "job j1 (try): running, waiting for 2 sites",
         "job j1 (try): running",
         "job j1 failed: 1 of the 2 sites needed attended",
+    ]
+
+
+async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entries = [HistoryView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
+    done = "all 2 rounds are done"
+    await show_live(_play(view("running", "", *entries[:1]), view("running", done, *entries), view("completed", done)))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): running",
+        "round 1/2     1.0 s  2 updates",
+        "job j1 completed: all 2 rounds are done",
     ]
