@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from hansa.common import networks
 from hansa.common.app import load_app, load_npz
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.job import load_job
+from hansa.common.job import DataSpec, load_job
 from hansa.common.site.holdout import split
 from hansa.common.tasks import Task, Train
 from hansa.common.torch_data import to_tensors
-from hansa.common.ui.run import why_ended
+from hansa.common.ui.run import suits_ten_sites, why_ended
 from hansa.learner.optimizers import make_optimizer
 from hansa.learner.session import task_seed
 from hansa.learner.trainer import train
@@ -125,6 +125,23 @@ def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path
     assert why_ended(killed.returncode, log) == f"killed by SIGKILL; its log is {log}"
     assert why_ended(1, log) == "INFO receipt 31 for task j1-17"
     assert why_ended(1, tmp_path / "none") == "it left no message"
+
+
+@pytest.mark.parametrize(
+    ("partition", "suits"),
+    [
+        ({}, True),
+        ({"kind": "non-iid-l", "labels": 4}, True),
+        ({"by": "hospital"}, False),
+        ({"sizes": "powerlaw(1)", "classes": "8x1,4x2"}, False),
+        ({"groups": "16 of 0-4, 4 of 5-9"}, False),
+        ({"kind": "color-skew"}, False),
+    ],
+)
+def test_ten_sites_are_proposed_only_where_the_data_can_be_parted_among_them(
+    partition: dict[str, object], suits: bool
+) -> None:
+    assert suits_ten_sites(DataSpec(source="digits", partition=partition)) == suits
 
 
 def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
