@@ -54,7 +54,9 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; our errors end with their message and their exit code."""
         from hansa.common.errors import HansaError
+        from hansa.common.logs import set_up_brief
 
+        set_up_brief()
         try:
             return super().invoke(ctx)
         except HansaError as error:

@@ -18,6 +18,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from hansa.common import faults
+from hansa.common.logs import set_up_brief
 
 PRELOADED = [
     "torch",
@@ -27,6 +28,8 @@ PRELOADED = [
     "hansa.learner.session",
     "hansa.evaluator.session",
 ]
+
+set_up_brief()  # the fork server imports this module, too, before others that may have something to say
 
 
 def _become(
