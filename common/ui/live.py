@@ -7,6 +7,8 @@ import click
 
 from hansa.common.views import HistoryView, JobView, warnings
 
+NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
+
 
 async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobView:
     """Show a job until it ends; return its last view."""
@@ -64,12 +66,13 @@ async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
     view = None
     with Live(console=console, refresh_per_second=8, transient=False) as live:
         async for view in views:
-            live.update(_render(view))
+            live.update(rendered(view))
     assert view is not None
     return view
 
 
-def _render(view: JobView) -> Any:
+def rendered(view: JobView) -> Any:
+    """Return the table for a terminal."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -88,6 +91,7 @@ def _render(view: JobView) -> Any:
         metrics,
     )
     sites = Table.grid(padding=(0, 2))
+    sites.add_column(min_width=min(NAME, max((len(site.site) for site in view.sites), default=0)))
     for site in view.sites:
         total = max(site.epochs, 1)
         done = site.epoch if site.state == "training" else (total if site.state in ("done", "idle") else 0)

@@ -1,11 +1,13 @@
-"""What operators read of a job that they watch where there is no terminal."""
+"""What operators read of a job that they watch, with and without a terminal."""
 
 from collections.abc import AsyncIterator
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
-from hansa.common.ui.live import show_live
-from hansa.common.views import HistoryView, JobView
+from hansa.common.ui.live import rendered, show_live
+from hansa.common.views import HistoryView, JobView, SiteProgress
 
 
 def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
@@ -54,3 +56,13 @@ async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
         "round 1/2     1.0 s  2 updates",
         "job j1 completed: all 2 rounds are done",
     ]
+
+
+def test_sites_can_be_told_apart_on_a_narrow_terminal() -> None:
+    console = Console(width=32, file=StringIO(), force_terminal=True, color_system=None)
+    sites = tuple(SiteProgress(site=f"north-{n}", state="training", epochs=3, examples=1200, loss=0.5) for n in (1, 2))
+    console.print(rendered(view("running").model_copy(update={"sites": sites})))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "north-1" in shown
+    assert "north-2" in shown
