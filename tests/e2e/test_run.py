@@ -184,7 +184,7 @@ def test_usage_errors_exit_2_and_an_unreachable_controller_exits_3(tmp_path: Pat
     assert bad.returncode == 2
     assert bad.stderr.splitlines() == [
         "hansa: bad.yaml:2: train.epoch: unknown key (did you mean 'epochs'?)",
-        "hansa: bad.yaml:3: pace.round: unknown key (did you mean 'rounds'?)",
+        "hansa: bad.yaml:3: pace.round: unknown key of sync (did you mean 'rounds'?)",
         "hansa: bad.yaml:4: sede: unknown key (did you mean 'seed' or 'server'?)",
     ]
     (tmp_path / "good.yaml").write_text("app: app.py:app\n")
