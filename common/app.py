@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from pydantic import ValidationError
@@ -116,6 +116,8 @@ class App:
 def load_npz(path: Path, split: str) -> Examples:
     """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
     try:
+        if path.is_file() and not is_zipfile(path):  # numpy would speak of pickles
+            raise InvalidData(f"{path}: not a whole .npz file; `np.savez(path, x=…, y=…)` makes one")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             tested = split == "test" and "x_test" in held and "y_test" in held
             names = ("x_test", "y_test") if tested else ("x", "y")

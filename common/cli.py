@@ -54,7 +54,9 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; our errors end with their message and their exit code."""
         from hansa.common.errors import HansaError
+        from hansa.common.logs import set_up_brief
 
+        set_up_brief()
         try:
             return super().invoke(ctx)
         except HansaError as error:
@@ -65,6 +67,8 @@ class LazyGroup(click.Group):
             for line in lines:
                 click.echo(f"hansa: {line}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(130)
         except BrokenPipeError:
             sys.stderr.close()  # whoever read our output has gone; nobody is left to tell
             ctx.exit(1)

@@ -22,7 +22,7 @@ from pydantic import (
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.ids import NAME
-from hansa.common.plugins import POINTS, undiscovered
+from hansa.common.plugins import POINTS, Plugin, undiscovered
 from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
 from hansa.common.words import suggestion
 
@@ -278,7 +278,10 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
     """Say in one sentence what is wrong with a field."""
     match fault["type"]:
         case "extra_forbidden":
-            return "unknown key" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
+            of = (
+                f" of {model.kind}" if issubclass(model, Plugin) and len(path) == 1 else ""
+            )  # the rule may have chosen it
+            return f"unknown key{of}" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
         case "missing":
             return "is required"
         case "value_error":

@@ -47,6 +47,14 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(event | ({"trace": trace} if trace else {}))
 
 
+class BriefFormatter(logging.Formatter):
+    """What a command that keeps no log has to say, as its errors: one line for people, without a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write an event."""
+        return f"hansa: {CONTROL.sub(' ', record.getMessage())}"
+
+
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return formatter.formatException(record.exc_info) if record.exc_info else ""
 
@@ -59,6 +67,12 @@ class RotatingLog(RotatingFileHandler):
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         return os.fdopen(handle, "a", encoding="utf-8")
+
+
+def set_up_brief() -> None:
+    """Have warnings written as a command's other words are, until a daemon sets up its log."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(BriefFormatter())
 
 
 def set_up(level: str = "") -> None:

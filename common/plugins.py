@@ -104,7 +104,7 @@ def discover() -> None:
                 entry.load()
             except ANYTHING as error:
                 _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
-                log.exception("the plugin package %r cannot be loaded", entry.name)
+                log.exception("the plugin package %r could not be loaded: %s", entry.name, _discovered[entry.name])
 
 
 def undiscovered() -> dict[str, str]:

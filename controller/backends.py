@@ -32,6 +32,7 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         try:
             if lease:
                 space.acquire()
+                space.warn_of_settings()
             space.check_format(mark=lease)
             with closing(RedisStore(space)) as models:
                 yield Backends(models, RedisJournal(space), space.acquire)

@@ -51,7 +51,7 @@ class Federation:
         self.memory = memory  # bytes that models in transit and sums may take
         self.uploads = Gate(memory)
         self.clock = clock
-        self.workers = Workers()
+        self.workers = Workers(self._store_turned)
         self.downloads = Downloads(self.store, self.workers, memory)
         self.intake = Intake(self)
         self.fleet = Fleet(clock, self, heartbeat, grace)
@@ -307,6 +307,11 @@ class Federation:
     def jobs(self) -> list[JobRunner]:
         """All jobs, newest first."""
         return list(reversed(self._runners.values()))
+
+    def _store_turned(self) -> None:
+        """Those who watch a job see that it waits for the store, and that it does no longer."""
+        for runner in self._runners.values():
+            runner.changed()
 
     async def record(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Make events durable. While the journal cannot be written the job waits; nothing is acknowledged."""

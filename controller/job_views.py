@@ -23,6 +23,14 @@ class Surroundings:
     trouble: str  # why the store cannot be used just now
 
 
+def _needs(machine: Machine) -> str:
+    """Say what a job that has not begun waits for."""
+    needed = machine.spec.sites.min
+    if machine.state.status != "waiting":
+        return ""
+    return f"needs {needed} sites that attend" if needed > 1 else "needs a site that attends"
+
+
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
     """Return a job as operators see it; of the history, the versions from `since` on, or none and no sites either."""
     state, spec = machine.state, machine.spec
@@ -35,7 +43,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         rule=spec.rule,
         app=spec.app,
         status=state.status,
-        reason=f"waiting for the store: {around.trouble}" if waiting else state.reason,
+        reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
         warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
         version=max(state.version, 0),
         rounds=max(state.version, 0),

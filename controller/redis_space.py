@@ -82,7 +82,6 @@ class RedisSpace:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
         self._me = json.dumps(_here() | {"pid": os.getpid(), "token": secrets.token_hex(8)})
         self._held_until: float | None = None  # on the monotonic clock; none: we never took the lease
-        self._warn_of_settings()
 
     def check_format(self, mark: bool) -> None:
         """Refuse what another Hansa has written in a way that we cannot read; `mark` what is new as ours."""
@@ -164,7 +163,8 @@ class RedisSpace:
             log.debug("the lease could not be given up; it will expire")
         self.client.close()
 
-    def _warn_of_settings(self) -> None:
+    def warn_of_settings(self) -> None:
+        """Warn a controller of a Redis that may forget; who only reads cannot help it."""
         try:
             policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             append = self.client.config_get("appendonly").get("appendonly", "yes")

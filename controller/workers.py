@@ -17,7 +17,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 class Workers:
     """One pool for store I/O, one for arithmetic, one thread for the journal."""
 
-    def __init__(self) -> None:
+    def __init__(self, turned: Callable[[], None] = lambda: None) -> None:
+        self._turned = turned  # called when the store can no longer be used, and when it can again
         self._waiting: dict[object, str] = {}  # what waits for the store, and why
         self._io = ThreadPoolExecutor(max(8, 2 * (os.cpu_count() or 1)), thread_name_prefix="io")
         self._journal = ThreadPoolExecutor(1, thread_name_prefix="journal")
@@ -31,11 +32,14 @@ class Workers:
     def tell(self, who: object, why: str) -> None:
         """Take note that something waits for the store, and why, or (no reason) that it waits no longer."""
         if why:
-            if not self._waiting:
-                log.error("waiting: %s", why)
+            first = not self._waiting
             self._waiting[who] = why
+            if first:
+                log.error("waiting: %s", why)
+                self._turned()
         elif self._waiting.pop(who, "") and not self._waiting:
             log.info("nothing waits for the store any more")
+            self._turned()
 
     async def io(self, work: Callable[..., T], *args: object) -> T:
         """Run something that reads or writes the store; it may be run again if the store was away."""

@@ -110,11 +110,13 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             async def serve() -> None:
                 from hansa.common.site.shelf import Shelf
 
-                def ready(text: str) -> None:
-                    write_note(folder, role, {"pid": os.getpid(), "drain": drain, "says": text})
-                    announce(f"ready {text}; state and log in {folder}")
-
                 shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
+
+                def ready(text: str) -> None:
+                    says = f"{text}, but {shelf.unusable()}" if shelf.unusable() else text
+                    write_note(folder, role, {"pid": os.getpid(), "drain": drain, "says": says})
+                    announce(f"ready {says}; state and log in {folder}")
+
                 await start_daemon(options, shelf).run(ready)
 
             run_async(serve())

@@ -32,13 +32,20 @@ class Shelf:
                 log.info("app %s: %d examples from %s", ref, len(self._prepared[ref].examples), data)
             except HansaError as error:
                 self._errors[ref] = str(error)
-                log.error("app %s cannot be used: %s", ref, error)  # noqa: TRY400 - the reason is all there is to say
+                log.error("%s", self._unusable(ref))  # noqa: TRY400 - the reason is all there is to say
 
     def get(self, ref: str) -> Prepared:
         """Return an app and its data or raise InvalidApp."""
         if ref in self._prepared:
             return self._prepared[ref]
         raise InvalidApp(self._errors.get(ref) or f"app {ref!r} is not allowed at this site")
+
+    def unusable(self) -> str:
+        """Say which apps cannot be used and why; nothing if all can."""
+        return "; ".join(map(self._unusable, self._errors))
+
+    def _unusable(self, ref: str) -> str:
+        return f"app {ref} cannot be used: {self._errors[ref].removeprefix(f'{ref}: ')}"
 
     def states(self) -> list[fleet.AppState]:
         """Return what the controller is told at enrolment."""

@@ -7,6 +7,8 @@ import click
 
 from hansa.common.views import HistoryView, JobView, warnings
 
+NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
+
 
 async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobView:
     """Show a job until it ends; return its last view."""
@@ -26,12 +28,14 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 
 async def _plain(views: AsyncIterator[JobView]) -> JobView:
-    """Print a line when the status changes and one for each community model once its metrics are in."""
-    status, told, view = "", 0, None
+    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
+    said, told, view = "", 0, None
     async for view in views:
-        if view.status != status and not view.ended:
-            status = view.status
-            click.echo(f"job {view.job} ({view.name}): {status}")
+        closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
+        state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
+        if state != said and not view.ended:
+            said = state
+            click.echo(f"job {view.job} ({view.name}): {state}")
         evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
         for entry in view.history:
@@ -52,7 +56,8 @@ def _line(entry: HistoryView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {entry.updates} updates  {values}{lost}"
+    count = f"{entry.updates} update{'' if entry.updates == 1 else 's'}"
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {count}  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
@@ -61,12 +66,13 @@ async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
     view = None
     with Live(console=console, refresh_per_second=8, transient=False) as live:
         async for view in views:
-            live.update(_render(view))
+            live.update(rendered(view))
     assert view is not None
     return view
 
 
-def _render(view: JobView) -> Any:
+def rendered(view: JobView) -> Any:
+    """Return the table for a terminal."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -85,6 +91,7 @@ def _render(view: JobView) -> Any:
         metrics,
     )
     sites = Table.grid(padding=(0, 2))
+    sites.add_column(min_width=min(NAME, max((len(site.site) for site in view.sites), default=0)))
     for site in view.sites:
         total = max(site.epochs, 1)
         done = site.epoch if site.state == "training" else (total if site.state in ("done", "idle") else 0)

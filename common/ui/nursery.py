@@ -8,7 +8,9 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -16,6 +18,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from hansa.common import faults
+from hansa.common.logs import set_up_brief
 
 PRELOADED = [
     "torch",
@@ -25,6 +28,8 @@ PRELOADED = [
     "hansa.learner.session",
     "hansa.evaluator.session",
 ]
+
+set_up_brief()  # the fork server imports this module, too, before others that may have something to say
 
 
 def _become(
@@ -50,6 +55,17 @@ def _become(
     hansa.main(args=list(arguments), standalone_mode=True)
 
 
+def _ensure_fork_server() -> None:
+    """Start the fork server if there is none, deaf to Ctrl-C: it would die of it while it imports, with a traceback."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits nothing but this
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 class Nursery:
     """Starts hansa commands as processes and ends them."""
 
@@ -69,6 +85,7 @@ class Nursery:
     ) -> None:
         """Start a command under a name, in this or another folder, with our environment and some more."""
         place = (folder or Path.cwd(), dict(os.environ) | dict(environment or {}))
+        _ensure_fork_server()
         process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
         process.start()
         self.processes[name] = process

@@ -18,7 +18,7 @@ import click
 from hansa.common.checkpoints import save_checkpoint
 from hansa.common.documents import written
 from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
-from hansa.common.job import JobSpec, SitesSpec, load_job
+from hansa.common.job import DataSpec, JobSpec, SitesSpec, load_job
 from hansa.common.ui.central import central_name, centralised
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details, exit_code, summary, warn
@@ -86,7 +86,7 @@ def run(
     if as_json:
         print_json(summary(view))
     else:
-        _conclude(view, folder, file)
+        _conclude(view, folder, file, spec.data)
     raise SystemExit(exit_code(view))
 
 
@@ -307,7 +307,12 @@ def _sites(count: int) -> str:
     return f"{count} sites" if count != 1 else "1 site"
 
 
-def _conclude(view: JobView, folder: Path, file: Path) -> None:
+def suits_ten_sites(data: DataSpec) -> bool:
+    """Whether the data can be parted among ten sites as well: not if they are natural ones, or named one by one."""
+    return set(data.partition) <= {"kind", "labels"} and data.partition.get("kind", "iid") in ("iid", "non-iid-l")
+
+
+def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
@@ -329,5 +334,6 @@ def _conclude(view: JobView, folder: Path, file: Path) -> None:
         click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/model.safetensors")
     else:
         click.echo(f"  load {where}/model.safetensors with safetensors.torch.load_file")
-    click.echo(f"  {here}hansa run {shlex.quote(str(file))} --sites 10 --set seed=1     change the federation")
+    words = "--sites 10 --set seed=1" if suits_ten_sites(data) else "--set seed=1"
+    click.echo(f"  {here}hansa run {shlex.quote(str(file))} {words}     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')

@@ -28,8 +28,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # outside the parts of a rule, th
 @click.group()
 def rules() -> None:
     """Look up the rules a job can name."""
-    for name, why in plugins.undiscovered().items():
-        click.echo(f"hansa: the plugin package {name!r} could not be loaded: {why}", err=True)
 
 
 @rules.command("list")

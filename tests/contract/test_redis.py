@@ -154,7 +154,10 @@ def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(t
 
 def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = RedisServer(tmp_path / "redis", "--maxmemory-policy", "allkeys-lru", durable=False).start()
-    RedisSpace(server.url).close()
+    with opened(server.url, tmp_path, lease=False):
+        assert not caplog.text  # `hansa job verify` and the like only read
+    with opened(server.url, tmp_path):
+        pass
     assert "evicts keys when it is full (maxmemory-policy allkeys-lru): set noeviction" in caplog.text
     assert "a restart of it loses models and jobs" in caplog.text
     server.kill()

@@ -179,6 +179,21 @@ def test_detached_daemons_start_report_and_stop(scene: Site) -> None:
     assert "no controller is running" in scene.cli("controller", "stop", "--state", state).stdout
 
 
+def test_a_detached_learner_says_which_app_it_cannot_use(scene: Site) -> None:
+    scene.controller()
+    learner = ("--site", "a", "--state", str(scene.folder / "state" / "a"))
+    apps = ("--app", "app.py:app", "--app", "app.py:apq")
+    up = scene.cli("learner", "start", *learner, "--data", "a.npz", *apps, "--daemon")
+    try:
+        assert up.returncode == 0, up.stderr
+        wanted = "but app app.py:apq cannot be used: app.py has no attribute 'apq'"
+        assert wanted in up.stdout
+        assert wanted in scene.json("learner", "status", *learner)["says"]
+        assert scene.json("site", "list")[0]["apps"]["app.py:apq"] == "app.py has no attribute 'apq'"
+    finally:
+        scene.cli("learner", "stop", *learner)
+
+
 def test_a_learner_waits_for_a_controller_that_is_not_there_yet(scene: Site) -> None:
     address = scene.controller()
     scene.kill("controller")

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from hansa.common import networks
 from hansa.common.app import load_app, load_npz
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.job import load_job
+from hansa.common.job import DataSpec, load_job
 from hansa.common.site.holdout import split
 from hansa.common.tasks import Task, Train
 from hansa.common.torch_data import to_tensors
-from hansa.common.ui.run import why_ended
+from hansa.common.ui.run import suits_ten_sites, why_ended
 from hansa.learner.optimizers import make_optimizer
 from hansa.learner.session import task_seed
 from hansa.learner.trainer import train
@@ -97,6 +97,26 @@ def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, nu
     run.stderr and run.stderr.close()
 
 
+def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.Popen(
+        [sys.executable, "-u", "-m", "hansa", "run", DIGITS, "--out", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline().startswith("starting a controller")
+    time.sleep(0.5)  # the fork server imports now
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert said == f"\nstopped; every process has ended, the state is kept in {out}\n"
+    assert processes_below(out) == []
+
+
 def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path) -> None:
     log = tmp_path / "learner-a.log"
     log.write_text("INFO receipt 31 for task j1-17\n")
@@ -105,6 +125,23 @@ def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path
     assert why_ended(killed.returncode, log) == f"killed by SIGKILL; its log is {log}"
     assert why_ended(1, log) == "INFO receipt 31 for task j1-17"
     assert why_ended(1, tmp_path / "none") == "it left no message"
+
+
+@pytest.mark.parametrize(
+    ("partition", "suits"),
+    [
+        ({}, True),
+        ({"kind": "non-iid-l", "labels": 4}, True),
+        ({"by": "hospital"}, False),
+        ({"sizes": "powerlaw(1)", "classes": "8x1,4x2"}, False),
+        ({"groups": "16 of 0-4, 4 of 5-9"}, False),
+        ({"kind": "color-skew"}, False),
+    ],
+)
+def test_ten_sites_are_proposed_only_where_the_data_can_be_parted_among_them(
+    partition: dict[str, object], suits: bool
+) -> None:
+    assert suits_ten_sites(DataSpec(source="digits", partition=partition)) == suits
 
 
 def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
@@ -147,7 +184,7 @@ def test_usage_errors_exit_2_and_an_unreachable_controller_exits_3(tmp_path: Pat
     assert bad.returncode == 2
     assert bad.stderr.splitlines() == [
         "hansa: bad.yaml:2: train.epoch: unknown key (did you mean 'epochs'?)",
-        "hansa: bad.yaml:3: pace.round: unknown key (did you mean 'rounds'?)",
+        "hansa: bad.yaml:3: pace.round: unknown key of sync (did you mean 'rounds'?)",
         "hansa: bad.yaml:4: sede: unknown key (did you mean 'seed' or 'server'?)",
     ]
     (tmp_path / "good.yaml").write_text("app: app.py:app\n")

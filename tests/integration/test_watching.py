@@ -59,6 +59,17 @@ async def test_a_controllers_own_certificate_can_ask_for_its_health_and_nothing_
         assert await of.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
 
 
+async def test_who_watches_a_job_sees_that_it_waits_for_the_store_and_when_it_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, Client(Endpoint(served.address)) as client:
+        runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+        seen = aiter(client.watch(runner.id))
+        assert (await anext(seen)).reason == "needs 2 sites that attend"
+        served.federation.workers.tell("test", "the disk is full")
+        assert (await asyncio.wait_for(anext(seen), 10)).reason == "waiting for the store: the disk is full"
+        served.federation.workers.tell("test", "")
+        assert (await asyncio.wait_for(anext(seen), 10)).reason == "needs 2 sites that attend"
+
+
 def scrape(url: str, context: ssl.SSLContext | None = None) -> dict[str, float]:
     with urllib.request.urlopen(url, timeout=10, context=context) as answer:
         families = text_string_to_metric_families(answer.read().decode())

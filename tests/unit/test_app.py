@@ -229,6 +229,14 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, make: Callable[[Path],
         load_npz(path, "train")
 
 
+@pytest.mark.parametrize("make", [_words, _one_array])
+def test_what_is_no_npz_is_said_without_words_of_numpy(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "data.csv"
+    make(path)
+    with pytest.raises(InvalidData, match=r"data\.csv: not a whole \.npz file; `np\.savez"):
+        load_npz(path, "train")
+
+
 def test_a_loader_that_fails_is_refused_with_the_reason() -> None:
     def load(path: Path, split: str) -> Examples:
         raise KeyError("column")

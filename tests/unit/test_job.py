@@ -258,7 +258,7 @@ def test_bad_parameters_of_all_parts_are_told_at_once() -> None:
         "sample.fraction",
         "merge.trim",
     ]
-    assert problems[1] == "pace.dedline: unknown key (did you mean 'deadline'?)"
+    assert problems[1] == "pace.dedline: unknown key of sync (did you mean 'deadline'?)"
 
 
 def test_the_parts_of_a_rule_are_what_the_job_does_not_override() -> None:
@@ -279,7 +279,7 @@ def test_a_name_of_the_wrong_type_is_refused_like_any_other(wrong: dict[str, Any
 
 def test_a_job_file_with_a_bad_part_names_its_line(tmp_path: Path) -> None:
     assert _problems(tmp_path, MINIMAL + "pace:\n  kind: sync\n  round: 3\n") == [
-        "job.yaml:4: pace.round: unknown key (did you mean 'rounds'?)"
+        "job.yaml:4: pace.round: unknown key of sync (did you mean 'rounds'?)"
     ]
 
 

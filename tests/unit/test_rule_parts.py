@@ -424,6 +424,7 @@ def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(t
     listed = _run(tmp_path, "rules", "list")
     assert listed.returncode == 0, listed.stderr
     assert "by-steps" in listed.stdout
-    assert "'broken_rule' could not be loaded: broken_rule: RuntimeError: half installed" in listed.stderr
+    why = "the plugin package 'broken_rule' could not be loaded: broken_rule: RuntimeError: half installed"
+    assert listed.stderr == f"hansa: {why}\n"
     shown = _run(tmp_path, "rules", "show", "by-steps")
     assert "weigh: steps — A contribution is worth its optimizer steps." in shown.stdout

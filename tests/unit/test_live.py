@@ -1,0 +1,68 @@
+"""What operators read of a job that they watch, with and without a terminal."""
+
+from collections.abc import AsyncIterator
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from hansa.common.ui.live import rendered, show_live
+from hansa.common.views import HistoryView, JobView, SiteProgress
+
+
+def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
+    done = len(history)
+    return JobView(
+        job="j1", name="try", status=status, reason=reason, version=done, rounds=done, rounds_asked=2, history=history
+    )
+
+
+async def _play(*views: JobView) -> AsyncIterator[JobView]:
+    for seen in views:
+        yield seen
+
+
+async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
+    await show_live(
+        _play(
+            view("waiting", "needs 2 sites that attend"),
+            view("running"),
+            view("running", "", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "", first),
+            view("failed", "1 of the 2 sites needed attended", first),
+        )
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): waiting, needs 2 sites that attend",
+        "job j1 (try): running",
+        "round 1/2     3.0 s  1 update",
+        "job j1 (try): running, waiting for 2 sites",
+        "job j1 (try): running",
+        "job j1 failed: 1 of the 2 sites needed attended",
+    ]
+
+
+async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entries = [HistoryView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
+    done = "all 2 rounds are done"
+    await show_live(_play(view("running", "", *entries[:1]), view("running", done, *entries), view("completed", done)))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): running",
+        "round 1/2     1.0 s  2 updates",
+        "job j1 completed: all 2 rounds are done",
+    ]
+
+
+def test_sites_can_be_told_apart_on_a_narrow_terminal() -> None:
+    console = Console(width=32, file=StringIO(), force_terminal=True, color_system=None)
+    sites = tuple(SiteProgress(site=f"north-{n}", state="training", epochs=3, examples=1200, loss=0.5) for n in (1, 2))
+    console.print(rendered(view("running").model_copy(update={"sites": sites})))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "north-1" in shown
+    assert "north-2" in shown
