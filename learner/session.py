@@ -1,6 +1,7 @@
 """The learner daemon: builds first models and trains."""
 
 import asyncio
+import importlib
 import logging
 import time
 import zlib
@@ -98,6 +99,8 @@ class Learner(SiteDaemon):
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
         self._windows = Windows(options.state)
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
+        if any(app.train is None for app in shelf.apps):  # what the first optimizer imports, which takes seconds
+            self.thread.submit(importlib.import_module, "torch._dynamo")
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Do a task; keep the result until the controller's receipt is here."""

@@ -40,6 +40,11 @@ class Shelf:
             return self._prepared[ref]
         raise InvalidApp(self._errors.get(ref) or f"app {ref!r} is not allowed at this site")
 
+    @property
+    def apps(self) -> list[App]:
+        """The apps that can be used."""
+        return [held.app for held in self._prepared.values()]
+
     def unusable(self) -> str:
         """Say which apps cannot be used and why; nothing if all can."""
         return "; ".join(map(self._unusable, self._errors))
