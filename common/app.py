@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from hansa.common.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
 from hansa.common.tasks import Evaluation, OptimizerSpec
+from hansa.common.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
             at = np.unravel_index(wrong[0], y.shape)
             raise InvalidData(
                 f"{path}: label {y[at]} at row {at[0]} is outside 0 … {(app.classes or 0) - 1}"
-                f" ({wrong.size} such labels)"
+                f" ({counted(wrong.size, 'such label')})"
             )
     elif y.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: y holds {y.dtype.name}; numbers are needed")
@@ -154,7 +155,7 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             raise InvalidData(
-                f"{path}: {name} holds NaN or infinite values in {rows.size} rows, first in row {rows[0]}"
+                f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')}, first in row {rows[0]}"
             )
     return Examples(x, y)
 

@@ -1,4 +1,4 @@
-"""Words for people: hints for mistyped names, and text from elsewhere that is safe to print."""
+"""Words for people: counts, hints for mistyped names, and text from elsewhere that is safe to print."""
 
 import difflib
 import re
@@ -9,6 +9,11 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 def plain(text: str, most: int = 2000) -> str:
     """Return text that others wrote without control characters: it can neither forge log lines nor steer a terminal."""
     return CONTROL.sub(" ", text[:most]).strip()
+
+
+def counted(count: int, noun: str, several: str = "") -> str:
+    """Return a number and what it counts: 1 update, 2 updates."""
+    return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:

@@ -44,7 +44,7 @@ def controller() -> None:
 @state_option
 @click.option(
     "--memory",
-    type=Size(),
+    type=Size(least=16 << 20),
     envvar="HANSA_MEMORY",
     default="1GiB",
     show_default=True,

@@ -62,7 +62,8 @@ def parse_address(text: str) -> str:
     """Check that an address reads HOST:PORT."""
     match = ADDRESS.fullmatch(text)
     if not match or int(match[1]) > 65535:
-        raise InvalidInput(f"{text!r} is no address: write HOST:PORT, for example 127.0.0.1:7300")
+        why = "is no address" if not match else "is no address: ports end at 65535"
+        raise InvalidInput(f"{text!r} {why}; write HOST:PORT, for example 127.0.0.1:7300")
     return text
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hansa.common.views import HistoryView, JobView, warnings
+from hansa.common.words import counted
 
 NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
 
@@ -56,8 +57,7 @@ def _line(entry: HistoryView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    count = f"{entry.updates} update{'' if entry.updates == 1 else 's'}"
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {count}  {values}{lost}"
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {counted(entry.updates, 'update')}  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:

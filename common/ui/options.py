@@ -34,13 +34,19 @@ class Size(click.ParamType[int]):
 
     name = "SIZE"
 
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse a size."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", str(value).strip(), re.IGNORECASE)
         if not match:
             self.fail(f"{value!r} is no size: write for example 512MiB or 2GiB", param, ctx)
         unit = match[2].upper().rstrip("B").rstrip("I")
-        return int(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0))
+        size = int(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0))
+        if size < self._least:
+            self.fail(f"{value!r} is less than {self._least >> 20} MiB; write for example 512MiB or 2GiB", param, ctx)
+        return size
 
 
 class Site(click.ParamType[str]):

@@ -26,7 +26,7 @@ from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
 from hansa.common.views import JobView
-from hansa.common.words import suggestion
+from hansa.common.words import counted, suggestion
 
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
@@ -150,7 +150,7 @@ class LocalFederation:
             if self._central:
                 size = self._spec.train.batch_size
                 click.echo(f"central training: one site holds all data, in batches of {size} examples")
-            click.echo(f"starting a controller and {_sites(len(self._sites))} …")
+            click.echo(f"starting a controller and {counted(len(self._sites), 'site')} …")
         try:
             work = asyncio.create_task(self._work(quiet))
             stop = asyncio.create_task(stopped.wait())
@@ -303,10 +303,6 @@ def _quality(view: JobView) -> str:
     return f"{what} on {view.examples} test examples that no site trained on"
 
 
-def _sites(count: int) -> str:
-    return f"{count} sites" if count != 1 else "1 site"
-
-
 def suits_ten_sites(data: DataSpec) -> bool:
     """Whether the data can be parted among ten sites as well: not if they are natural ones, or named one by one."""
     return set(data.partition) <= {"kind", "labels"} and data.partition.get("kind", "iid") in ("iid", "non-iid-l")
@@ -320,8 +316,8 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len({site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))})
-    work = f"{view.rounds} {view.unit}s, {view.seconds:.1f} s"
-    click.echo(f"Done: {_sites(sites)} trained one model {'together ' if sites > 1 else ''}in {work}.")
+    work = f"{counted(view.rounds, view.unit)}, {view.seconds:.1f} s"
+    click.echo(f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}.")
     click.echo(f"  result   {_quality(view)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")

@@ -153,7 +153,7 @@ class Async(Pacer):
         assert isinstance(state, AsyncState)
         state.merged += len(sites)
         if state.merged >= self.updates:
-            return [Stop(f"all {self.updates} updates are merged")]
+            return [Stop(f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged")]
         return [self._ask(state, site) for site in sites if site in view.sites and site not in view.busy]
 
     def _ask(self, state: AsyncState, site: SiteName) -> Ask:

@@ -35,7 +35,7 @@ class Rounds(Pacer):
         """Begin the next round, or stop after the last."""
         state.done += 1
         if state.done >= self.rounds:
-            return [Stop(f"all {self.rounds} rounds are done")]
+            return [Stop(f"all {self.rounds} rounds are done" if self.rounds > 1 else "the round is done")]
         return [NextRound()]
 
 

@@ -104,7 +104,10 @@ def _print_parameters(parameters: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _shown(default: object) -> str:
-    return "none" if default in (None, {}) else str(default)
+    """Return a default as one writes it in a job file."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default in (None, {}, ()) else str(default)
 
 
 def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:

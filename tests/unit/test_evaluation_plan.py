@@ -44,7 +44,7 @@ def test_a_plan_that_names_nobody_holds_nothing_up() -> None:
     play = Play(pace={"rounds": 1}, evaluate={"kind": "one-by-one"})
     play.training("a", "b")
     play.round()
-    assert endings(play.effects) == [("completed", "all 1 rounds are done")]
+    assert endings(play.effects) == [("completed", "the round is done")]
 
 
 def test_a_snapshot_of_a_controller_that_did_not_know_the_point_can_be_taken_up() -> None:

@@ -157,7 +157,7 @@ def test_when_evaluators_do_not_answer_the_last_time_the_job_completes_without_t
     play.report(play.tasks(Evaluate)["a"])
     assert play.machine.state.alarms == {"evaluation": 15.0}
     effects = play.ring("evaluation")
-    assert endings(effects) == [("completed", "all 1 rounds are done (not all evaluators answered)")]
+    assert endings(effects) == [("completed", "the round is done (not all evaluators answered)")]
     assert len(withdrawn(effects)) == 1
 
 
@@ -169,5 +169,5 @@ def test_an_evaluator_that_fails_or_leaves_does_not_hold_up_the_end(how: str) ->
     play.round()
     task = play.tasks(Evaluate)["a"]
     effects = play.fail(task) if how == "fails" else play.leave("a", role="evaluator")
-    assert endings(effects) == [("completed", "all 1 rounds are done")]
+    assert endings(effects) == [("completed", "the round is done")]
     stale(play, lambda: play.report(task))

@@ -615,7 +615,7 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     assert dropped(effects) == held - play.machine.state.models, "what is no longer kept is deleted"
     assert "j1/v1.h1" in dropped(effects)
     (last,) = play.tasks(Evaluate).values()
-    assert endings(play.report(last)) == [("completed", "all 1 rounds are done")]
+    assert endings(play.report(last)) == [("completed", "the round is done")]
 
 
 def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_model() -> None:

@@ -10,6 +10,7 @@ from hansa.common.data.partition.sizes import enough, parse_law, shares, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
 from hansa.common.data.partition.transport import balanced, project, rounded, spread
 from hansa.common.errors import InvalidInput
+from hansa.common.words import counted
 
 TRIES = 50
 MANY = 12  # classes whose groups are not all looked at
@@ -93,12 +94,8 @@ def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.r
         fate, advice = "exists, whichever classes a site takes", "give the sites more classes"
     raise InvalidInput(
         f"no partition with these sizes and class counts {fate}; the largest is site-{order[0] + 1}"
-        f" ({rows[order[0]]} examples of {_classes_of(wanted[order[0]])}): {advice}"
+        f" ({rows[order[0]]} examples of {counted(wanted[order[0]], 'class', 'classes')}): {advice}"
     )
-
-
-def _classes_of(count: int) -> str:
-    return f"{count} {'class' if count == 1 else 'classes'}"
 
 
 def _evenly(support: np.ndarray, rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> np.ndarray | None:
@@ -160,7 +157,7 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
         raise InvalidInput(
             f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all fall apart into groups that share no"
             f" class, and no group of sites has exactly as many examples as some classes hold; site-{first + 1}"
-            f" ({rows[first]} examples of {_classes_of(int(wanted[first]))}) and others need more classes"
+            f" ({rows[first]} examples of {counted(int(wanted[first]), 'class', 'classes')}) and others need more"
         )
 
 

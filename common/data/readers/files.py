@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from hansa.common.errors import InvalidData, one_line
+from hansa.common.words import counted
 
 
 @contextmanager
@@ -62,8 +63,9 @@ def finite(path: Path, x: np.ndarray, columns: tuple[str, ...] = ()) -> np.ndarr
         flat = ~np.isfinite(x.reshape(len(x), -1))
         row, column = (int(at[0]) for at in np.nonzero(flat))
         name = f"column {columns[column]!r}" if columns else f"feature {column}"
+        rows = counted(int(flat.any(axis=1).sum()), "row")
         raise InvalidData(
-            f"{path}: NaN or infinite values in {int(flat.any(axis=1).sum())} rows, first in row {row}, {name};"
+            f"{path}: NaN or infinite values in {rows}, first in row {row}, {name};"
             " leave such rows out or fill them before parting"
         )
     return x

@@ -217,7 +217,7 @@ def test_a_csv_file_has_features_keys_and_a_label(tmp_path: Path) -> None:
     [
         ("a,y\n1,0\n,1\n", "1 values of column 'a' are missing, first in row 1"),
         ("a,y\n1,0\nNaN,1\n", "column 'a' are missing, first in row 1"),
-        ("a,y\n1,0\ninf,1\n", "NaN or infinite values in 1 rows, first in row 1, column 'a'"),
+        ("a,y\n1,0\ninf,1\n", "NaN or infinite values in 1 row, first in row 1, column 'a'"),
         ("a,y\n1,0\n1,2,3\n", "row 1 has 3 values for 2 columns"),
         ("a,y\n", "at least one row"),
         ("a,y\nx,1\nz,2\n", "no column of numbers besides the label 'y'"),
