@@ -231,3 +231,16 @@ def test_semi_synchronous_steps_follow_what_was_measured_in_the_round_before() -
     assert round_of(fast=(200, 20, 20.0), slow=(80, 2, 8.0)) == {"fast": 80, "slow": 80}
     # The other is the slow one now: 5 s for an epoch.
     assert round_of(fast=(80, 8, 40.0), slow=(80, 2, 8.0)) == {"fast": 20, "slow": 100}
+
+
+@pytest.mark.parametrize("steps", [1, 7, 49, 63, 100])
+def test_the_slowest_site_goes_on_with_the_steps_of_an_epoch_however_quotients_are_rounded(steps: int) -> None:
+    """With λ = 1 it makes an epoch in each round, though t / (t / 49) may be less than 49 in floating point."""
+    for seconds in (0.7, 3.1, 7.3, 11.9, 29.3, 57.7, 91.1):
+        play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+        for task in play.training("a", "b").values():
+            facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=1, seconds=seconds)
+            play.do(ev.UpdateArrived(at=0, task=task.id, site=task.site, facts=facts, digest="d", tensors=2))
+        play.merged()
+        works = [task.work for task in play.tasks(Train).values()]
+        assert [work.steps for work in works if isinstance(work, Train)] == [steps, steps], seconds

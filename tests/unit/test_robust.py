@@ -149,6 +149,15 @@ def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
     assert exactly(got, wanted)
 
 
+@pytest.mark.parametrize(("chosen", "took"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (100, 5), (0, 5)])
+def test_krum_never_takes_so_many_updates_that_an_attacker_must_be_among_them(chosen: int, took: int) -> None:
+    points = np.array([0.0, 1.0, 2.5, 100.0, 4.0, -100.0, 5.0])
+    apart = (points[:, None] - points[None]) ** 2
+    krum = Krum(attackers=2, chosen=chosen)
+    assert krum.taken(7) == len(krum.select(apart)) == took
+    assert not {3, 5} & set(krum.select(apart))
+
+
 def test_krum_with_too_few_updates_keeps_the_model_and_says_why(pool: Executor) -> None:
     course = Course(pool, Plain(), values(SPEC, 50))
     got = course.merge([(values(SPEC, seed), 1.0) for seed in range(4)], aggregator=Krum(attackers=1))
