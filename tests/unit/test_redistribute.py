@@ -765,6 +765,12 @@ def test_what_makes_no_sense_is_refused_with_both_parts_and_the_reason(fields: d
         compose(job_spec(**fields))
 
 
+@pytest.mark.parametrize(("hops", "warned"), [(1, False), (2, True)])
+def test_groups_among_models_that_travel_are_warned_of(hops: int, warned: bool) -> None:
+    spec = job_spec(rule="feddaf", pace={"kind": "redistribute", "hops": hops})
+    assert any("rarely useful" in why for _, why in compose(spec).warnings(spec)) == warned
+
+
 def test_the_defaults_are_those_of_the_specification() -> None:
     rule = compose(job_spec(rule="radfed"))
     assert rule.pace.model_dump() | {"rounds": 0} == {

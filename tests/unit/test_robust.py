@@ -46,6 +46,13 @@ def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, coun
         np.testing.assert_allclose(got[name], wanted, rtol=1e-6, atol=1e-7)
 
 
+def test_a_share_that_is_a_whole_number_of_sites_is_that_number() -> None:
+    """In floating point 0.29 · 100 is less than 29."""
+    rows = np.sort(np.random.default_rng(0).random((100, 3)) ** 9, axis=0)
+    assert TrimmedMean(trim=0.29).combine(rows.copy()) == pytest.approx(rows[29:71].mean(axis=0))
+    assert TrimmedMean().combine(rows.copy()) == pytest.approx(rows[10:90].mean(axis=0))  # a tenth, unless told
+
+
 @pytest.mark.parametrize(
     ("trim", "note"), [(0.1, "trimmed-mean left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
 )
