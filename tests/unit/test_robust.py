@@ -146,6 +146,19 @@ def test_krums_distances_are_squared_and_over_parameters_and_statistics(pool: Ex
     assert len(won) > 3
 
 
+def test_krums_distances_are_not_over_counters(pool: Executor) -> None:
+    """How many batches a site has seen says nothing of its honesty, and such numbers are large."""
+    spec = spec_of({"w": ("float32", (2,)), "n": ("int64", ())}, {"n": Role.COUNT})
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        points = (rng.random((6, 2)) ** 4).astype(np.float32)
+        parts = [({"w": point, "n": np.array(rng.integers(1, 10_000))}, 1.0) for point in points]
+        course = Course(pool, Plain(), values(spec, 9), spec)
+        course.merge(parts, aggregator=Krum(attackers=1))
+        assert course.made is not None
+        assert course.made.note == f"krum took s{by_score(points.astype(np.float64), 1)[0] + 1} of 6 updates"
+
+
 def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
     seeds = list(range(7))
     got = Course(pool, Plain()).merge(
