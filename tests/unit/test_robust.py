@@ -159,6 +159,15 @@ def test_krums_distances_are_not_over_counters(pool: Executor) -> None:
         assert course.made.note == f"krum took s{by_score(points.astype(np.float64), 1)[0] + 1} of 6 updates"
 
 
+def test_krum_of_partial_updates_is_over_what_they_carry(pool: Executor) -> None:
+    spec = spec_of({"w": ("float32", (2,)), "frozen": ("float32", (3,))})
+    points = (np.random.default_rng(4).random((6, 2)) ** 4).astype(np.float32)
+    before = values(spec, 9)
+    course = Course(pool, Plain(), before, spec)
+    got = course.merge([({"w": point}, 1.0) for point in points], aggregator=Krum(), tensors=frozenset({"w"}))
+    assert exactly(got, {"w": points[by_score(points.astype(np.float64), 1)[0]], "frozen": before["frozen"]})
+
+
 def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
     seeds = list(range(7))
     got = Course(pool, Plain()).merge(
