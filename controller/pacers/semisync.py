@@ -38,7 +38,8 @@ class SemiSync(Sync):
         """Give each site the steps that fit; the job's epochs while it has not been measured."""
         assert isinstance(state, SemiSyncState)
         measured = {site: seconds for site, seconds in state.seconds_per_epoch.items() if site in view.sites}
-        length = self.periods * max(measured.values(), default=0)
+        # n steps fit into an epoch of n, though the quotient of two quotients may fall just short of n.
+        length = self.periods * max(measured.values(), default=0) * (1 + 1e-9)
         fits = {site: length / state.seconds_per_step[site] for site in sites if site in measured}
         steps = {site: max(1, int(min(number, STEPS))) for site, number in fits.items()}  # what sites say may be absurd
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]

@@ -100,7 +100,7 @@ class Divide(Policy):
             why = "layers: divide says how many epochs each phase has; until cannot say it, too"
             found.append((("train", "until"), why))
         if "window" in rule.policies:
-            why = "tasks are windows of batches, not epochs; leave it out"
+            why = "with train.batches tasks are windows of batches, not epochs; leave it out"
             given = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
             found += [(("layers", key), why) for key, value in given.items() if value is not None]
         if self.restart and (not rule.server.plain or rule.merge.remembers):

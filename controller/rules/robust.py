@@ -94,7 +94,7 @@ class Krum(Selecting):
     """
 
     attackers: int = Field(1, ge=0, strict=True, description="f, how many sites may be wrong; it takes 2f + 3 updates")
-    chosen: int = Field(1, ge=0, strict=True, description="how many updates to average; 0: all but f")
+    chosen: int = Field(1, ge=0, strict=True, description="updates to average, at most all but f; 0: all but f")
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights, merges of single updates, and models of fewer sites than promised."""
@@ -105,8 +105,8 @@ class Krum(Selecting):
         return found
 
     def taken(self, count: int) -> int:
-        """Return how many updates are averaged."""
-        return max(0, min(self.chosen or count - self.attackers, count))
+        """Return how many updates are averaged: never so many that an attacker must be among them."""
+        return max(0, min(self.chosen or count, count - self.attackers))
 
     def select(self, distances: np.ndarray) -> Sequence[int]:
         """Return the updates with the least scores; of equal ones, those of the first sites."""

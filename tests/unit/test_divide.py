@@ -328,11 +328,11 @@ def test_the_learning_rate_never_reaches_zero() -> None:
         ({"layers": {"restart": True}, "merge": {"kind": "latest"}}, "latest does not go with layers divide: restart"),
         (
             {"layers": {"feature_epochs": 5}, "train": {"batches": 3}},
-            "layers.feature_epochs: tasks are windows of batches, not epochs",
+            "layers.feature_epochs: with train.batches tasks are windows of batches, not epochs",
         ),
         (
             {"rule": "fedmmb", "layers": {"kind": "divide", "fine_epochs": 1}},
-            "layers.fine_epochs: tasks are windows of batches, not epochs",
+            "layers.fine_epochs: with train.batches tasks are windows of batches, not epochs",
         ),
         ({"layers": {"split": 0}}, "layers.split: "),
         ({"layers": {"metric": "manhattan"}}, "layers.metric: "),

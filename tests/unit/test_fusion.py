@@ -10,14 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy.special import beta
+from scipy.cluster.hierarchy import cut_tree, ward
+from scipy.special import beta, digamma
 from torch import nn
 
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.torch_model import spec_of
 from hansa.controller.rules.fusion import statistics
 from hansa.controller.rules.fusion.fit import Fit, Method, fit
-from hansa.controller.rules.fusion.mixture import Mixture, groups
+from hansa.controller.rules.fusion.mixture import Mixture, expectation_maximisation, groups
 from hansa.controller.rules.fusion.reduce import adjusted, reduced, standardised
 from hansa.controller.rules.fusion.statistics import plan
 from hansa.controller.rules.fusion.variational import _Autoencoder, allocate, stick_divergence, stick_mean
@@ -273,6 +274,73 @@ def test_scores_have_fixed_signs_and_one_scale() -> None:
     assert (spectrum.scores**2).sum(axis=1).mean() == pytest.approx(spectrum.rank)
 
 
+def spectrum_by_definition(vectors: np.ndarray) -> tuple[int, float, np.ndarray]:
+    """Return rank, noise edge and scores as feddaf §3.2 has them, from a singular value decomposition."""
+    z = (vectors - vectors.mean(axis=0)) / vectors.std(axis=0)
+    count, width = z.shape
+    left, lengths, _ = np.linalg.svd(z / np.sqrt(width), full_matrices=False)
+    values = lengths**2
+    edge = float(np.median(values[: count - 1])) * (1 + np.sqrt(count / width)) ** 2 * 1.1
+    rank = min(sum(value - edge >= 0.15 * (values[0] - edge) for value in values), 8) if values[0] > edge else 0
+    scores = left[:, :rank] * lengths[:rank]
+    scores = scores * np.sign(scores[np.abs(scores).argmax(axis=0), np.arange(rank)])
+    return rank, edge, scores * np.sqrt(rank / (scores**2).sum(axis=1).mean()) if rank else scores
+
+
+def test_directions_are_kept_that_exceed_the_noise_and_a_share_of_the_first_but_no_more_than_eight() -> None:
+    ranks = set()
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        strengths = rng.uniform(0, (0.1, 0.35, 1.0, 3.0)[seed % 4], 12) * (np.arange(12) < seed % 5 * 3)
+        shape = np.linalg.qr(rng.normal(size=(30, 12)))[0] * np.sqrt(30) * strengths
+        vectors = shape @ rng.normal(size=(12, 300)) + rng.normal(size=(30, 300))
+        rank, edge, scores = spectrum_by_definition(vectors)
+        found = reduced(vectors)
+        assert found.rank == rank, seed
+        assert found.edge == pytest.approx(edge)
+        np.testing.assert_allclose(found.scores, scores, atol=1e-8)
+        ranks.add(rank)
+    assert {0, 1, 8} <= ranks
+    assert len(ranks) > 5, ranks
+
+
+def test_the_number_of_components_has_the_least_cost_with_twice_the_penalty_of_bic() -> None:
+    def choice(scores: np.ndarray, penalty: float) -> int:
+        costs = {}
+        for number in range(1, len(scores) // 2 + 1):
+            found = expectation_maximisation(scores, cut_tree(ward(scores), n_clusters=number)[:, 0])
+            rows, rank = scores.shape
+            if number == 1 or np.bincount(found.allocation.argmax(axis=1), minlength=number).min() >= 2:
+                costs[number] = -2 * found.likelihood + penalty * (number * rank + number) * np.log(rows)
+        return min(costs, key=lambda number: costs[number])
+
+    told_apart = {1.0: 0, 3.0: 0}
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(size=(16, 2)) + rng.normal(0, 2.5, (4, 2))[np.arange(16) % 4]
+        wanted = choice(scores, 2.0)
+        assert groups(scores, 15, 2).components == wanted, seed
+        for penalty in told_apart:
+            told_apart[penalty] += choice(scores, penalty) != wanted
+    assert min(told_apart.values()) > 2
+
+
+def test_em_ends_where_responsibilities_and_the_mixture_follow_from_one_another() -> None:
+    rng = np.random.default_rng(3)
+    scores = np.concatenate([rng.normal(0, 1, (12, 2)), rng.normal(3, 1, (6, 2))])
+    found = expectation_maximisation(scores, np.repeat([0, 1], (12, 6)))
+    share = found.allocation.mean(axis=0)
+    centres = found.allocation.T @ scores / found.allocation.sum(axis=0)[:, None]
+    apart = ((scores[:, None] - centres) ** 2).sum(axis=2)
+    variance = float((found.allocation * apart).sum()) / (18 * 2)
+    joint = share * np.exp(-apart / (2 * variance)) / (2 * np.pi * variance)
+    np.testing.assert_allclose(found.centres, centres, atol=1e-4)
+    assert found.variance == pytest.approx(variance, abs=1e-4)
+    np.testing.assert_allclose(found.allocation, joint / joint.sum(axis=1, keepdims=True), atol=1e-4)
+    assert found.likelihood == pytest.approx(float(np.log(joint.sum(axis=1)).sum()), abs=1e-6)
+    assert found.allocation.min(axis=1).max() > 0.02  # some belong to both
+
+
 def test_components_come_largest_first() -> None:
     vectors, _ = planted((5, 30, 15))
     mixture = groups(reduced(vectors).scores, 15, 2)
@@ -296,6 +364,89 @@ def test_the_mean_of_kumaraswamys_distribution(zeta: float, kappa: float, mean: 
     assert float(stick_mean(torch.tensor(float(zeta)).double(), torch.tensor(float(kappa)).double())) == pytest.approx(
         mean, abs=1e-12
     )
+
+
+def softplus(x: float) -> float:
+    return float(np.log1p(np.exp(x)))
+
+
+@pytest.mark.parametrize(("variance", "scale"), [(0.5, 2.0), (0.01, 8.0)])
+def test_the_autoencoder_begins_at_the_solution_of_em(variance: float, scale: float) -> None:
+    rng = np.random.default_rng(4)
+    centres, points = rng.normal(size=(3, 2)), rng.normal(size=(5, 2))
+    model = _Autoencoder(Mixture(centres, variance, np.eye(3)[[0, 1, 2, 0, 1]], 0.0), torch.Generator().manual_seed(1))
+    logits, spread, zeta, kappa = (found.detach().numpy() for found in model.encode(torch.from_numpy(points)))
+    wanted = -scale / 2 * ((points[:, None] - centres) ** 2).sum(axis=2)  # up to a number for each row
+    np.testing.assert_allclose(logits - logits[:, :1], wanted - wanted[:, :1], atol=1e-12)
+    assert (spread == -3).all()
+    np.testing.assert_allclose(zeta, softplus(4) + 0.1)
+    np.testing.assert_allclose(kappa, softplus(0.5413) + 0.1)  # 1.1
+    np.testing.assert_array_equal(model.means.detach().numpy(), centres)
+    assert (model.log_variances == -4).all()
+    np.testing.assert_array_equal(model.decode(torch.from_numpy(points)).detach().numpy(), points)
+    assert float(model.log_noise.detach()) == pytest.approx(np.log(variance) / 2)
+    assert (model.encoder.shape, model.decoder.shape) == ((2, 16), (2, 16))
+
+
+@pytest.mark.parametrize("noise", [-0.4, 0.3])
+def test_the_loss_is_that_of_the_specification(noise: float) -> None:
+    """Every term anew in numpy, from the same random numbers."""
+    rng = np.random.default_rng(7)
+    start = Mixture(rng.normal(size=(3, 2)), 0.6, np.eye(3)[[0, 1, 2, 0]], 0.0)
+    model = _Autoencoder(start, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.from_numpy(rng.normal(0, 0.4, parameter.shape)))
+        model.log_noise.fill_(noise)
+    x = rng.normal(size=(4, 2))
+    given = torch.from_numpy(x)
+    nu, spread, zeta, kappa = (found.detach().numpy() for found in model.encode(given))
+    chance = torch.Generator().manual_seed(2)
+
+    def normal(*shape: int) -> np.ndarray:
+        return torch.randn(shape, generator=chance, dtype=torch.float64).numpy()
+
+    def uniform(*shape: int) -> np.ndarray:
+        return 1e-3 + (1 - 2e-3) * torch.rand(shape, generator=chance, dtype=torch.float64).numpy()
+
+    b = np.exp(nu + np.exp(spread / 2) * normal(4, 3))
+    b /= b.sum(axis=1, keepdims=True)
+    p = np.cumprod((1 - uniform(4, 3) ** (1 / kappa)) ** (1 / zeta), axis=1)
+    u = uniform(4, 3)
+    c = 1 / (1 + np.exp(-(np.log(p / (1 - p)) + np.log(u / (1 - u))) / 0.5))
+    r = b * (c + 1e-4)
+    r /= r.sum(axis=1, keepdims=True)
+    means, log_variances = model.means.detach().numpy(), model.log_variances.detach().numpy()
+    z = r @ (means + np.exp(log_variances / 2) * normal(3, 2))
+    made = model.decode(torch.from_numpy(z)).detach().numpy()
+    log_s = max(noise, 0.5 * np.log(0.6))
+    fit_term = ((x - made) ** 2).sum() / (2 * np.exp(2 * log_s)) + 4 * 2 * log_s
+    centred = nu - nu.mean(axis=1, keepdims=True)
+    kl_b = 0.5 * (centred**2 / 16 + np.exp(spread) - spread - 1).sum()
+    slope = (zeta - 4) / zeta * (-0.5772156649015329 - digamma(kappa) - 1 / kappa)
+    kl_sticks = (slope + np.log(zeta * kappa / 4) - (kappa - 1) / kappa).sum()
+    kl_z = 0.5 * (np.exp(log_variances) + means**2 - 1 - log_variances).sum()
+    wanted = (fit_term + 0.1 * (kl_b + kl_sticks + kl_z)) / 4
+    found = float(model.loss(given, torch.Generator().manual_seed(2)))
+    assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_autoencoder_is_trained_by_two_hundred_clipped_steps_of_adam() -> None:
+    rng = np.random.default_rng(5)
+    scores = np.concatenate([rng.normal(-1, 0.4, (7, 1)), rng.normal(1, 0.4, (5, 1))])
+    start = groups(scores, 6, 2)
+    assert start.components == 2
+    chance = torch.Generator().manual_seed(int(np.random.SeedSequence((3, 4)).generate_state(1, np.uint64)[0] >> 1))
+    model, lengths = _Autoencoder(start, chance), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(200):
+        optimizer.zero_grad()
+        model.loss(torch.from_numpy(scores), chance).backward()  # type: ignore[no-untyped-call]
+        lengths.append(float(nn.utils.clip_grad_norm_(model.parameters(), 5.0)))
+        optimizer.step()
+    wanted = model.allocation(torch.from_numpy(scores)).detach().numpy()
+    np.testing.assert_allclose(allocate(scores, start, (3, 4)), wanted, rtol=1e-9)
+    assert max(lengths) > 5  # so that the clipping matters
 
 
 def test_the_result_is_by_means_of_the_logits_and_of_the_sticks_that_shrink_from_component_to_component() -> None:

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.common.ids import SiteName
-from hansa.common.site.holdout import split
-from hansa.common.tasks import ValidationSpec
+from hansa.common.app import Examples
+from hansa.common.ids import JobId, SiteName, TaskId
+from hansa.common.site.holdout import parts, split
+from hansa.common.tasks import Init, Standard, Task, ValidationSpec
 
 SITE = SiteName("a")
 LABELS = st.lists(st.integers(0, 5), max_size=200).map(lambda rows: np.array(rows, dtype=np.int64))
@@ -58,6 +59,30 @@ def test_the_split_is_a_function_of_seed_and_site() -> None:
     assert [part.tolist() for part in once] == [part.tolist() for part in again]
     assert once[1].tolist() != split(labels, spec, 1991, SITE)[1].tolist()
     assert once[1].tolist() != split(labels, spec, 1990, SiteName("b"))[1].tolist()
+    assert once[1].tolist() != split(labels, spec, 1990, SITE, "test")[1].tolist()
+
+
+def test_both_parts_are_standardised_by_the_training_part() -> None:
+    """By its own rows a validation part would be measured with other units than the model was trained with."""
+    rng = np.random.default_rng(0)
+    held = Examples(rng.normal(5, 3, (40, 2)).astype(np.float32), np.arange(40) % 2)
+    task = Task(
+        id=TaskId("j1-1"),
+        job=JobId("j1"),
+        site=SITE,
+        round=1,
+        app="app.py:app",
+        seed=3,
+        validation=ValidationSpec(fraction=0.2),
+        standard=Standard(kind="local", columns=2),
+        work=Init(),
+    )
+    rows, others = split(held.y, task.validation, 3, SITE)
+    mean, deviation = held.x[rows].mean(axis=0), held.x[rows].std(axis=0)
+    training, validation = parts(held, task)
+    np.testing.assert_allclose(training.x, (held.x[rows] - mean) / deviation, atol=1e-4)
+    np.testing.assert_allclose(validation.x, (held.x[others] - mean) / deviation, atol=1e-4)
+    assert validation.y.tolist() == held.y[others].tolist()
 
 
 def test_a_fraction_of_zero_holds_nothing_back() -> None:

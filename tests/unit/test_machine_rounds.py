@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.common.ids import SiteName
-from hansa.common.tasks import Train, UpdateFacts
+from hansa.common.tasks import STEPS, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask, SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
@@ -133,6 +133,17 @@ def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when
     assert play.machine.state.history[-1].lost == {}
 
 
+def test_a_site_that_left_is_not_called_late() -> None:
+    play = Play(pace={"rounds": 2, "deadline": 10.0, "quorum": 1.0}, sites={"min": 3})
+    tasks = play.training("a", "b", "c")
+    play.update(tasks["a"])
+    play.leave("c")
+    play.ring("round-1-1")
+    play.ring("round-1-2")
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 10 s", "c": "the site left"}
+
+
 def test_a_site_that_left_and_is_back_is_waited_for_again() -> None:
     play = Play()
     tasks = play.training("a", "b")
@@ -231,3 +242,54 @@ def test_semi_synchronous_steps_follow_what_was_measured_in_the_round_before() -
     assert round_of(fast=(200, 20, 20.0), slow=(80, 2, 8.0)) == {"fast": 80, "slow": 80}
     # The other is the slow one now: 5 s for an epoch.
     assert round_of(fast=(80, 8, 40.0), slow=(80, 2, 8.0)) == {"fast": 20, "slow": 100}
+
+
+def timed(play: Play, task: Task, steps: int, seconds: float) -> None:
+    """Answer with an epoch of so many steps that took so long."""
+    facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=1, seconds=seconds)
+    play.do(ev.UpdateArrived(at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2))
+
+
+def steps_of(play: Play) -> dict[str, int]:
+    return {site: task.work.steps for site, task in play.tasks(Train).items() if isinstance(task.work, Train)}
+
+
+def test_a_round_that_is_shorter_than_a_step_has_one_step() -> None:
+    """None would stand for the job's epochs."""
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2, "lambda": 0.001})
+    for task in play.training("a", "b").values():
+        timed(play, task, 10, 5.0)
+    play.merged()
+    assert steps_of(play) == {"a": 1, "b": 1}
+
+
+def test_sites_that_measure_absurd_times_get_steps_that_a_task_can_have() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2}, sites={"min": 4})
+    tasks = play.training("idle", "instant", "slow", "usual")
+    timed(play, tasks["idle"], 0, 0.0)  # it had nothing to train on
+    timed(play, tasks["instant"], 10, 0.0)
+    timed(play, tasks["slow"], 1, 1e9)
+    timed(play, tasks["usual"], 100, 1.0)
+    play.merged()
+    assert steps_of(play) == {"idle": 0, "instant": STEPS, "slow": 1, "usual": STEPS}
+
+
+def test_a_slow_site_that_is_gone_does_not_set_the_length_of_rounds() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+    seconds = {"a": 1.0, "b": 2.0, "slow": 100.0}
+    for site, task in play.training(*seconds).items():
+        timed(play, task, 10, seconds[site])
+    play.leave("slow")
+    play.merged()
+    assert steps_of(play) == {"a": 20, "b": 10}
+
+
+@pytest.mark.parametrize("steps", [1, 7, 49, 63, 100])
+def test_the_slowest_site_goes_on_with_the_steps_of_an_epoch_however_quotients_are_rounded(steps: int) -> None:
+    """With λ = 1 it makes an epoch in each round, though t / (t / 49) may be less than 49 in floating point."""
+    for seconds in (0.7, 3.1, 7.3, 11.9, 29.3, 57.7, 91.1):
+        play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+        for task in play.training("a", "b").values():
+            timed(play, task, steps, seconds)
+        play.merged()
+        assert steps_of(play) == {"a": steps, "b": steps}, seconds

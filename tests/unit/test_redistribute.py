@@ -242,6 +242,30 @@ def test_a_site_that_is_late_loses_its_slot_and_so_does_the_next() -> None:
     assert record.lost == dict.fromkeys((first.site, again.site), "late: no update within 10 s")
 
 
+def test_a_site_that_steps_in_has_a_deadline_of_its_own() -> None:
+    play = small(deadline=10.0)
+    first, second = hop_of(play).values()
+    (again,) = sent(play.fail(first))
+    effects = play.ring("hop-1-1")  # the hop's deadline: for those who were asked when it began
+    assert withdrawn(effects) == [second.id]
+    assert again.site in hop_of(play)
+    (third,) = sent(effects)
+    assert (third.slot, withdrawn(play.ring(f"hop-1-1-{second.slot - 1}-1"))) == (second.slot, [third.id])
+    assert trip_of(play).hop == 1  # the slot that was taken over first still has time
+    play.update(again)
+    assert trip_of(play).hop == 2
+
+
+def test_the_deadline_of_a_site_that_failed_is_not_that_of_the_next() -> None:
+    play = small(deadline=10.0, retries=2)
+    first, second = hop_of(play).values()
+    (again,) = sent(play.fail(first))
+    (third,) = sent(play.fail(again))
+    assert {first.site, second.site, again.site, third.site} == {"a", "b", "c", "d"}
+    assert withdrawn(play.ring(f"hop-1-1-{first.slot - 1}-1")) == []
+    assert withdrawn(play.ring(f"hop-1-1-{first.slot - 1}-2")) == [third.id]
+
+
 def test_with_too_few_sites_for_the_slots_those_trained_least_come_first() -> None:
     play = Play(**radfed(rounds=1, hops=4, fraction=1.0, pace={"retries": 0}, sites={"min": 3}))
     tasks = play.training("a", "b", "c")
@@ -269,6 +293,24 @@ def test_slots_that_lag_behind_catch_up_before_the_merge_if_that_is_wanted() -> 
     play.update(late)
     assert play.machine.state.plan is not None
     assert [part.weight for part in play.machine.state.plan.added] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("catch_up", [0, 1, 2])
+def test_there_are_no_more_hops_to_catch_up_than_wanted(catch_up: int) -> None:
+    play = Play(**radfed(rounds=2, hops=3, pace={"retries": 0, "catch_up": catch_up}, sites={"min": 4}))
+    play.training("a", "b", "c", "d")
+    for turn in (3, 6):
+        for _ in range(3):
+            for task in hop_of(play).values():
+                play.update(task) if task.slot == 1 else play.fail(task)
+        for hop in range(4, 4 + catch_up):
+            assert trip_of(play).phase == "open"
+            (task,) = hop_of(play).values()
+            assert (task.hop, task.slot, task.turn) == (hop, 2, turn)  # rates that fall with the hops stay
+            play.update(task)
+        assert trip_of(play).phase == "merging"
+        assert [slot.hops for slot in trip_of(play).slots] == [3, catch_up]
+        play.merged()
 
 
 def test_only_trained_slots_are_merged_by_their_hops_if_that_is_wanted() -> None:
@@ -370,6 +412,38 @@ def test_a_few_sites_that_fail_do_not_end_a_job_though_they_are_all_that_were_as
     assert trip_of(play).slots[0].hops == 0
 
 
+def test_who_was_lost_is_told_of_its_own_round_and_hop_alone() -> None:
+    play = Play(**radfed(rounds=2, hops=2, pace={"retries": 0}, sites={"min": 4}))
+    first, second = play.training("a", "b", "c", "d").values()
+    play.fail(first)
+    play.update(second)
+    for _ in range(3):
+        for task in hop_of(play).values():
+            play.update(task)
+        if trip_of(play).phase == "merging":
+            play.merged()
+    _, one, two = play.machine.state.history
+    assert (one.lost, two.lost) == ({first.site: "out of memory"}, {})
+    assert [hop.lost for hop in (*one.hops, *two.hops)] == [{first.site: "out of memory"}, {}, {}, {}]
+
+
+def test_failures_before_the_last_update_that_came_do_not_count() -> None:
+    """Both sites fail at the beginning of some round, but each has trained since the other failed."""
+    play = Play(**radfed(rounds=9, hops=2, fraction=0.1, pace={"retries": 0}, sites={"min": 2}))
+    play.training("a", "b")
+    failed: set[str] = set()
+    while failed != {"a", "b"}:
+        (task,) = hop_of(play).values()
+        if task.hop == 1 and task.site not in failed:
+            failed.add(task.site)
+            assert not endings(play.fail(task))
+            continue
+        play.update(task)
+        if trip_of(play).phase == "merging":
+            play.merged()
+    assert trip_of(play).failed.keys() == {task.site}
+
+
 def test_a_site_that_fails_does_not_end_a_job_whose_other_sites_may_come_back() -> None:
     play = small(retries=0)
     first, second = hop_of(play).values()
@@ -391,6 +465,16 @@ def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
     assert len(play.machine.state.plan.added) == 2
 
 
+def test_later_in_a_round_a_hop_that_all_sites_of_the_job_fail_is_skipped_too() -> None:
+    play = Play(**radfed(rounds=1, hops=2, fraction=1.0, sites={"min": 2}))
+    for task in play.training("a", "b").values():
+        play.update(task)
+    effects = [effect for task in hop_of(play).values() for effect in play.fail(task)]
+    assert not endings(effects)
+    assert trip_of(play).phase == "merging"
+    assert [slot.hops for slot in trip_of(play).slots] == [1, 1]
+
+
 def test_when_all_leave_the_hop_waits_for_somebody_to_come_back() -> None:
     play = small()
     for task in hop_of(play).values():
@@ -408,6 +492,17 @@ def test_when_all_leave_the_hop_waits_for_somebody_to_come_back() -> None:
     play.update(task)
     assert play.machine.state.plan is not None
     assert len(play.machine.state.plan.added) == 2
+
+
+def test_when_all_leave_after_a_slot_was_trained_the_hop_is_over() -> None:
+    play = small()
+    first, _ = hop_of(play).values()
+    play.update(first)
+    for site in ("a", "b", "c", "d"):
+        play.leave(site)
+    assert trip_of(play).phase == "stalled"
+    assert [task.hop for task in sent(play.join(first.site))] == [2]  # a second training in hop 1 would be one too many
+    assert sorted(slot.hops for slot in trip_of(play).slots) == [0, 1]
 
 
 def test_a_site_that_comes_to_a_round_under_way_can_be_drawn_in_the_next_hop() -> None:
@@ -513,8 +608,10 @@ def test_updates_are_appraised_after_the_last_hop_alone() -> None:
     play.training("a", "b", "c", "d")
     for hop in (1, 2, 3):
         assert not play.tasks(Evaluate), f"hop {hop} has begun: nobody scores models that travel on"
-        for task in hop_of(play).values():
+        for number, task in enumerate(hop_of(play).values(), 1):
             play.update(task)
+            judging = {t.work.model for t in play.machine.state.tasks.values() if isinstance(t.work, Evaluate)}
+            assert len(judging) == (number if hop == 3 else 0)  # evaluators begin while others still train
     judged = {task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)}
     assert judged == {slot.held.model for slot in trip_of(play).slots if slot.held}
     assert len(judged) == 2
@@ -666,6 +763,29 @@ def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_m
 def test_what_makes_no_sense_is_refused_with_both_parts_and_the_reason(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidJob, match=said.replace(".", r"\.")):
         compose(job_spec(**fields))
+
+
+@pytest.mark.parametrize(("hops", "warned"), [(1, False), (2, True)])
+def test_groups_among_models_that_travel_are_warned_of(hops: int, warned: bool) -> None:
+    spec = job_spec(rule="feddaf", pace={"kind": "redistribute", "hops": hops})
+    assert any("rarely useful" in why for _, why in compose(spec).warnings(spec)) == warned
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    rule = compose(job_spec(rule="radfed"))
+    assert rule.pace.model_dump() | {"rounds": 0} == {
+        "rounds": 0,
+        "hops": 20,
+        "retries": 1,
+        "catch_up": 0,
+        "no_repeat": False,
+        "weight": "equal",
+        "deadline": None,
+        "divergence": "weights",
+    }
+    assert rule.sample.model_dump() == {"fraction": 0.1}
+    drawn = compose(job_spec(rule="radfed-i")).sample.model_dump()
+    assert (drawn["fraction"], drawn["gamma"], drawn["init"]) == (0.1, 0.9, "mean")
 
 
 @pytest.mark.parametrize("name", ["radfed", "radfed-p", "radfed-m", "radfed-a", "radfed-i"])

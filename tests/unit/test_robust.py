@@ -46,6 +46,13 @@ def test_the_trimmed_mean_leaves_out_both_ends(pool: Executor, trim: float, coun
         np.testing.assert_allclose(got[name], wanted, rtol=1e-6, atol=1e-7)
 
 
+def test_a_share_that_is_a_whole_number_of_sites_is_that_number() -> None:
+    """In floating point 0.29 · 100 is less than 29."""
+    rows = np.sort(np.random.default_rng(0).random((100, 3)) ** 9, axis=0)
+    assert TrimmedMean(trim=0.29).combine(rows.copy()) == pytest.approx(rows[29:71].mean(axis=0))
+    assert TrimmedMean().combine(rows.copy()) == pytest.approx(rows[10:90].mean(axis=0))  # a tenth, unless told
+
+
 @pytest.mark.parametrize(
     ("trim", "note"), [(0.1, "trimmed-mean left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
 )
@@ -139,6 +146,28 @@ def test_krums_distances_are_squared_and_over_parameters_and_statistics(pool: Ex
     assert len(won) > 3
 
 
+def test_krums_distances_are_not_over_counters(pool: Executor) -> None:
+    """How many batches a site has seen says nothing of its honesty, and such numbers are large."""
+    spec = spec_of({"w": ("float32", (2,)), "n": ("int64", ())}, {"n": Role.COUNT})
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        points = (rng.random((6, 2)) ** 4).astype(np.float32)
+        parts = [({"w": point, "n": np.array(rng.integers(1, 10_000))}, 1.0) for point in points]
+        course = Course(pool, Plain(), values(spec, 9), spec)
+        course.merge(parts, aggregator=Krum(attackers=1))
+        assert course.made is not None
+        assert course.made.note == f"krum took s{by_score(points.astype(np.float64), 1)[0] + 1} of 6 updates"
+
+
+def test_krum_of_partial_updates_is_over_what_they_carry(pool: Executor) -> None:
+    spec = spec_of({"w": ("float32", (2,)), "frozen": ("float32", (3,))})
+    points = (np.random.default_rng(4).random((6, 2)) ** 4).astype(np.float32)
+    before = values(spec, 9)
+    course = Course(pool, Plain(), before, spec)
+    got = course.merge([({"w": point}, 1.0) for point in points], aggregator=Krum(), tensors=frozenset({"w"}))
+    assert exactly(got, {"w": points[by_score(points.astype(np.float64), 1)[0]], "frozen": before["frozen"]})
+
+
 def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
     seeds = list(range(7))
     got = Course(pool, Plain()).merge(
@@ -147,6 +176,15 @@ def test_multi_krum_averages_all_but_the_attackers(pool: Executor) -> None:
     chosen = sorted(nearest(seeds, 2)[:5])
     wanted = Course(pool, Plain()).merge([(values(SPEC, seed), 1.0) for seed in chosen])
     assert exactly(got, wanted)
+
+
+@pytest.mark.parametrize(("chosen", "took"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (100, 5), (0, 5)])
+def test_krum_never_takes_so_many_updates_that_an_attacker_must_be_among_them(chosen: int, took: int) -> None:
+    points = np.array([0.0, 1.0, 2.5, 100.0, 4.0, -100.0, 5.0])
+    apart = (points[:, None] - points[None]) ** 2
+    krum = Krum(attackers=2, chosen=chosen)
+    assert krum.taken(7) == len(krum.select(apart)) == took
+    assert not {3, 5} & set(krum.select(apart))
 
 
 def test_krum_with_too_few_updates_keeps_the_model_and_says_why(pool: Executor) -> None:

@@ -148,6 +148,19 @@ def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_cha
     assert not module.first._forward_pre_hooks
 
 
+def test_a_layer_that_runs_twice_or_never_is_nothing_to_remark_upon() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.spare, self.last = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.last(self.first(self.first(x)))
+            return y
+
+    assert anatomy_of(Shared(), torch.zeros(2, 2)).remarks == ()
+
+
 def test_a_model_that_cannot_be_run_is_remarked_upon() -> None:
     (remark,) = anatomy_of(nn.Sequential(nn.Linear(3, 2)), torch.zeros(2, 7)).remarks
     assert "could not be checked" in remark

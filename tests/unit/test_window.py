@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hansa.common.app import Examples
 from hansa.common.errors import InvalidInput
+from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
 from hansa.learner import window as module
@@ -153,6 +154,11 @@ def test_steps_of_a_pacer_go_on_through_the_passes(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(task_seed(task))
     epochs = [batch.tolist() for _ in range(3) for batch in shuffled(23, 5, generator, False)]
     assert first.begin(task) == epochs[:12]  # as FedAvg goes through its epochs
+    first.acknowledge(task)
+    task = first.next(steps=3 + 5 + 5)  # three batches are left of the pass; the next two begin with this task
+    generator = torch.Generator().manual_seed(task_seed(task))
+    anew = [batch.tolist() for _ in range(2) for batch in shuffled(23, 5, generator, False)]
+    assert first.begin(task) == epochs[12:] + anew
 
 
 def test_a_batch_of_one_is_dropped_for_normalisation_and_used_up_all_the_same() -> None:
@@ -215,6 +221,9 @@ def test_the_same_task_gets_the_same_window_however_often_it_is_delivered(tmp_pa
     site.acknowledge(task)
     assert site.begin(task) == once  # delivered again after the receipt: nothing moves
     site.acknowledge(task)
+    held = site.windows._read(JOB)
+    assert held is not None
+    assert (held.task, held.taken, held.committed) == (task.id, 1, True)
     second = site.take()
     assert not set(flat([once])) & set(flat([second]))
     assert len(flat([once, second, site.take()])) == 23
@@ -281,6 +290,40 @@ def test_an_old_memory_says_that_it_is_old(tmp_path: Path, caplog: pytest.LogCap
     assert "is that of task j1-1, but task j1-2 was committed since" in record.message
 
 
+def test_tasks_are_compared_by_their_numbers_not_by_their_letters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    site.begin(site.task(10, after=""))
+    site.begin(site.task(11, after="j1-9"))  # an update before the one that was lost is the last that was committed
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    site = Site(tmp_path / "other", 23, 5, 2)
+    site.begin(site.task(9, after=""))
+    site.begin(site.task(11, after="j1-10"))
+    assert "is that of task j1-9, but task j1-10 was committed since" in caplog.text
+
+
+def test_a_bookmark_is_on_the_disk_before_training_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that loses power must not forget which examples it has sent an update of."""
+    written: list[bool] = []
+
+    def note(path: Path, content: bytes, mode: int, durable: bool) -> None:
+        written.append(durable)
+        write_whole(path, content, mode, durable)
+
+    monkeypatch.setattr(module, "write_whole", note)
+    site = Site(tmp_path, 23, 5, 2)
+    site.take()
+    assert written == [True, False]  # that it was committed, the next task says again
+
+
+def test_the_receipt_of_another_task_moves_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, 23, 5, 2)
+    lost = site.begin(site.next())
+    site.windows.commit(site.task(99))
+    assert site.begin(site.next()) == lost
+
+
 def test_a_disk_that_cannot_be_written_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "windows").write_text("in the way")
     site = Site(tmp_path, 23, 5, 2)
@@ -297,6 +340,17 @@ def test_old_jobs_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         site.windows.commit(task)
     assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["j3", "j4", "j5"]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "windows").iterdir())
+
+
+def test_jobs_that_were_not_heard_of_for_the_longest_time_are_forgotten_in_memory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT", 3)
+    site = Site(tmp_path, 23, 5, 2)
+    for name in ("j1", "j2", "j3", "j1", "j4"):
+        site.begin(site.next().model_copy(update={"job": JobId(name)}))
+    assert list(site.windows._held) == ["j3", "j1", "j4"]
+    assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["j1", "j3", "j4"]
 
 
 def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
