@@ -215,9 +215,11 @@ class RedisStore(Store):
         with space.answering():
             held = set()
             for key in space.client.smembers(space.key("models")):
-                name = space.client.getrange(space.key("model", key.decode()), 0, NAME - 1)
-                held.add(name)
-                if not name:  # Redis died after the key was added, or before it was taken away
+                record = space.key("model", key.decode())
+                kind = space.client.type(record)
+                if kind == b"string":  # else it is no record: whoever opens it will say so
+                    held.add(space.client.getrange(record, 0, NAME - 1))
+                elif kind == b"none":  # Redis died after the key was added, or before it was taken away
                     space.client.srem(space.key("models"), key)
             for name, frames in space.client.hgetall(space.key("drafts")).items():
                 if name in held:  # its record was to go, and has not: the model is whole
