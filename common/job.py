@@ -278,9 +278,9 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
     """Say in one sentence what is wrong with a field."""
     match fault["type"]:
         case "extra_forbidden":
-            of = (
-                f" of {model.kind}" if issubclass(model, Plugin) and len(path) == 1 else ""
-            )  # the rule may have chosen it
+            of = ""
+            if issubclass(model, Plugin) and len(path) == 1:  # perhaps the rule chose it: say of what it is no key
+                of = f" of {model.kind}"
             return f"unknown key{of}" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
         case "missing":
             return "is required"

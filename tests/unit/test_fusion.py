@@ -388,15 +388,22 @@ def test_the_autoencoder_begins_at_the_solution_of_em(variance: float, scale: fl
     assert (model.encoder.shape, model.decoder.shape) == ((2, 16), (2, 16))
 
 
+def _anywhere(rng: np.random.Generator, variance: float, scale: float) -> _Autoencoder:
+    """Return an autoencoder that is not where it would start."""
+    start = Mixture(rng.normal(size=(3, 2)), variance, np.eye(3)[[0, 1, 2, 0]], 0.0)
+    model = _Autoencoder(start, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.from_numpy(rng.normal(0, scale, parameter.shape)))
+    return model
+
+
 @pytest.mark.parametrize("noise", [-0.4, 0.3])
 def test_the_loss_is_that_of_the_specification(noise: float) -> None:
     """Every term anew in numpy, from the same random numbers."""
     rng = np.random.default_rng(7)
-    start = Mixture(rng.normal(size=(3, 2)), 0.6, np.eye(3)[[0, 1, 2, 0]], 0.0)
-    model = _Autoencoder(start, torch.Generator().manual_seed(1))
+    model = _anywhere(rng, 0.6, 0.4)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.from_numpy(rng.normal(0, 0.4, parameter.shape)))
         model.log_noise.fill_(noise)
     x = rng.normal(size=(4, 2))
     given = torch.from_numpy(x)
@@ -451,11 +458,7 @@ def test_the_autoencoder_is_trained_by_two_hundred_clipped_steps_of_adam() -> No
 
 def test_the_result_is_by_means_of_the_logits_and_of_the_sticks_that_shrink_from_component_to_component() -> None:
     rng = np.random.default_rng(4)
-    start = Mixture(rng.normal(size=(3, 2)), 0.3, np.eye(3)[[0, 1, 2, 0]], 0.0)
-    model = _Autoencoder(start, torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.from_numpy(rng.normal(0, 0.5, parameter.shape)))
+    model = _anywhere(rng, 0.3, 0.5)
     points = rng.normal(size=(4, 2))
     logits, _, zeta, kappa = (found.detach().numpy() for found in model.encode(torch.from_numpy(points)))
     sticks = np.cumprod(kappa * beta(1 + 1 / zeta, kappa), axis=1)
