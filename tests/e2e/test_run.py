@@ -68,45 +68,43 @@ def test_the_plain_view_and_the_summary_tell_a_newcomer_what_happened(tmp_path: 
     assert "Next:" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, number: signal.Signals) -> None:
-    out = tmp_path / "out"
-    run = subprocess.Popen(
-        [sys.executable, "-m", "hansa", "run", DIGITS, "--out", str(out), "--set", "pace.rounds=100000"],
+def start_run(out: Path, *options: str) -> subprocess.Popen[str]:
+    """Start `hansa run` of the digits in a process group of its own; every line is told at once."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "hansa", "run", DIGITS, "--out", str(out), *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopping_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out"
+    run = start_run(out, "--set", "pace.rounds=100000")
     assert run.stdout is not None
     for line in run.stdout:
         if line.startswith("round 2/"):
             break
     os.killpg(run.pid, number) if number is signal.SIGINT else run.send_signal(number)
-    run.stdout.close()
-    assert run.wait(timeout=30) == (-9 if number is signal.SIGKILL else 130)
-    if number is not signal.SIGKILL:
-        assert run.stderr is not None
-        assert f"the state is kept in {out}" in run.stderr.read()
+    _, said = run.communicate(timeout=60)
+    if number is signal.SIGKILL:
+        assert run.returncode == -9
+    else:
+        assert run.returncode == 130
+        assert f"the state is kept in {out}" in said
     end = time.monotonic() + 20
     while processes_below(out) and time.monotonic() < end:
         time.sleep(0.1)
     assert processes_below(out) == []
     assert (out / "controller" / "journal.sqlite").exists()
-    run.stderr and run.stderr.close()
 
 
 def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run = subprocess.Popen(
-        [sys.executable, "-u", "-m", "hansa", "run", DIGITS, "--out", str(out)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    run = start_run(out)
     assert run.stdout is not None
     assert run.stdout.readline().startswith("starting a controller")
     time.sleep(0.5)  # the fork server imports now
@@ -115,6 +113,19 @@ def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tm
     assert run.returncode == 130
     assert said == f"\nstopped; every process has ended, the state is kept in {out}\n"
     assert processes_below(out) == []
+
+
+def test_a_run_whose_reader_has_gone_leaves_no_process(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = start_run(out, "--set", "pace.rounds=100000")
+    assert run.stdout is not None
+    assert run.stderr is not None
+    assert run.stdout.readline().startswith("starting a controller")
+    run.stdout.close()
+    assert run.wait(timeout=60) == 1
+    assert run.stderr.read() == ""
+    assert processes_below(out) == []
+    run.stderr.close()
 
 
 def test_what_became_of_a_process_is_its_signal_or_its_last_words(tmp_path: Path) -> None:
