@@ -180,9 +180,7 @@ class Fleet:
 
 
 def _view(session: Session) -> DaemonView:
-    apps = {
-        ref: app.error.removeprefix(f"{ref}: ") or f"ok, {app.examples} examples" for ref, app in session.apps.items()
-    }
+    apps = {ref: app.error or f"ok, {app.examples} examples" for ref, app in session.apps.items()}
     return DaemonView(
         site=session.site,
         role=session.role,

@@ -31,14 +31,16 @@ class Shelf:
                 self._prepared[ref] = Prepared(app, app.load(data, split))
                 log.info("app %s: %d examples from %s", ref, len(self._prepared[ref].examples), data)
             except HansaError as error:
-                self._errors[ref] = str(error)
+                self._errors[ref] = str(error).removeprefix(f"{ref}: ")  # whoever tells it names the app
                 log.error("%s", self._unusable(ref))  # noqa: TRY400 - the reason is all there is to say
 
     def get(self, ref: str) -> Prepared:
         """Return an app and its data or raise InvalidApp."""
         if ref in self._prepared:
             return self._prepared[ref]
-        raise InvalidApp(self._errors.get(ref) or f"app {ref!r} is not allowed at this site")
+        if ref in self._errors:
+            raise InvalidApp(self._unusable(ref))
+        raise InvalidApp(f"app {ref!r} is not allowed at this site")
 
     @property
     def apps(self) -> list[App]:
@@ -50,7 +52,7 @@ class Shelf:
         return "; ".join(map(self._unusable, self._errors))
 
     def _unusable(self, ref: str) -> str:
-        return f"app {ref} cannot be used: {self._errors[ref].removeprefix(f'{ref}: ')}"
+        return f"app {ref} cannot be used: {self._errors[ref]}"
 
     def states(self) -> list[fleet.AppState]:
         """Return what the controller is told at enrolment."""
