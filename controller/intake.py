@@ -136,7 +136,7 @@ class Intake:
         try:
             await place.enter()
             async for frame in frames:
-                runner.bytes_up += len(frame)
+                runner.traffic.up += len(frame)
                 await place.moved()
                 self._require_current(upload, mine)
                 if known:

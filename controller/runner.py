@@ -2,27 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
-from hansa.common.errors import HansaError, Stale, one_line, reason
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, hop_key
+from hansa.common.errors import Stale, one_line, reason
+from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.plugins import ANYTHING, blame, culprit
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
+from hansa.controller.chores import Chores, Traffic
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
-from hansa.controller.examining import Found, examine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
-from hansa.controller.measuring import measure
-from hansa.controller.merging import Merger, discard
-from hansa.controller.stores import Draft
-from hansa.controller.studies import study
 
 if TYPE_CHECKING:
     from hansa.controller.federation import Federation
@@ -49,18 +44,12 @@ class JobRunner:
 
     def __init__(self, machine: Machine, federation: "Federation") -> None:
         self.machine = machine
-        self.bytes_up = 0
-        self.bytes_down = 0
-        self._counted_up = 0  # what the history accounts for already
-        self._counted_down = 0
+        self.traffic = Traffic()
         self._federation = federation
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._unsent: set[TaskId] = set()  # tasks of events that are not durable yet
-        pool, memory = federation.workers.arithmetic, federation.memory // 2
-        self._merger = Merger(machine.job, federation.store, pool, memory)
-        self._alarms: set[asyncio.Task[None]] = set()  # void once the job has ended
-        self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
+        self._chores = Chores(self, federation)
 
     @property
     def id(self) -> JobId:
@@ -80,7 +69,7 @@ class JobRunner:
     async def run(self, effects: list[ef.Effect]) -> None:
         """Carry out the first effects, then handle events until the job has ended."""
         try:
-            self._start(self._warm_up(), self._alarms)
+            self._chores.warm_up()
             self._carry_out(effects)
             while not self.machine.ended:
                 batch = [await self._inbox.get()]
@@ -94,11 +83,9 @@ class JobRunner:
                         _refuse(done, Stale(f"job {self.id} failed"))
                     self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
                     self.changed()
-            while self._duties:
-                await asyncio.wait(self._duties)
+            await self._chores.finish()
         finally:
-            for chore in self._alarms | self._duties:
-                chore.cancel()
+            self._chores.cancel()
             while not self._inbox.empty():
                 _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
@@ -184,21 +171,9 @@ class JobRunner:
                     session = self._federation.fleet.find(site, "learner")
                     if session:
                         session.pulse(self.id, steps)
-                case ef.StartMerge(plan):
-                    self._start(self._merge(plan), self._duties)
-                case ef.StartStudy(study_plan):
-                    self._start(self._study(study_plan), self._duties)
-                case ef.StartMeasurement(model):
-                    self._start(self._measure(model), self._duties)
-                case ef.StartExamination(inquiry):
-                    self._start(self._examine(inquiry), self._duties)
-                case ef.SetAlarm(alarm, at):
-                    self._start(self._ring(alarm, at), self._alarms)
-                case ef.DropModels(keys):
-                    self._start(self._drop(keys), self._duties)
                 case ef.JobEnded(status, why):
-                    self._merger.forget()
                     log.info("job %s %s: %s", self.id, status, why)
+            self._chores.carry_out(effect)
 
     def _clear_hands(self, event: ev.Event) -> None:
         """An answered task is no longer in its daemon's hands."""
@@ -209,121 +184,6 @@ class JobRunner:
                 if session:
                     session.in_hand.discard(task)
                     session.progress.pop(task, None)
-
-    def _start(self, chore: Coroutine[None, None, None], group: "set[asyncio.Task[None]]") -> None:
-        task = asyncio.create_task(chore)
-        group.add(task)
-        task.add_done_callback(group.discard)
-
-    async def _merge(self, plan: ef.MergePlan) -> None:
-        drafts: list[Draft] = []
-        try:
-            made = await self._federation.workers.io(self._merger.merge, self.machine, plan, drafts)
-        except ANYTHING as error:
-            log.exception("job %s: merging version %d failed", self.id, plan.version)
-            self._start(self._federation.workers.io(discard, drafts), self._duties)
-            why = str(error) if isinstance(error, HansaError) else blame(error)
-            self.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
-            return
-        distance, trouble = await self._distance(self._merger.key(plan.version, ""))
-        note = "; ".join(said for said in (made.note, trouble and f"no distance: {trouble}") if said)
-        up, down = self.bytes_up - self._counted_up, self.bytes_down - self._counted_down
-        self._counted_up, self._counted_down = self.bytes_up, self.bytes_down
-        moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
-        event = ev.Merged(
-            at=self._now(),
-            version=plan.version,
-            digest=made.manifest.digest.hex(),
-            moments=moments,
-            note=note,
-            distance=distance,
-            bytes_up=up,
-            bytes_down=down,
-        )
-        if note:
-            log.info("job %s, version %d: %s", self.id, plan.version, note)
-        try:
-            await self.post(event)
-        except Stale:
-            await self._drop(tuple(self._merger.key(plan.version, name) for name in ("", *moments)))
-
-    async def _measure(self, first: ModelKey) -> None:
-        """Compare version 0 with the job's reference while training begins."""
-        distance, trouble = await self._distance(first)
-        self.post(ev.Measured(at=self._now(), distance=distance, trouble=trouble))
-
-    async def _distance(self, model: ModelKey) -> tuple[float | None, str]:
-        """Return how far a model is from the job's reference, if it has one, or why that cannot be told."""
-        reference = self.machine.state.reference
-        if reference is None:
-            return None, ""
-        try:
-            return await self._federation.workers.io(measure, self._federation.store, model, reference), ""
-        except Exception as error:
-            log.warning("job %s: model %s cannot be measured", self.id, model, exc_info=True)
-            return None, reason(error)
-
-    async def _study(self, plan: ef.StudyPlan) -> None:
-        """Look at the models of a hop while training goes on."""
-        federation, event = self._federation, ev.HopStudied(at=self._now(), version=plan.version, hop=plan.hop)
-        try:
-            apart, digest = await federation.workers.io(
-                study, self.id, plan, federation.store, federation.workers.arithmetic, federation.memory // 4
-            )
-            found: dict[str, object] = {"divergence": apart, "digest": digest}
-        except Exception as error:
-            log.exception("job %s: the models of hop %d cannot be looked at", self.id, plan.hop)
-            found = {"trouble": reason(error)}
-        try:
-            await self.post(event.model_copy(update={"at": self._now(), **found}))
-        except Stale:
-            await self._drop((hop_key(self.id, plan.version, plan.hop),))
-
-    async def _warm_up(self) -> None:
-        """Let parts load what they will need while sites train."""
-        for part in self.machine.rule.parts.values():
-            try:
-                await self._federation.workers.io(part.warm_up)
-            except ANYTHING:
-                log.exception("job %s: %s %r is not ready", self.id, part.point, part.kind)
-
-    async def _examine(self, number: int) -> None:
-        inquiry = self.machine.state.inquiries.get(number)
-        if inquiry is None:
-            return  # it is over already
-        part, federation = self.machine.rule.parts[inquiry.point], self._federation
-        examining: asyncio.Future[Found] | None = None
-        try:
-            await federation.workers.io(part.warm_up)  # what is being loaded still must not be counted as examining
-            work = federation.workers.io(examine, self.id, number, inquiry, part, federation.store, federation.memory)
-            examining = asyncio.ensure_future(work)
-            await asyncio.wait((examining,), timeout=part.examination_seconds)
-            if not examining.done():
-                late = f"{part.point} {part.kind!r}: nothing was found in {part.examination_seconds:g} s"
-                self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=late))
-            found = await examining  # a thread cannot be stopped, and what it stores must be dropped
-        except ANYTHING as error:
-            log.exception("job %s: %s %r could not examine updates", self.id, part.point, part.kind)
-            self.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=blame(error)))
-            return
-        finally:
-            if examining:
-                examining.cancel()
-        try:
-            await self.post(ev.Examined(at=self._now(), inquiry=number, facts=found.facts, kept=found.digests))
-        except Stale:
-            await self._drop(found.keys)
-
-    async def _ring(self, alarm: str, at: float) -> None:
-        await self._federation.clock.sleep_until(at)
-        self.post(ev.AlarmRang(at=self._now(), alarm=alarm))
-
-    async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
-        def delete() -> None:
-            for key in keys:
-                self._federation.store.delete(key)  # harmless if it is repeated because the store was away
-
-        await self._federation.workers.io(delete)
 
     def _now(self) -> float:
         return self._federation.clock.now()
@@ -392,8 +252,8 @@ class JobRunner:
         around = Surroundings(
             fleet=self._federation.fleet,
             now=self._now(),
-            bytes_up=self.bytes_up - self._counted_up,
-            bytes_down=self.bytes_down - self._counted_down,
+            bytes_up=self.traffic.up,
+            bytes_down=self.traffic.down,
             trouble=self._federation.workers.trouble,
         )
         return job_view(self.machine, around, history, since)

@@ -146,7 +146,7 @@ class FleetServicer:
         who = str(caller_of(context) or site)
         try:
             async for message in self._federation.downloads.send(key, set(request.held), who):
-                runner.bytes_down += len(message)
+                runner.traffic.down += len(message)
                 yield message
         except StoreFailed as error:
             raise Unreachable(str(error)) from None  # it may pass: the site asks again

@@ -261,14 +261,14 @@ async def test_tensors_that_a_site_holds_do_not_travel_again(scene: Scene) -> No
     key = ModelKey(scene.runner.machine.state.current)
     with ThreadPoolExecutor(1) as pool:
         fetcher = Fetcher(scene.site.attendance, pool)
-        before = scene.runner.bytes_down
+        before = scene.runner.traffic.down
         manifest, first = await fetcher.fetch(key)
-        whole = scene.runner.bytes_down - before
+        whole = scene.runner.traffic.down - before
         _, second = await fetcher.fetch(key)
-        nothing = scene.runner.bytes_down - before - whole
+        nothing = scene.runner.traffic.down - before - whole
         fetcher._held.pop(manifest.digests[0])
         _, third = await fetcher.fetch(key)
-        part = scene.runner.bytes_down - before - whole - nothing
+        part = scene.runner.traffic.down - before - whole - nothing
     assert whole > BIG.nbytes
     assert nothing < 1000
     assert 2_400_000 < part < 2_401_000
