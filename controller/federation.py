@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 
 from hansa import __version__
 from hansa.common import faults
-from hansa.common.clock import Clock, is_time
+from hansa.common.clock import Clock
 from hansa.common.errors import Broken, InvalidJob, NotFound, Stale, reason
 from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_key
 from hansa.common.job import JobSpec, located
@@ -22,7 +22,8 @@ from hansa.controller.engine.outline import Outline, outline_of
 from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
-from hansa.controller.journal import Entry, JobRecord, Journal, fault
+from hansa.controller.journal import JobRecord, Journal
+from hansa.controller.records import NO_EVENTS, Records, read_spec
 from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
@@ -31,8 +32,6 @@ from hansa.controller.submission import Brought, Submission
 from hansa.controller.workers import Workers
 
 log = logging.getLogger(__name__)
-NO_EVENTS = "the journal lost the job's events: the store has models of it"
-SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
 
 
 class Federation:
@@ -56,7 +55,7 @@ class Federation:
         self.intake = Intake(self)
         self.fleet = Fleet(clock, self, heartbeat, grace)
         self.audit = Audit(journal, self.workers, clock)
-        self._journal = journal
+        self.records = Records(journal, self.workers, clock)
         self._runners: dict[JobId, JobRunner] = {}
         self._entering: set[asyncio.Task[JobRunner]] = set()
         self._tasks: asyncio.TaskGroup
@@ -135,7 +134,7 @@ class Federation:
             runner = JobRunner(Machine(job, spec, rule, now), self)  # a plugin may fail here
             await self.audit.record(who, "submitted", job, words, digest_of(record.spec))
             faults.reach("job-announced")
-            await self.workers.journal(self._journal.create, record)
+            await self.records.enter(record)
             faults.reach("job-entered")
             with suppress(Broken):  # the job is there and will run, whatever becomes of the log
                 await self.audit.record("controller", "accepted", job)
@@ -155,7 +154,7 @@ class Federation:
 
     async def _resume_all(self) -> None:
         """Go on with the journal's jobs, and name those that only the store knows."""
-        records = await self.workers.journal(self._journal.jobs)
+        records = await self.records.all()
         for record in records:
             if record.id in self.audit.interrupted:  # it was entered, and the controller was killed in that moment
                 self.audit.note("controller", "accepted", record.id)
@@ -190,7 +189,7 @@ class Federation:
 
     async def _recalled(self, record: JobRecord) -> Machine:
         spec = read_spec(record)
-        machine = await self.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
+        machine = await self.records.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
         self.clock.catch_up(record.at)
         return machine
 
@@ -222,27 +221,6 @@ class Federation:
             for site, role in runner.expected():
                 self.fleet.expect(site, role)
 
-    async def catch_up(self, machine: Machine) -> Machine:
-        """Bring a new machine to where its job's journal ends."""
-        machine.start()
-        try:
-            snapshot = await self.workers.journal(self._journal.snapshot, machine.job)
-            if snapshot:
-                machine.restore(snapshot)
-        except (Broken, KeyError, ValueError) as error:  # it only saves time: every event is in the journal
-            log.warning("job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error)
-            machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
-            machine.start()
-        known = machine.state.sequence
-        entries = await self.workers.journal(self._journal.entries, machine.job, max(0, known - 1))
-        if known and (not entries or entries[0].sequence != known):
-            raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
-        for entry in entries[1 if known else 0 :]:
-            self.clock.catch_up(replay(machine, entry).at)
-        if machine.state.history:
-            self.clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
-        return machine
-
     def _bury(self, record: JobRecord, why: str) -> None:
         """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
         unknown = JobSpec(name=record.id, app="unknown:app")
@@ -268,7 +246,7 @@ class Federation:
         digest = ""
         try:
             await runner.run(effects)
-            digest = await self.workers.journal(self._digest, runner.id)
+            digest = await self.records.digest(runner.id)
         except Exception:  # a journal that cannot be read must not end the other jobs
             log.exception("job %s: its journal cannot be read for the audit log", runner.id)
         finally:
@@ -277,12 +255,6 @@ class Federation:
                 self.audit.note(
                     "controller", "ended", runner.id, f"{state.status}: {state.reason}", state.chain, digest
                 )
-
-    def _digest(self, job: JobId) -> str:
-        spec = next((record.spec for record in self._journal.jobs() if record.id == job), None)
-        if spec is None:
-            raise Broken(f"the journal has lost job {job}")
-        return digest_of(spec, self._journal.entries(job))
 
     def runner(self, job: JobId) -> JobRunner:
         """Return a job by its id."""
@@ -312,15 +284,6 @@ class Federation:
         """Those who watch a job see that it waits for the store, and that it does no longer."""
         for runner in self._runners.values():
             runner.changed()
-
-    async def record(self, job: JobId, entries: Sequence[Entry]) -> None:
-        """Make events durable. While the journal cannot be written the job waits; nothing is acknowledged."""
-        await self.workers.journal(self._journal.append, job, entries)
-
-    async def save(self, machine: Machine) -> None:
-        """Save a snapshot of a job now and then."""
-        if machine.unsaved >= max(SNAPSHOT_EVERY, 2 * len(machine.state.learners)):  # its size grows with the sites
-            await self.workers.journal(self._journal.save_snapshot, machine.job, machine.snapshot())
 
     async def manifest(self, key: ModelKey) -> Manifest:
         """Return a model's manifest; the last few are remembered."""
@@ -356,32 +319,3 @@ class Federation:
         while True:
             await self.clock.sleep_until(self.clock.now() + self.fleet.heartbeat)
             self.fleet.reap()
-
-
-def read_spec(record: JobRecord) -> JobSpec:
-    """Return what was submitted or raise Broken, naming the job, if the record is damaged."""
-    try:
-        return JobSpec.model_validate_json(record.spec)
-    except ValueError as error:
-        raise Broken(f"the record of job {record.id} is damaged: {fault(error)}") from error
-
-
-def replay(machine: Machine, entry: Entry) -> ev.Event:
-    """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
-    if entry.sequence != machine.state.sequence + 1:
-        raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
-    if not entry.sound:
-        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: its checksum is wrong")
-    try:
-        event = _event(entry)
-        machine.handle(event)
-    except Exception as error:
-        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}") from error
-    return event
-
-
-def _event(entry: Entry) -> ev.Event:
-    event = ev.EVENT.validate_json(entry.event)
-    if not is_time(event.at):
-        raise ValueError(f"at: {event.at:g} is no time")
-    return event

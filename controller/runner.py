@@ -83,11 +83,16 @@ class JobRunner:
                         _refuse(done, Stale(f"job {self.id} failed"))
                     self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
                     self.changed()
+            self._turn_away()  # a merge may wait for its event, which comes too late
             await self._chores.finish()
         finally:
             self._chores.cancel()
-            while not self._inbox.empty():
-                _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        """Refuse whatever is queued: the job has ended."""
+        while not self._inbox.empty():
+            _refuse(self._inbox.get_nowait()[1], Stale(f"job {self.id} has ended"))
 
     async def _handle(self, batch: "list[Post]") -> None:
         """Apply events, make them durable together, and only then answer and act.
@@ -104,9 +109,9 @@ class JobRunner:
         self._unsent = {e.task.id for outcome in outcomes for e in outcome.effects if isinstance(e, ef.SendTask)}
         if entries:
             try:
-                await self._federation.record(self.id, entries)
+                await self._federation.records.append(self.id, entries)
                 if not outcomes[-1].fault:  # it has left the state half changed
-                    await self._federation.save(self.machine)
+                    await self._federation.records.save(self.machine)
             except Exception as error:
                 log.exception("job %s: its journal cannot be continued", self.id)
                 for done in [*(outcome.done for outcome in outcomes), *(done for _, done in batch)]:
@@ -137,8 +142,8 @@ class JobRunner:
 
     async def _fail(self, fault: str, batch: "list[Post]") -> None:
         """End a job whose rule failed on an event, from the state before it: a replay knows nothing of that event."""
-        held = self.machine
-        self.machine = await self._federation.catch_up(Machine(self.id, held.spec, held.rule, held.state.submitted))
+        held, records = self.machine, self._federation.records
+        self.machine = await records.catch_up(Machine(self.id, held.spec, held.rule, held.state.submitted))
         failed = ev.EngineFailed(at=self._now(), reason=f"the rule failed: {fault}")
         await self._handle([(failed, asyncio.get_running_loop().create_future()), *batch])
 

@@ -29,8 +29,8 @@ from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.merges import in_order
-from hansa.controller.federation import NO_EVENTS, read_spec, replay
 from hansa.controller.journal import Entry, JobRecord
+from hansa.controller.records import NO_EVENTS, read_spec, replay
 from hansa.controller.rules.compose import composed_again
 from hansa.controller.stores import Draft, Store
 

@@ -11,7 +11,7 @@ from hansa.common.ids import update_key
 from hansa.common.tasks import Receipt
 from hansa.controller.backends import opened
 from hansa.controller.engine.machine import Machine
-from hansa.controller.federation import replay
+from hansa.controller.records import replay
 from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
 from hansa.controller.verify import verify

@@ -63,7 +63,8 @@ async def test_an_update_counts_once_however_often_it_is_sent(served: Served) ->
         assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.ABORTED  # nobody waits for it
         other, _ = offered(task, 9.0)
         assert (await stub.Offer(other)).receipt.digest == again.receipt.digest  # nor can it be exchanged
-        receipts = [entry for entry in served.federation._journal.entries(runner.id) if task.id in entry.receipt]
+        entries = served.federation.records._journal.entries(runner.id)
+        receipts = [entry for entry in entries if task.id in entry.receipt]
         updates = [entry for entry in receipts if json.loads(entry.event)["kind"] == "update"]
         assert len(updates) == 1
 

@@ -143,7 +143,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
     tmp_path: Path, servers: Servers, alive: bool, snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not begin again from nothing, as if nobody had trained and no update had been acknowledged."""
-    monkeypatch.setattr("hansa.controller.federation.SNAPSHOT_EVERY", snapshots)
+    monkeypatch.setattr("hansa.controller.records.SNAPSHOT_EVERY", snapshots)
     server = servers(True)
     client = server.client()
     async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
@@ -182,8 +182,10 @@ async def test_a_merge_that_redis_interrupted_leaves_no_frames(
         begun = open_draft("", current.manifest.spec)
         begun.write(0, b"a frame of a model that will not be")
         server.kill()
-        loop.call_soon_threadsafe(died.set)
-        return begun.write(0, b"the next one")
+        try:
+            return begun.write(0, b"the next one")
+        finally:  # not before: Redis must not be back for this write
+            loop.call_soon_threadsafe(died.set)
 
     monkeypatch.setattr("hansa.controller.merging.make", interrupted)
     async with serving(tmp_path / "state", store=server.url) as served:

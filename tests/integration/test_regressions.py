@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hansa.common.ui.client import Client
 from hansa.controller.backends import opened
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
-from hansa.controller.journal import JobRecord, SqliteJournal
+from hansa.controller.journal import Entry, JobRecord, SqliteJournal
 from hansa.controller.verify import command as verify_command
 from tests.redis_server import RedisServer
 from tests.support import (
@@ -255,6 +255,29 @@ async def test_no_drafts_are_left_when_jobs_are_cancelled_in_mid_upload(tmp_path
         assert list((tmp_path / "store" / "drafts").iterdir()) == []
 
 
+async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_job_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
+        records = served.federation.records
+        append = records.append
+
+        async def broken(of: JobId, entries: Sequence[Entry]) -> None:
+            held = served.federation.runner(of)
+            if held.machine.state.merging:  # it has begun before the event that asks for it is durable
+                while not any(isinstance(event, ev.Merged) for event, _ in vars(held._inbox)["_queue"]):
+                    await asyncio.sleep(0.01)
+                raise Broken("the journal lost entries")
+            await append(of, entries)
+
+        monkeypatch.setattr(records, "append", broken)
+        runner = await served.federation.submit(job(), None, nothing())
+        assert (await ended(runner)).view().reason == "the journal lost entries"
+        async with asyncio.timeout(10):
+            while runner.id in {run.get_name() for run in served.federation._runs}:
+                await asyncio.sleep(0.01)
+
+
 async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with Client(served.address) as client:
@@ -263,7 +286,7 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
                 await asyncio.sleep(0.001 * number)
                 asking.cancel()
             await asyncio.sleep(0.5)
-            recorded = {record.id for record in served.federation._journal.jobs()}
+            recorded = {record.id for record in served.federation.records._journal.jobs()}
             assert recorded == {runner.id for runner in served.federation.jobs}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.controller import federation
+from hansa.controller import records
 from hansa.controller.backends import opened
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
@@ -18,7 +18,7 @@ from tests.support import LightSite, ended, job, nothing, serving
 async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_tells_of(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(federation, "SNAPSHOT_EVERY", 10)
+    monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
     for module in (engine_job, snapshots):
         monkeypatch.setattr(module, "CHAPTER", 4)
     store = f"disk:{tmp_path / 'store'}"
@@ -37,7 +37,7 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
         assert len(saved.chapters) > 3
     async with serving(tmp_path, store=store) as served:
         again = served.federation.runner(runner.id)
-        assert again.machine.unsaved < 10 + federation.SNAPSHOT_EVERY  # it was not replayed from the start
+        assert again.machine.unsaved < 10 + records.SNAPSHOT_EVERY  # it was not replayed from the start
         async with LightSite(served.address, "a").attending():
             assert (await ended(again)).view().status == "completed"
     with opened(store, tmp_path, lease=False) as backends:
@@ -61,7 +61,7 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that evicts may have taken chapters; what is left is no history."""
-    monkeypatch.setattr(federation, "SNAPSHOT_EVERY", 10)
+    monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
     for module in (engine_job, snapshots):
         monkeypatch.setattr(module, "CHAPTER", 4)
     spec = job(rule="async-fedavg", pace={"updates": 30})

@@ -119,14 +119,14 @@ async def test_a_receipt_is_given_only_once_the_update_is_durable(
 ) -> None:
     manifest, frames = update()
     await scene.offer(manifest)
-    federation, durable = scene.served.federation, asyncio.Event()
-    record = federation.record
+    records, durable = scene.served.federation.records, asyncio.Event()
+    append = records.append
 
     async def slow(*entries: Any) -> None:
         await durable.wait()
-        await record(*entries)
+        await append(*entries)
 
-    monkeypatch.setattr(federation, "record", slow)
+    monkeypatch.setattr(records, "append", slow)
     upload = asyncio.ensure_future(scene.upload(frames))
     while "a" not in scene.runner.machine.state.receipts or scene.task.id in scene.runner.machine.state.tasks:
         await asyncio.sleep(0.01)
