@@ -256,6 +256,13 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("local={kind: proximal, mu: -1}", "local.mu: input should be greater than or equal to 0"),
         ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
         ("rule=fedadamm", "there is no rule 'fedadamm'"),
+        ("rule=FedYogi", "there is no rule 'FedYogi' (did you mean 'fedyogi'"),
+        ("train.optimizer=adam", "train.optimizer: should be a section of keys and values, such as {kind: adam}"),
+        ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
+        ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
+        ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
+        ("train.until.groups={slow: {sites: a}}", "train.until.groups.slow.sites: should be a list (given: 'a')"),
+        ("train.until.groups={slow: {sites: []}}", "train.until.groups.slow.sites: should have 1 or more, not 0"),
     ],
 )
 def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -> None:
@@ -345,6 +352,11 @@ def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
         "(refused: incremental does not go with server mix",
     ):
         assert said in shown
+
+
+def test_a_rule_that_is_not_there_cannot_be_shown() -> None:
+    done = CliRunner().invoke(hansa, ["rules", "show", "nothing-like-it"], env={"HANSA_CONFIG": None})
+    assert (done.exit_code, done.stderr) == (1, "hansa: there is no rule 'nothing-like-it'; see `hansa rules list`\n")
 
 
 @pytest.mark.parametrize(
