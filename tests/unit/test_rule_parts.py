@@ -180,6 +180,37 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
     assert task.work.plugins == ()
 
 
+@pytest.mark.parametrize(
+    ("rule", "kinds"),
+    [
+        ("fedavg", "sync all plain examples mean plain"),
+        ("async-fedavg", "async all plain examples incremental plain"),
+        ("semisync-fedavg", "semisync all plain examples mean plain"),
+        ("fedprox", "sync all proximal examples mean plain"),
+        ("fedasync", "async all proximal equal mean mix"),
+        ("fedasync-constant", "async all proximal equal mean mix"),
+        ("fedasync-hinge", "async all proximal equal mean mix"),
+        ("server-mix", "sync all plain examples mean mix"),
+        ("fedadam", "sync all plain examples mean adam"),
+        ("fedyogi", "sync all plain examples mean yogi"),
+        ("fedadagrad", "sync all plain examples mean adagrad"),
+        ("fedavgm", "sync all plain examples mean momentum"),
+        ("sync-dvw", "sync all plain dvw mean plain"),
+        ("async-dvw", "async all plain dvw incremental plain"),
+        ("async-dvw-adaptive", "async all plain dvw incremental plain"),
+        ("median", "sync all plain equal median plain"),
+        ("trimmed-mean", "sync all plain equal trimmed-mean plain"),
+        ("krum", "sync all plain equal krum plain"),
+        ("multi-krum", "sync all plain equal krum plain"),
+    ],
+)
+def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
+    parts = compose(job_spec(rule=rule)).parts
+    found = [parts[point].kind for point in ("pace", "sample", "local", "weigh", "merge", "server")]
+    assert found == kinds.split()
+    assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
+
+
 def test_a_note_of_the_aggregator_is_in_the_history() -> None:
     play = Play(rule="krum", pace={"rounds": 1})
     for task in play.training("a", "b").values():
