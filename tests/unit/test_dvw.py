@@ -248,6 +248,11 @@ def test_a_matrix_of_another_size_than_most_is_left_out() -> None:
     assert dict(score.missing) == {"b": "its matrix has 3 classes, most have 2"}
 
 
+def test_findings_without_a_matrix_do_not_outvote_one() -> None:
+    score = Dvw().update("a", right_of(8), dict.fromkeys("bcd", Evaluation(n=10, loss_sum=1.0)))
+    assert (score.value, score.basis, sorted(score.missing)) == (0.8, "own", ["b", "c", "d"])
+
+
 def test_where_few_answer_one_matrix_of_another_size_does_not_outvote_what_is_known() -> None:
     job = Dvw(weigh={"min_coverage": 0.2})
     nonsense = Evaluation(n=9, loss_sum=1.0, confusion=((9,),))

@@ -211,6 +211,17 @@ def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
     assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
 
 
+def test_rules_of_the_same_parts_differ_in_their_parameters() -> None:
+    def part(rule: str, point: str) -> dict[str, Any]:
+        return compose(job_spec(rule=rule)).parts[point].model_dump()
+
+    how = {rule: part(rule, "server")["staleness"] for rule in rules() if rule.startswith("fedasync")}
+    assert how == {"fedasync": "polynomial", "fedasync-constant": "constant", "fedasync-hinge": "hinge"}
+    assert part("server-mix", "server")["staleness"] == "constant"
+    assert part("krum", "merge") == {"attackers": 1, "chosen": 1}
+    assert part("multi-krum", "merge") == {"attackers": 1, "chosen": 0}
+
+
 def test_a_note_of_the_aggregator_is_in_the_history() -> None:
     play = Play(rule="krum", pace={"rounds": 1})
     for task in play.training("a", "b").values():
