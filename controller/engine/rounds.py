@@ -78,7 +78,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
     return effects
 
 
-def pulse(job: Job) -> list[Effect]:
+def pulse(job: Job) -> list[Pulse]:
     """Tell sites that train how far the job has come meanwhile, if that matters to them."""
     if not any(policy.listens(job.memories[point]) for point, policy in job.rule.policies.items()):
         return []
