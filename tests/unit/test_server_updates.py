@@ -118,6 +118,12 @@ def test_the_share_of_an_update_falls_with_its_staleness(how: str, staleness: in
     assert Mix.model_validate({"staleness": how}).share(staleness) == pytest.approx(0.6 * share, rel=1e-15)
 
 
+def test_how_fast_the_share_falls_is_what_the_job_says() -> None:
+    assert Mix(alpha=0.8, staleness="polynomial", a=1.0).share(3) == pytest.approx(0.2)
+    assert Mix(alpha=0.8, staleness="polynomial", a=0.0).share(3) == 0.8
+    assert Mix(alpha=0.9, staleness="hinge", a=1.0, b=2).share(4) == pytest.approx(0.3)
+
+
 def test_a_stale_update_does_not_make_the_next_one_count_less(pool: Executor) -> None:
     spec = spec_of({"w": ("float64", ())})
     course = Course(pool, Mix(alpha=0.5, staleness="polynomial"), {"w": np.array(0.0)}, spec)
@@ -199,6 +205,11 @@ def test_a_server_optimizer_does_what_its_formulas_say_over_many_frames(pool: Ex
         assert got[name].tobytes() == wanted.tobytes(), name
     assert got["var"].tobytes() == updates[-1]["var"].tobytes()  # statistics are the proposal's
     assert got["count"].tobytes() == updates[-1]["count"].tobytes()
+
+
+def test_yogi_stays_where_it_has_arrived() -> None:
+    squared = np.array([4.0, 4.0, 4.0])
+    assert Yogi(beta2=0.75).square(np.array([1.0, 4.0, 9.0]), squared).tolist() == [2.0, 4.0, 8.0]
 
 
 def test_moments_are_whole_models_of_the_trained_tensors_in_float64(pool: Executor) -> None:
