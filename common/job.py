@@ -275,7 +275,9 @@ def _line_in(lines: Lines) -> Callable[[Problem], int]:
 
 
 def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
-    """Say in one sentence what is wrong with a field."""
+    """Say in one sentence what is wrong with a field, in the words of job files."""
+    given = fault.get("input")
+    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
     match fault["type"]:
         case "extra_forbidden":
             of = ""
@@ -286,8 +288,14 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
             return "is required"
         case "value_error":
             return str(fault["ctx"]["error"])
-    given = fault.get("input")
-    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
+        case "dict_type" | "model_type":
+            has_kind = (model is JobSpec and path[0] in POINTS) or "kind" in _known_at(model, path)
+            hint = f", such as {{kind: {given}}}" if has_kind and isinstance(given, str) else shown
+            return f"should be a section of keys and values{hint}"
+        case "tuple_type" | "list_type":
+            return f"should be a list{shown}"
+        case "too_short":
+            return f"should have {fault['ctx']['min_length']} or more, not {fault['ctx']['actual_length']}"
     message = str(fault["msg"])
     return message[:1].lower() + message[1:] + shown
 

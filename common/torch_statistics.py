@@ -25,9 +25,11 @@ def put_statistics(module: nn.Module, held: Statistics) -> None:
 
 @torch.no_grad()
 def estimate_statistics(module: nn.Module, data: Tensors) -> None:
-    """Find the batch-norm statistics that a network has on some data, all batches counting the same; no label is used.
+    """Find the batch-norm statistics that a network has on some data; no label is used.
 
-    Everything but batch norm is in evaluation mode: dropout would distort what is found.
+    Everything but batch norm is in evaluation mode: dropout would distort what is found. Batches count the same, so
+    they are of nearly equal size. They are drawn at random: of data in the order of their classes, no batch is as
+    varied as the whole.
     """
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     norms = [part for part in norms if part.track_running_stats]
@@ -41,9 +43,9 @@ def estimate_statistics(module: nn.Module, data: Tensors) -> None:
         part.reset_running_stats()
         part.momentum = None  # the mean over all batches
         part.train()
-    for start in range(0, len(data), BATCH):
-        if len(data) - start > 1:  # one value has no variance
-            module(data.x[start : start + BATCH])
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    for rows in order.tensor_split(-(-len(data) // BATCH)):
+        module(data.x[rows])
     for part, momentum in zip(norms, usual, strict=True):
         part.momentum = momentum
     module.eval()

@@ -218,6 +218,9 @@ class JobRunner:
         for task in self.machine.tasks_of(session.site):
             if role_of(task) == session.role and task.id not in session.in_hand | self._unsent:
                 session.send(task)
+        steps = self.machine.pulse_of(session.site) if session.role == "learner" else None
+        if steps is not None:  # it may have missed some while it was away
+            session.pulse(self.id, steps)
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
         """A daemon is gone."""

@@ -160,7 +160,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     effects += act(job, actions, event.at)
     if job.state.queue and not job.state.merging and job.state.phase in MERGING:
         effects += merges.start(job, event.at)
-    return effects + pulse(job) + job.models.drop_idle()
+    return [*effects, *pulse(job), *job.models.drop_idle()]
 
 
 def merge_failed(job: Job, event: events.MergeFailed) -> list[Effect]:

@@ -6,7 +6,7 @@ evaluator that was asked has answered, failed or left, or the time is up.
 
 from hansa.common.ids import TaskId
 from hansa.common.tasks import Evaluate, Evaluation, Task, Train
-from hansa.controller.engine import merges
+from hansa.controller.engine import demands, merges
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import Appraisal, PendingMerge
@@ -23,7 +23,8 @@ def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
     appraisal = job.state.appraisals[c.task.id] = Appraisal()
     work = Evaluate(model=c.model, base=c.base, version=c.task.work.version, validation=True)
     effects: list[Effect] = []
-    requests = job.rule.weigh.requests(job.memories["weigh"], c, job.view(now))
+    weigher = job.rule.weigh
+    requests = demands.require_requests(weigher, weigher.requests(job.memories["weigh"], c, job.view(now)))
     for request in requests:
         if request.site in job.evaluators:
             sent = job.issue(request.site, c.task.round, work, judged=c.task.id)

@@ -1,6 +1,7 @@
 """What plugins return must be before it is used; whoever returns something else is named."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from operator import index
 from typing import Annotated, TypeVar
@@ -14,9 +15,10 @@ from hansa.common.errors import HansaError
 from hansa.common.frames import peaks
 from hansa.common.ids import SiteName
 from hansa.common.job import located, problems
+from hansa.common.tasks import Train
 from hansa.common.views import Score
 from hansa.controller.engine.arithmetic import Moments, Selecting, ServerUpdate
-from hansa.controller.engine.parts import Part, Weigher
+from hansa.controller.engine.parts import EvalRequest, Part, Policy, Weigher
 
 T = TypeVar("T")
 SCORES = TypeAdapter(dict[SiteName, Score])
@@ -47,6 +49,22 @@ def require_numbers(weigher: Weigher, given: npt.ArrayLike, count: int) -> np.nd
         if numbers.shape == (count,):
             return numbers
     raise _impossible(weigher, given)
+
+
+def require_requests(weigher: Weigher, given: Sequence[EvalRequest]) -> list[EvalRequest]:
+    """Return whom a weigher wants to have an update measured by."""
+    with suppress(TypeError):
+        found = list(given)
+        if all(isinstance(each, EvalRequest) and math.isfinite(each.seconds) for each in found):
+            return found
+    raise _wrong(weigher, f"it returned {given!r:.200}, which are no requests for evaluations")
+
+
+def require_work(policy: Policy, shaped: Train) -> Train:
+    """Return what a policy made of a training task."""
+    if isinstance(shaped, Train):
+        return shaped
+    raise _wrong(policy, f"it returned {shaped!r:.200}, which is no training")
 
 
 def _impossible(weigher: Weigher, given: npt.ArrayLike) -> ValueError:

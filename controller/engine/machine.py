@@ -46,7 +46,7 @@ from hansa.controller.engine.effects import (
 from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
-from hansa.controller.engine.rounds import GATHER, act
+from hansa.controller.engine.rounds import GATHER, act, pulse
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState, VersionRecord
 
@@ -134,6 +134,10 @@ class Machine:
     def tasks_of(self, site: SiteName) -> Sequence[Task]:
         """Return the open tasks of a site."""
         return self._job.desk.of(site)
+
+    def pulse_of(self, site: SiteName) -> int | None:
+        """Return the committed steps that a site which trains is to know of, if that matters to it."""
+        return next((told.steps for told in pulse(self._job) if told.site == site), None)
 
     @property
     def evaluating(self) -> AbstractSet[int]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, endings, hops, probes
+from hansa.controller.engine import appraisal, demands, endings, hops, probes
 from hansa.controller.engine.actions import (
     Action,
     Ask,
@@ -78,7 +78,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
     return effects
 
 
-def pulse(job: Job) -> list[Effect]:
+def pulse(job: Job) -> list[Pulse]:
     """Tell sites that train how far the job has come meanwhile, if that matters to them."""
     if not any(policy.listens(job.memories[point]) for point, policy in job.rule.policies.items()):
         return []
@@ -104,7 +104,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     )
     view = replace(job.view(now), turn=ask.turn)
     for point, policy in job.rule.policies.items():
-        work = policy.shape(job.memories[point], ask.site, work, view)
+        work = demands.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
     sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     job.rule.pace.on_asked(job.pacing, sent.task)

@@ -48,7 +48,7 @@ def show(name: str, as_json: bool) -> None:
     """Show a rule: its parts, their parameters, what else each part could be and what is refused."""
     known = plugins.rules()
     if name not in known:
-        raise NotFound(f"there is no rule {name!r}" + suggestion(name, list(known)))
+        raise NotFound(f"there is no rule {name!r}" + (suggestion(name, list(known)) or "; see `hansa rules list`"))
     rule = known[name]
     refused = {point: dict(_refused(rule, point)) for point in POINTS}
     tried = {setting: _against(rule, change) for setting, change in SETTINGS.items()}

@@ -183,6 +183,34 @@ async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) ->
         assert runner.machine.state.steps == 150
 
 
+async def test_a_site_that_was_away_hears_how_far_the_job_has_come_meanwhile(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        taken, going = asyncio.Event(), asyncio.Event()
+
+        async def hold(site: LightSite, task: Task) -> None:
+            taken.set()
+            await asyncio.Event().wait()
+
+        async def some(site: LightSite, task: Task) -> None:
+            if task.round > 2:
+                await going.wait()
+            await learn(site, task)
+
+        await attend(served, sites, "ab", answer=some)
+        async with asyncio.timeout(20), LightSite(served.address, "c", answer=hold).attending() as away:
+            spec = {"rule": "async-fedavg", "pace": {"updates": 6}, "sites": {"min": 3}}
+            runner = await submit(served, **spec, train={"until": {"cycles": 2}})
+            await taken.wait()
+        while runner.machine.state.version < 4:
+            await asyncio.sleep(0.01)
+        back = LightSite(served.address, "c", answer=hold, hand=list(away.hand))
+        async with asyncio.timeout(20), back.attending():
+            while back.attendance.pulse(runner.id) != 20:
+                await asyncio.sleep(0.01)
+            going.set()
+            await ended(runner)
+
+
 async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(tmp_path: Path) -> None:
     """The state after a restart is the state before it, to the last bit, and so is every model."""
     spec: dict[str, Any] = {"rule": "async-dvw-adaptive", "pace": {"updates": 40}, "train": {"until": {"cycles": 3}}}

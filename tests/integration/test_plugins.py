@@ -254,7 +254,7 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
 
 @pytest.mark.parametrize(
     ("where", "wrong"),
-    [("scores", "a: input should be a valid dictionary or instance of Score"), ("diagnostics", "deep.list.1")],
+    [("scores", "a: should be a section of keys and values"), ("diagnostics", "deep.list.1")],
 )
 async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, where: str, wrong: str) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:

@@ -191,7 +191,7 @@ def test_without_validation_data_there_is_nothing_to_go_by() -> None:
 
 
 def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
-    until = {"groups": {"slow": {"sites": ["nort"], "loss": 2}}}
+    until = {"groups": {"slow": {"sites": ["west", "nort"], "loss": 2}}}
     names = {"names": ["north", "west"], "min": 2}
     with pytest.raises(InvalidJob) as caught:
         compose(job_spec(train={"until": until}, sites=names))

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from hansa.common.errors import Stale
+from hansa.common.errors import HansaError, Stale
 from hansa.common.ids import SiteName
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.controller.engine.effects import Effect, SetAlarm
 from hansa.controller.engine.machine import Machine
-from tests.unit.appraised import Alternate, Phases, Scores, Turns
+from hansa.controller.engine.parts import EvalRequest
+from tests.unit.appraised import Alternate, Appraised, Phases, Scores, Turns
 from tests.unit.play import JOB, Play, endings, plans, sent, withdrawn
 
 
@@ -73,6 +74,20 @@ def test_an_update_is_evaluated_by_all_others_before_it_is_merged_and_weighs_wha
     assert [task.site for task in sent(effects)] == ["a"]
     assert play.machine.memories["weigh"] == Scores(last={SiteName("a"): 0.75}, asked=1)
     assert play.machine.state.appraisals == {}
+
+
+@pytest.mark.parametrize("odd", [None, ["b"], [EvalRequest(SiteName("b"), float("nan"))]])
+def test_a_weigher_that_asks_for_no_evaluations_is_named(monkeypatch: pytest.MonkeyPatch, odd: object) -> None:
+    play = _play("b")
+    monkeypatch.setattr(Appraised, "requests", lambda *_: odd)
+    with pytest.raises(HansaError, match=r"weigh 'appraised': it returned .*, which are no requests for evaluations"):
+        play.update(play.tasks(Train)["a"])
+
+
+def test_a_policy_that_makes_no_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Alternate, "shape", lambda *_: None)
+    with pytest.raises(HansaError, match="local 'alternate': it returned None, which is no training"):
+        _play(local={"kind": "alternate"})
 
 
 def test_updates_are_appraised_at_once_and_merged_in_the_order_in_which_that_is_done() -> None:

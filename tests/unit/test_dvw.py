@@ -144,10 +144,34 @@ def test_with_too_few_findings_of_a_first_update_the_mean_of_the_others_counts()
     assert (score.value, score.basis) == (0.75, "mean of others")
 
 
+def test_the_others_of_a_first_round_are_those_of_the_same_round() -> None:
+    job = Dvw("sync-dvw", weigh={"min_coverage": 0.6})
+    right = {"a": 1, "b": 2, "c": 10, "d": 5}
+    asked = {site: job.judged(site, right_of(count)) for site, count in right.items()}
+    for site, judges in asked.items():
+        for judge, task in judges.items():
+            job.answer(task, "down" if site in "ab" and judge != "c" else right_of(right[site]))
+    job.play.merged()
+    assert job.weights == {"a": 0.75, "b": 0.75, "c": 1.0, "d": 0.5}
+
+
 def test_with_too_few_findings_of_the_very_first_update_its_own_counts() -> None:
     job = Dvw(weigh={"min_coverage": 0.6})
     score = job.update("a", right_of(4), {"b": right_of(1)})
     assert (score.value, score.basis, score.coverage) == (0.4, "own", 0.5)
+
+
+def test_what_a_site_is_known_to_hold_out_is_missed_even_if_its_learner_is_gone() -> None:
+    job = Dvw()
+    job.update("a", right_of(5), {"b": right_of(5), "c": right_of(5), "d": right_of(5)})
+    job.play.leave("b")
+    assert job.update("c", right_of(5), {"a": right_of(5), "b": "down", "d": right_of(5)}).coverage == 0.75
+
+
+@pytest.mark.parametrize("own", [None, NOBODY])
+def test_an_update_that_nobody_has_measured_is_worth_nothing(own: Evaluation | None) -> None:
+    score = Dvw().update("a", own, {"b": "down", "c": "down", "d": "down"})
+    assert (score.value, score.basis, score.coverage) == (0.0, "none", 0.0)
 
 
 def test_if_all_evaluators_are_down_the_learners_own_finding_counts_and_coverage_says_so() -> None:
@@ -222,6 +246,11 @@ def test_a_matrix_of_another_size_than_most_is_left_out() -> None:
     score = job.update("a", right_of(5), {"b": nonsense, "c": right_of(5), "d": right_of(5)})
     assert (score.value, score.basis) == (0.5, "pooled")
     assert dict(score.missing) == {"b": "its matrix has 3 classes, most have 2"}
+
+
+def test_findings_without_a_matrix_do_not_outvote_one() -> None:
+    score = Dvw().update("a", right_of(8), dict.fromkeys("bcd", Evaluation(n=10, loss_sum=1.0)))
+    assert (score.value, score.basis, sorted(score.missing)) == (0.8, "own", ["b", "c", "d"])
 
 
 def test_where_few_answer_one_matrix_of_another_size_does_not_outvote_what_is_known() -> None:

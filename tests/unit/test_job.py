@@ -36,7 +36,9 @@ def _problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
 def test_an_app_is_all_a_job_needs(tmp_path: Path) -> None:
     spec = _load(tmp_path, MINIMAL)
     assert (spec.app, spec.name, spec.rule, spec.seed) == ("app.py:app", "job", "fedavg", 1990)
-    assert (spec.train.epochs, spec.validation.fraction, spec.sites.min) == (1, 0.05, 1)
+    assert (spec.train.epochs, spec.train.batch_size, spec.train.keep_optimizer) == (1, 32, False)
+    assert spec.train.optimizer.model_dump() == {"kind": "sgd", "lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
+    assert (spec.validation.fraction, spec.validation.stratified, spec.sites.min) == (0.05, True, 1)
 
 
 def test_every_section_is_read(tmp_path: Path) -> None:
@@ -138,12 +140,12 @@ extra: 1
     [
         ("train: {epochs: many}", "train.epochs: input should be a valid integer"),
         ("train: {epochs: 1.5}", "train.epochs: input should be a valid integer"),
-        ("train: 3", "train: input should be"),
-        ("train: [1]", "train: input should be"),
+        ("train: 3", "train: should be a section of keys and values (given: 3)"),
+        ("train: [1]", "train: should be a section of keys and values"),
         ("name: 5", "name: input should be a valid string"),
-        ("sites: {names: a}", "sites.names: input should be"),
+        ("sites: {names: a}", "sites.names: should be a list (given: 'a')"),
         ("sites: {names: [a, 1]}", "sites.names.1: input should be a valid string"),
-        ("pace: sync", "pace: input should be"),
+        ("pace: sync", "pace: should be a section of keys and values, such as {kind: sync}"),
         ("stop: {target: {metric: f1, value: 1}}", "stop.target.metric: input should be 'accuracy' or 'loss'"),
         ("stop: {target: {metric: loss}}", "stop.target.value: is required"),
         ("train: {optimizer: {lr: .nan}}", "train.optimizer.lr: "),

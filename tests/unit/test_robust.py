@@ -68,6 +68,7 @@ def test_a_trimmed_mean_that_leaves_nothing_out_says_so(pool: Executor, trim: fl
     [
         (Median(), [1.7e308, 1.5e308], 1.6e308),
         (Median(), [-1.7e308, -1.7e308, -1.7e308, 3.0], -1.7e308),
+        (Median(), [1.7e308, 1.0, 1.5e308, 1.6e308], 1.55e308),
         (TrimmedMean(trim=0.0), [1.7e308, -1.7e308], 0.0),
         (TrimmedMean(trim=0.0), [1.7e308, 1.7e308, 1.7e308, -1.7e308], 0.85e308),
         (TrimmedMean(trim=0.0), [0.0, 1e308, 1e308], 1e308 / 3 * 2),

@@ -180,6 +180,48 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
     assert task.work.plugins == ()
 
 
+@pytest.mark.parametrize(
+    ("rule", "kinds"),
+    [
+        ("fedavg", "sync all plain examples mean plain"),
+        ("async-fedavg", "async all plain examples incremental plain"),
+        ("semisync-fedavg", "semisync all plain examples mean plain"),
+        ("fedprox", "sync all proximal examples mean plain"),
+        ("fedasync", "async all proximal equal mean mix"),
+        ("fedasync-constant", "async all proximal equal mean mix"),
+        ("fedasync-hinge", "async all proximal equal mean mix"),
+        ("server-mix", "sync all plain examples mean mix"),
+        ("fedadam", "sync all plain examples mean adam"),
+        ("fedyogi", "sync all plain examples mean yogi"),
+        ("fedadagrad", "sync all plain examples mean adagrad"),
+        ("fedavgm", "sync all plain examples mean momentum"),
+        ("sync-dvw", "sync all plain dvw mean plain"),
+        ("async-dvw", "async all plain dvw incremental plain"),
+        ("async-dvw-adaptive", "async all plain dvw incremental plain"),
+        ("median", "sync all plain equal median plain"),
+        ("trimmed-mean", "sync all plain equal trimmed-mean plain"),
+        ("krum", "sync all plain equal krum plain"),
+        ("multi-krum", "sync all plain equal krum plain"),
+    ],
+)
+def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
+    parts = compose(job_spec(rule=rule)).parts
+    found = [parts[point].kind for point in ("pace", "sample", "local", "weigh", "merge", "server")]
+    assert found == kinds.split()
+    assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
+
+
+def test_rules_of_the_same_parts_differ_in_their_parameters() -> None:
+    def part(rule: str, point: str) -> dict[str, Any]:
+        return compose(job_spec(rule=rule)).parts[point].model_dump()
+
+    how = {rule: part(rule, "server")["staleness"] for rule in rules() if rule.startswith("fedasync")}
+    assert how == {"fedasync": "polynomial", "fedasync-constant": "constant", "fedasync-hinge": "hinge"}
+    assert part("server-mix", "server")["staleness"] == "constant"
+    assert part("krum", "merge") == {"attackers": 1, "chosen": 1}
+    assert part("multi-krum", "merge") == {"attackers": 1, "chosen": 0}
+
+
 def test_a_note_of_the_aggregator_is_in_the_history() -> None:
     play = Play(rule="krum", pace={"rounds": 1})
     for task in play.training("a", "b").values():
@@ -256,6 +298,13 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("local={kind: proximal, mu: -1}", "local.mu: input should be greater than or equal to 0"),
         ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
         ("rule=fedadamm", "there is no rule 'fedadamm'"),
+        ("rule=FedYogi", "there is no rule 'FedYogi' (did you mean 'fedyogi'"),
+        ("train.optimizer=adam", "train.optimizer: should be a section of keys and values, such as {kind: adam}"),
+        ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
+        ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
+        ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
+        ("train.until.groups={slow: {sites: a}}", "train.until.groups.slow.sites: should be a list (given: 'a')"),
+        ("train.until.groups={slow: {sites: []}}", "train.until.groups.slow.sites: should have 1 or more, not 0"),
     ],
 )
 def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -> None:
@@ -345,6 +394,11 @@ def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
         "(refused: incremental does not go with server mix",
     ):
         assert said in shown
+
+
+def test_a_rule_that_is_not_there_cannot_be_shown() -> None:
+    done = CliRunner().invoke(hansa, ["rules", "show", "nothing-like-it"], env={"HANSA_CONFIG": None})
+    assert (done.exit_code, done.stderr) == (1, "hansa: there is no rule 'nothing-like-it'; see `hansa rules list`\n")
 
 
 @pytest.mark.parametrize(

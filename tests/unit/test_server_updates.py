@@ -17,7 +17,7 @@ from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, ServerUpda
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedavg import Mean, Plain
-from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Yogi
+from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Optimizer, Yogi
 from hansa.controller.stores import Draft, StoredModel
 from hansa.controller.stores.memory import MemoryStore
 from tests.unit.samples import keep, payload_of, spec_of, values
@@ -118,6 +118,12 @@ def test_the_share_of_an_update_falls_with_its_staleness(how: str, staleness: in
     assert Mix.model_validate({"staleness": how}).share(staleness) == pytest.approx(0.6 * share, rel=1e-15)
 
 
+def test_how_fast_the_share_falls_is_what_the_job_says() -> None:
+    assert Mix(alpha=0.8, staleness="polynomial", a=1.0).share(3) == pytest.approx(0.2)
+    assert Mix(alpha=0.8, staleness="polynomial", a=0.0).share(3) == 0.8
+    assert Mix(alpha=0.9, staleness="hinge", a=1.0, b=2).share(4) == pytest.approx(0.3)
+
+
 def test_a_stale_update_does_not_make_the_next_one_count_less(pool: Executor) -> None:
     spec = spec_of({"w": ("float64", ())})
     course = Course(pool, Mix(alpha=0.5, staleness="polynomial"), {"w": np.array(0.0)}, spec)
@@ -201,6 +207,11 @@ def test_a_server_optimizer_does_what_its_formulas_say_over_many_frames(pool: Ex
     assert got["count"].tobytes() == updates[-1]["count"].tobytes()
 
 
+def test_yogi_stays_where_it_has_arrived() -> None:
+    squared = np.array([4.0, 4.0, 4.0])
+    assert Yogi(beta2=0.75).square(np.array([1.0, 4.0, 9.0]), squared).tolist() == [2.0, 4.0, 8.0]
+
+
 def test_moments_are_whole_models_of_the_trained_tensors_in_float64(pool: Executor) -> None:
     course = Course(pool, Adam())
     for seed in (1, 2):
@@ -274,7 +285,11 @@ def test_the_rules_start_from_the_specified_values(rule: str) -> None:
     server = fill("server", rules()[rule], None)
     assert isinstance(server, ServerUpdate)
     if isinstance(server, Adam | Yogi):
-        assert (server.lr, server.beta1, server.beta2, server.tau) == (0.1, 0.9, 0.99, 1e-3)
+        assert server.beta2 == 0.99
+    if isinstance(server, Optimizer):
+        assert (server.lr, server.beta1, server.tau) == (0.1, 0.9, 1e-3)
         assert server.moments == {"m": 0.0, "v": 1e-6}
+    if isinstance(server, Momentum):
+        assert (server.lr, server.beta) == (1.0, 0.9)
     if isinstance(server, Mix):
         assert server.alpha == 0.6

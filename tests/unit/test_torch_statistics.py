@@ -54,10 +54,20 @@ def test_estimated_statistics_are_those_of_the_data_whatever_the_model_came_with
     assert all(torch.equal(once[name], buffer) for name, buffer in module.named_buffers())
 
 
-def test_a_last_batch_of_one_is_left_out_and_one_example_is_not_enough() -> None:
+def test_estimated_statistics_do_not_depend_on_the_order_of_the_data() -> None:
+    """Data often come class by class, and then a batch holds one class."""
+    module = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(1))
+    x = torch.arange(3 * BATCH, dtype=torch.float32).floor_divide(BATCH)[:, None]
+    estimate_statistics(module, Tensors(x, torch.zeros(len(x))))
+    torch.testing.assert_close(norm_of(module).running_mean, x.mean(dim=0))
+    torch.testing.assert_close(norm_of(module).running_var, x.var(dim=0), rtol=0.02, atol=0)
+
+
+def test_no_example_is_left_out_and_one_is_not_enough() -> None:
     module = network()
     estimate_statistics(module, data(BATCH + 1))
-    assert norm_of(module).num_batches_tracked == 1
+    assert norm_of(module).num_batches_tracked == 2
+    estimate_statistics(module, data(2))
     with pytest.raises(InvalidData, match="too few training examples"):
         estimate_statistics(module, data(1))
     estimate_statistics(nn.Linear(3, 2), data(0))  # nothing to find

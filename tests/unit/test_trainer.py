@@ -192,6 +192,18 @@ def test_steps_and_examples_are_counted_and_every_epoch_is_reported(rows: int, s
     assert done.loss == notes[-1][2]
 
 
+def test_so_many_steps_are_made_however_many_epochs_that_takes() -> None:
+    notes: list[tuple[int, int, float]] = []
+    work = _work(epochs=1, batch_size=4).model_copy(update={"steps": 7})
+    done = train(CLASSIFY, _network(), _data(10), work, 1, lambda *note: notes.append(note), _never)
+    assert (done.steps, done.n_used, done.epochs) == (7, 24, 2.4)  # of three steps an epoch; the last has one
+    assert [note[:2] for note in notes] == [(1, 3), (2, 6), (3, 7)]
+    few = train(CLASSIFY, _network(), _data(10), _work(epochs=5).model_copy(update={"steps": 1}), 1, _ignore, _never)
+    assert few.steps == 1
+    normal = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    assert train(CLASSIFY, normal, _data(1), work, 1, _ignore, _never).steps == 0  # and it ends
+
+
 def test_the_loss_is_the_mean_over_the_rows_of_the_last_epoch() -> None:
     app = App(model=nn.Module, task="regression", loss=lambda outputs, targets: outputs.mean() * 0 + targets.mean())
     data = Tensors(torch.ones(5, 1), torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0]))
