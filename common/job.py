@@ -288,7 +288,7 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
             return str(fault["ctx"]["error"])
     given = fault.get("input")
     shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
-    message = str(fault["msg"])
+    message = str(fault["msg"]).replace("a valid tuple", "a list, as in [a, b]")
     return message[:1].lower() + message[1:] + shown
 
 

@@ -144,6 +144,7 @@ extra: 1
         ("sites: {names: a}", "sites.names: input should be"),
         ("sites: {names: [a, 1]}", "sites.names.1: input should be a valid string"),
         ("pace: sync", "pace: input should be"),
+        ("layers: {kind: divide, order: a}", "layers.order: input should be a list, as in [a, b] (given: 'a')"),
         ("stop: {target: {metric: f1, value: 1}}", "stop.target.metric: input should be 'accuracy' or 'loss'"),
         ("stop: {target: {metric: loss}}", "stop.target.value: is required"),
         ("train: {optimizer: {lr: .nan}}", "train.optimizer.lr: "),
