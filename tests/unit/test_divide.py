@@ -379,6 +379,11 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         ({}, NONE.model_copy(update={"anatomy": Anatomy()}), "layers: no part of the model has a matrix of weights"),
         ({"split": 4}, MODEL, "layers.split: 4 is out of range: the model has 4 layers, so 1 to 3 are possible"),
         ({"split": 2}, TIED, "layers.split: tied parameter crosses the split: one.weight and four.weight are one"),
+        (
+            {},
+            TIED,
+            "layers: wherever it is divided, a tied parameter crosses the split: one.weight and four.weight are one",
+        ),
         ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
         ({"blocks": True}, TIED, "layers.blocks: nothing is known of the model's blocks"),
         (
@@ -405,7 +410,8 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
 
 
 def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
-    play = play_of(TIED, layers={"prepass": 1})
+    ties = Anatomy(ties=(("one.weight", "three.weight"),))
+    play = play_of(MODEL.model_copy(update={"anatomy": ties}), layers={"prepass": 1})
     play.training("a", "b")
     with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
         answer(play)
