@@ -112,6 +112,7 @@ def test_the_schedule_is_that_of_the_specification() -> None:
     assert history[5].diagnostics["layers"]["lr"] == pytest.approx(5.9049e-4)
     assert history[6].diagnostics["layers"]["lr"] == pytest.approx(2.657205e-4)
     assert [told["split"] for told in shown(play)] == [None] * 4 + [2] * 7
+    assert ["divergences" in told for told in shown(play)] == [True] * 5 + [False] * 6
 
 
 def test_where_models_travel_the_learning_rate_follows_the_hops_and_the_phase_the_rounds() -> None:
@@ -241,6 +242,7 @@ def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
     assert third.work.tensors == names("one", "two")
     assert cycle("b").work.tensors == names("three", "four")  # type: ignore[union-attr]
     assert [entry.phase for entry in _history_views(play.machine, 1)] == ["feature", "fine-tuning", "feature"]
+    assert [told["round"] for told in shown(play)] == [0, 1, 0]  # of the site whose update it is
     assert play.machine.phase == ""
 
 

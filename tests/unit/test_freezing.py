@@ -105,8 +105,8 @@ def test_frozen_modules_are_in_evaluation_mode_with_the_dropout_behind_them() ->
 
 
 def test_a_module_with_weights_of_its_own_is_awake_for_them_and_not_for_the_modules_in_it() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2))  # it drops out by its own mode
-    attention = module[1]
+    attention = nn.MultiheadAttention(4, 2)  # it drops out by its own mode
+    module = nn.Sequential(nn.Linear(4, 4), attention)
     own = ("1.in_proj_weight", "1.in_proj_bias")
     with Scope(module, own) as scope:
         scope.awaken()
