@@ -499,3 +499,8 @@ def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
     line = _line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
     assert line.startswith("round 6/9 (feature)")
     assert line.endswith("no clear split")
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    usual = {"prepass": 5, "split": None, "metric": "eq3", "min_ratio": 2.0, "decay": 0.9, "fine_lr": 0.5}
+    assert Divide().model_dump().items() >= (usual | {"restart": False, "blocks": False}).items()
