@@ -285,12 +285,11 @@ def test_the_score_is_the_mean_over_all_batches_or_over_all_examples() -> None:
     assert whole < batches < singles
 
 
-@pytest.mark.parametrize("per_example", [False, True])
-def test_a_parameter_that_a_batch_does_not_use_adds_nothing(per_example: bool) -> None:
+def test_a_parameter_that_a_batch_does_not_use_adds_nothing() -> None:
     module, data = nn.Linear(4, 3), data_of(6)
-    wanted = score(CLASSES, module, data, Importance(per_example=per_example), 4)
+    wanted = score(CLASSES, module, data, Importance(), 4)
     module.register_parameter("spare", nn.Parameter(torch.ones(2, 2)))
-    assert score(CLASSES, module, data, Importance(per_example=per_example), 4) == wanted
+    assert score(CLASSES, module, data, Importance(), 4) == wanted
 
 
 @pytest.mark.parametrize("tensors", [(), ("2.weight", "2.bias")], ids=["trained", "frozen"])
