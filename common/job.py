@@ -293,7 +293,7 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
             hint = f", such as {{kind: {given}}}" if has_kind and isinstance(given, str) else shown
             return f"should be a section of keys and values{hint}"
         case "tuple_type" | "list_type":
-            return f"should be a list{shown}"
+            return f"should be a list, as in [a, b]{shown}"
         case "too_short":
             return f"should have {fault['ctx']['min_length']} or more, not {fault['ctx']['actual_length']}"
     message = str(fault["msg"])

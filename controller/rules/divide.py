@@ -132,10 +132,12 @@ class Divide(Policy):
         legal = self._legal(model)
         if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
-        if not any(self._trainable(model, split) for split in legal):
+        free = [split for split in legal if self._trainable(model, split)]
+        if not free:
             return [(("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")]
         if self.split is None:
-            return []
+            tied = [self._cut(model, split) for split in free]
+            return [(("layers",), f"wherever it is divided, a {tied[0][0]}")] if all(tied) else []
         if self.split >= count:
             possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
             return [(at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")]
@@ -320,14 +322,15 @@ class Divide(Policy):
 
     def _faults(self, model: Outline, split: int) -> list[str]:
         """Say what is wrong with a split."""
+        found = [f"{cut}; divide elsewhere" for cut in self._cut(model, split)]
+        return found if self._trainable(model, split) else [*found, "one side of it has nothing to train"]
+
+    def _cut(self, model: Outline, split: int) -> list[str]:
+        """Say which parameters belong to both sides of a split."""
         groups = [set(self.group(model, split, "feature")), set(self.group(model, split, "fine-tuning"))]
         ties = model.anatomy.ties if model.anatomy else ()
-        found = [
-            f"tied parameter crosses the split: {' and '.join(tie)} are one; divide elsewhere"
-            for tie in ties
-            if all(group.intersection(tie) for group in groups)
-        ]
-        return found if self._trainable(model, split) else [*found, "one side of it has nothing to train"]
+        crossing = [tie for tie in ties if all(group.intersection(tie) for group in groups)]
+        return [f"tied parameter crosses the split: {' and '.join(tie)} are one" for tie in crossing]
 
     def _trainable(self, model: Outline, split: int) -> bool:
         """Whether both sides of a split have parameters that the app has not frozen."""

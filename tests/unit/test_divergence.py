@@ -89,6 +89,8 @@ def test_of_many_models_some_pairs_are_drawn_always_the_same() -> None:
         ((1, 4), Choice(1, clear=True)),
         ((1, 1.9), Choice(1, clear=False)),
         ((0, 0, 1), Choice(2, clear=True)),
+        ((0, 1.9e-12), Choice(1, clear=False)),  # less than 1e-12 counts as so much
+        ((0, 2.1e-12), Choice(1, clear=True)),
         ((1, None, 1, 9, 9), Choice(3, clear=True)),
         ((1, 2, 4), Choice(2, clear=True)),  # both cost the same: the later
         ((50, 1, 1, 10, 10), Choice(3, clear=True)),  # after layer 1 would cost less, but there it falls

@@ -112,6 +112,7 @@ def test_the_schedule_is_that_of_the_specification() -> None:
     assert history[5].diagnostics["layers"]["lr"] == pytest.approx(5.9049e-4)
     assert history[6].diagnostics["layers"]["lr"] == pytest.approx(2.657205e-4)
     assert [told["split"] for told in shown(play)] == [None] * 4 + [2] * 7
+    assert ["divergences" in told for told in shown(play)] == [True] * 5 + [False] * 6
 
 
 def test_where_models_travel_the_learning_rate_follows_the_hops_and_the_phase_the_rounds() -> None:
@@ -241,6 +242,7 @@ def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
     assert third.work.tensors == names("one", "two")
     assert cycle("b").work.tensors == names("three", "four")  # type: ignore[union-attr]
     assert [entry.phase for entry in _history_views(play.machine, 1)] == ["feature", "fine-tuning", "feature"]
+    assert [told["round"] for told in shown(play)] == [0, 1, 0]  # of the site whose update it is
     assert play.machine.phase == ""
 
 
@@ -379,6 +381,11 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         ({}, NONE.model_copy(update={"anatomy": Anatomy()}), "layers: no part of the model has a matrix of weights"),
         ({"split": 4}, MODEL, "layers.split: 4 is out of range: the model has 4 layers, so 1 to 3 are possible"),
         ({"split": 2}, TIED, "layers.split: tied parameter crosses the split: one.weight and four.weight are one"),
+        (
+            {},
+            TIED,
+            "layers: wherever it is divided, a tied parameter crosses the split: one.weight and four.weight are one",
+        ),
         ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
         ({"blocks": True}, TIED, "layers.blocks: nothing is known of the model's blocks"),
         (
@@ -405,7 +412,8 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
 
 
 def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
-    play = play_of(TIED, layers={"prepass": 1})
+    ties = Anatomy(ties=(("one.weight", "three.weight"),))
+    play = play_of(MODEL.model_copy(update={"anatomy": ties}), layers={"prepass": 1})
     play.training("a", "b")
     with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
         answer(play)
@@ -491,3 +499,8 @@ def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
     line = _line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
     assert line.startswith("round 6/9 (feature)")
     assert line.endswith("no clear split")
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    usual = {"prepass": 5, "split": None, "metric": "eq3", "min_ratio": 2.0, "decay": 0.9, "fine_lr": 0.5}
+    assert Divide().model_dump().items() >= (usual | {"restart": False, "blocks": False}).items()

@@ -570,3 +570,9 @@ def test_people_see_why_there_are_no_groups(capsys: pytest.CaptureFixture[str]) 
     job.play_round()
     said = "groups, as of version 1: none, 2 contributions; groups are looked for from 4 on"
     assert shown(job, capsys).strip() == said
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    usual = {"backend": "vae", "stats": "auto", "base": "equal", "adjust": "steps", "memory": True}
+    numbers = {"max_components": 15, "min_clients": 2, "theta": 1.0, "max_boost": 4.0, "refit": 10, "time_limit": 10.0}
+    assert feddaf.Fusion().model_dump().items() >= (usual | numbers).items()

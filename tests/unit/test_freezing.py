@@ -99,6 +99,21 @@ def test_frozen_modules_are_in_evaluation_mode_with_the_dropout_behind_them() ->
     with Scope(nested, ("1.0.weight", "1.0.bias")) as scope:
         scope.awaken()
         assert (nested.training, nested[0].training, nested[1].training) == (True, False, True)
+    with Scope(nested, ("0.0.weight", "0.0.bias")) as scope:
+        scope.awaken()
+        assert (nested.training, nested[0].training, nested[1].training) == (True, True, False)
+
+
+def test_a_module_with_weights_of_its_own_is_awake_for_them_and_not_for_the_modules_in_it() -> None:
+    attention = nn.MultiheadAttention(4, 2)  # it drops out by its own mode
+    module = nn.Sequential(nn.Linear(4, 4), attention)
+    own = ("1.in_proj_weight", "1.in_proj_bias")
+    with Scope(module, own) as scope:
+        scope.awaken()
+        assert (attention.training, attention.out_proj.training, module[0].training) == (True, False, False)
+    with Scope(module, ("0.weight", "0.bias")) as scope:
+        scope.awaken()
+        assert not attention.training
 
 
 def test_no_gradient_is_worked_out_for_what_comes_before_the_trained_part() -> None:
@@ -149,6 +164,7 @@ def test_a_tied_parameter_must_not_cross_the_split() -> None:
     with pytest.raises(InvalidApp, match=r"tied parameter crosses the split: embedding\.weight and head\.weight"):
         Scope(module, group(module, {0}))
     Scope(module, group(module, {0, 2}))
+    Scope(module, group(module, {1}))  # the tie is on one side: the frozen one
 
 
 def test_a_group_that_the_app_has_frozen_cannot_be_trained() -> None:

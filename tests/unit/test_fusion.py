@@ -179,6 +179,7 @@ def test_theta_leads_from_the_shares_towards_equal_groups() -> None:
     allocation = np.repeat(np.eye(2), (40, 10), axis=0)
     assert mixing(allocation, even(50), 1e6) == pytest.approx((0.5, 0.5), abs=1e-6)
     assert mixing(allocation, even(50), 0.1)[0] > 0.99
+    assert mixing(allocation, even(50), 1e-4).tolist() == [1.0, 0.0]
 
 
 def test_two_sites_cannot_buy_more_than_the_cap() -> None:
@@ -195,6 +196,12 @@ def test_a_component_that_hardly_anything_belongs_to_is_dropped() -> None:
     lost = np.vstack([np.tile((1.0, 0.0, 0.0), (9, 1)), (0.0, 0.0, 1.0)])
     tiny = np.r_[np.full(9, 0.11), 0.01]  # the last has all of its mass in what is dropped
     assert pruned(lost, tiny).tolist() == np.ones((10, 1)).tolist()
+
+
+@pytest.mark.parametrize(("share", "components"), [(0.5, 2), (0.499, 1)])
+def test_a_component_is_kept_from_half_a_contribution_on(share: float, components: int) -> None:
+    allocation = np.array([[1 - share, share], [1, 0], [1, 0], [1, 0]])
+    assert pruned(allocation, even(4)).shape == (4, components)
 
 
 # Reproducible, whatever the order and the units (invariants 4, 5 and 7).

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
-from hansa.common.errors import InvalidApp, Stale
+from hansa.common.errors import InvalidApp, InvalidJob, Stale
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.tasks import IMPORTANCE, Importance, Init, LocalPluginSpec, OptimizerSpec, Probe, Train
 from hansa.common.torch_data import Tensors
@@ -21,7 +21,7 @@ from hansa.learner.importance import Gauge, measured
 from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
-from tests.unit.play import Play, endings, sent, withdrawn
+from tests.unit.play import Play, endings, job_spec, machine_of, sent, withdrawn
 from tests.unit.test_redistribute import radfed
 
 A, B, C = (SiteName(name) for name in "abc")
@@ -83,6 +83,12 @@ def test_with_everybody_drawn_everybody_is_in_every_draw() -> None:
         assert set(sampler.choose(Scores(seen={A: 1e-300, B: 5.0}), view(round_))) == {A, B, C}
 
 
+def test_a_site_that_is_excluded_is_not_drawn_whatever_its_score() -> None:
+    sampler, state = ByImportance(fraction=1.0), Scores(seen={A: 1e9, B: 1.0})
+    for round_ in range(20):
+        assert set(sampler.choose(state, view(round_), frozenset({A}))) == {B, C}
+
+
 def test_hops_of_a_round_are_different_draws() -> None:
     sampler, sites = ByImportance(fraction=0.2), tuple(SiteName(f"s{i}") for i in range(20))
     drawn = {tuple(sampler.choose(Scores(), view(1, sites, draw))) for draw in ((), (2,), (3,), (3, 1, 1))}
@@ -108,6 +114,7 @@ def test_a_site_that_was_never_heard_counts_as_the_mean_of_the_others() -> None:
     state = Scores(seen={A: 0.002, B: 0.004})  # c is taken to be 0.003
     counts = Counter(sampler.choose(state, view(round_))[0] for round_ in range(draws))
     assert counts[C] / draws == pytest.approx(1 / 3, abs=0.027)
+    assert counts[A] / draws == pytest.approx(2 / 9, abs=0.025)  # however small scores are, their ratios count
     nobody = Counter(sampler.choose(Scores(), view(round_))[0] for round_ in range(draws))
     assert nobody[C] / draws == pytest.approx(1 / 3, abs=0.027)
 
@@ -128,6 +135,15 @@ def test_scores_follow_what_sites_measure(gamma: float, wanted: float) -> None:
     for nonsense in (math.nan, math.inf, -1.0, None):
         assert tell(nonsense) == held
     assert math.isfinite(tell(1e308))
+    assert state.seen.pop(A) <= LARGEST
+    assert tell(0.0) == 0.0  # a score like any other
+
+
+@pytest.mark.parametrize("form", ["online", "per_example"])
+def test_either_form_of_the_score_goes_but_not_both(form: str) -> None:
+    machine_of(job_spec(**importance(**{form: True})))
+    with pytest.raises(InvalidJob, match="batches only"):
+        machine_of(job_spec(**importance(online=True, per_example=True)))
 
 
 # The engine.
@@ -267,6 +283,13 @@ def test_the_score_is_the_mean_over_all_batches_or_over_all_examples() -> None:
     assert batches is not None
     assert singles is not None
     assert whole < batches < singles
+
+
+def test_a_parameter_that_a_batch_does_not_use_adds_nothing() -> None:
+    module, data = nn.Linear(4, 3), data_of(6)
+    wanted = score(CLASSES, module, data, Importance(), 4)
+    module.register_parameter("spare", nn.Parameter(torch.ones(2, 2)))
+    assert score(CLASSES, module, data, Importance(), 4) == wanted
 
 
 @pytest.mark.parametrize("tensors", [(), ("2.weight", "2.bias")], ids=["trained", "frozen"])

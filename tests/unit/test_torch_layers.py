@@ -107,6 +107,18 @@ def test_a_norm_joins_the_layer_before_it_though_its_scales_have_the_shape_of_a_
     assert spec_of(nn.Sequential(nn.LayerNorm((8, 8)), nn.Flatten(), nn.Linear(64, 2))).layers == ("2",)
 
 
+def test_norms_of_libraries_are_known_by_their_names_and_what_normalises_weights_is_none() -> None:
+    class LibraryNorm2d(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2, 1))
+
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4))
+    spec = spec_of(nn.Sequential(normed, LibraryNorm2d()))
+    assert spec.layers == ("0",)
+    assert {info.name for info in spec.tensors if info.norm} == {"1.scale"}
+
+
 def test_a_module_with_two_names_is_one_layer() -> None:
     shared = nn.Linear(3, 3)
     layers, layer_of = layers_of(nn.Sequential(shared, nn.Linear(3, 3), shared))
@@ -135,6 +147,12 @@ def test_layers_that_the_app_has_frozen_are_told() -> None:
     assert anatomy_of(module).frozen == (8,)
 
 
+def test_a_layer_whose_only_parameter_is_anothers_is_trained_with_it() -> None:
+    module = Characters(tied=True)
+    module.head.register_parameter("bias", None)
+    assert anatomy_of(module).frozen == ()
+
+
 def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_changes() -> None:
     module = Backwards()
     module.first.eval()
@@ -146,6 +164,9 @@ def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_cha
     assert torch.equal(torch.rand(1), wanted)
     assert (module.training, module.first.training, module.last.training) == (True, False, True)
     assert not module.first._forward_pre_hooks
+    normed = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    anatomy_of(normed, torch.ones(2, 3))
+    assert normed.state_dict()["1.running_mean"].tolist() == [0, 0]
 
 
 def test_a_layer_that_runs_twice_or_never_is_nothing_to_remark_upon() -> None:
@@ -164,6 +185,11 @@ def test_a_layer_that_runs_twice_or_never_is_nothing_to_remark_upon() -> None:
 def test_a_model_that_cannot_be_run_is_remarked_upon() -> None:
     (remark,) = anatomy_of(nn.Sequential(nn.Linear(3, 2)), torch.zeros(2, 7)).remarks
     assert "could not be checked" in remark
+
+
+def test_a_model_that_is_a_layer_itself_has_one() -> None:
+    assert spec_of(nn.Linear(3, 2)).layers == ("Linear",)
+    assert anatomy_of(nn.Linear(3, 2), torch.zeros(2, 3)).remarks == ()
 
 
 def test_layers_inside_a_module_of_the_app_are_one_block() -> None:
