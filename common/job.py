@@ -12,10 +12,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -36,14 +35,15 @@ class GroupSpec(Value):
     """Sites with thresholds of their own, such as slow ones."""
 
     sites: tuple[str, ...] = Field(min_length=1)
-    loss: float | None = Field(None, ge=0)
+    vc_loss: float | None = Field(None, ge=0)
     tombstones: int | None = Field(None, ge=0, strict=True)
 
 
 class UntilSpec(Value):
     """A learner trains until its validation loss hardly falls, or its model is too stale (metis-dvw §4, §5)."""
 
-    loss: float = Field(1.0, ge=0, description="percent by which an epoch must lower the validation loss; 0: at all")
+    kind: Literal["adaptive"] = Field("adaptive", description="VC_Loss, tombstones and staleness decide")
+    vc_loss: float = Field(1.0, ge=0, description="percent by which an epoch must lower the validation loss; 0: at all")
     tombstones: int = Field(1, ge=0, strict=True, description="epochs of a task that may fail to")
     max_epochs: int = Field(100, ge=1, le=100_000, strict=True, description="the most epochs of a task")
     cycles: int = Field(20, ge=1, strict=True, description="tasks after which a site's staleness is limited")
@@ -51,7 +51,8 @@ class UntilSpec(Value):
         False, description="the limit is the median of all tasks, not of the first: each that it ends pulls it down"
     )
     groups: Mapping[str, GroupSpec] = Field(
-        {}, description="sites with other thresholds: by the name of a group its `sites`, and their loss and tombstones"
+        {},
+        description="sites with other thresholds: by a group's name its `sites`, and their vc_loss and tombstones",
     )
 
     @model_validator(mode="after")
@@ -64,36 +65,30 @@ class UntilSpec(Value):
         return self
 
     def thresholds(self, site: str) -> tuple[float, int]:
-        """Return loss and tombstones of a site: its group's, or everybody's."""
+        """Return vc_loss and tombstones of a site: its group's, or everybody's."""
         group = next((group for group in self.groups.values() if site in group.sites), None)
-        loss = group.loss if group and group.loss is not None else self.loss
-        return loss, group.tombstones if group and group.tombstones is not None else self.tombstones
+        vc_loss = group.vc_loss if group and group.vc_loss is not None else self.vc_loss
+        return vc_loss, group.tombstones if group and group.tombstones is not None else self.tombstones
 
 
 class TrainSpec(Value):
     """What a learner does with a task."""
 
-    epochs: int = Field(1, ge=1, le=100_000, strict=True)
+    epochs: int | None = Field(None, ge=1, le=100_000, strict=True, description="none: as many as the rule starts from")
     batches: int | None = Field(None, ge=1, le=1_000_000, strict=True, description="instead of epochs: FedMMB's C")
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
+    proximal: float | None = Field(None, ge=0, description="FedProx's μ: short for local: {kind: proximal, mu: …}")
     keep_optimizer: bool = Field(
         False, description="a learner goes on from its optimizer's state after its last task, until it is restarted"
     )
 
     @model_validator(mode="after")
     def _epochs_or_batches(self) -> "TrainSpec":
-        if self.batches is not None and "epochs" in self.model_fields_set:
+        if self.batches is not None and self.epochs is not None:
             raise ValueError("a task has so many epochs or so many batches; give epochs or batches, not both")
         return self
-
-    @model_serializer(mode="wrap")
-    def _written_as_given(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if self.batches is not None:
-            del written["epochs"]  # it was not given, and whoever reads this must not take it as given
-        return written
 
 
 class SitesSpec(Value):
@@ -182,8 +177,17 @@ class JobSpec(Value):
             raise ValueError("write path/to/app.py:attribute or package.module:attribute")
         return app
 
+    @field_validator("train")
+    @classmethod
+    def _proximal_or_local(cls, train: TrainSpec, info: ValidationInfo) -> TrainSpec:
+        if train.proximal is not None and info.data.get("local") is not None:
+            raise ValueError("proximal is short for local: {kind: proximal, …}; give one of them")
+        return train
+
     def part(self, point: str) -> Part | None:
         """Return what the job says about one point of its rule."""
+        if point == "local" and self.train.proximal is not None:
+            return {"kind": "proximal", "mu": self.train.proximal} if self.train.proximal else {"kind": "plain"}
         return getattr(self, point) if point in POINTS else None
 
 

@@ -60,6 +60,7 @@ class Rule:
     paper: str
     parts: dict[str, dict[str, object]]
     adaptive: bool = False  # sites train until their validation loss says so, even if the job has no train.until
+    epochs: int = 1  # of a task, if the job has no train.epochs
     batches: int | None = None  # of a task, if the job has no train.batches; none: tasks have epochs
 
     def part(self, point: str) -> dict[str, object]:

@@ -100,7 +100,7 @@ ADAPTIVE = "adaptive"  # the plugin of learners that decides when an update is d
 class Adaptive(Value):
     """Its arguments: train until the validation loss hardly falls, or the model is too stale (metis-dvw §4)."""
 
-    loss: float = Field(ge=0)  # percent by which an epoch must lower the validation loss
+    vc_loss: float = Field(ge=0)  # percent by which an epoch must lower the validation loss
     tombstones: int = Field(ge=0)  # epochs that may fail to
     limit: float | None = None  # on the effective staleness, in optimizer steps
     epochs: int = Field(ge=1)  # that a site without validation data makes

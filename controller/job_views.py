@@ -141,7 +141,7 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
             site=site,
             state=doing,
             epoch=note.epoch if note else 0,
-            epochs=note.epochs if note else _epochs(task) or machine.spec.train.epochs,
+            epochs=note.epochs if note else _epochs(task) or machine.rule.epochs,
             loss=note.loss if note else None,
             examples=state.learners.get(site, 0),
         )

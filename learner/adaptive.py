@@ -44,7 +44,7 @@ class Trigger:
         if not math.isfinite(now):
             raise Diverged(f"the validation loss is {now} after epoch {epoch}")
         self._last = now
-        self.tombstones += is_failure(change(before, now), self._given.loss)
+        self.tombstones += is_failure(change(before, now), self._given.vc_loss)
         return self.tombstones > self._given.tombstones
 
     def _too_stale(self, steps: int) -> bool:

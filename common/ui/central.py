@@ -25,9 +25,10 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     batches = spec.train.batches or rule.batches
     train = spec.train.model_copy(
         update={
+            "proximal": None,
             "batch_size": sites * spec.train.batch_size,
             "batches": hops * batches if batches else None,
-            "epochs": spec.train.epochs if batches else hops * spec.train.epochs,
+            "epochs": None if batches else hops * (spec.train.epochs or rule.epochs),
         }
     )
     made = {"name": central_name(spec), "train": train, "reference": None}  # it is what the reference is made by

@@ -22,6 +22,7 @@ class Composition:
     merge: Aggregator
     server: ServerUpdate
     evaluate: EvalPlan
+    epochs: int = 1  # of a task, if no policy says otherwise
     policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
 
     @property

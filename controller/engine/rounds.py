@@ -94,7 +94,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         base=ask.start.base if ask.start else None,
         version=job.state.version,
         committed=job.state.steps,
-        epochs=job.spec.train.epochs,
+        epochs=job.rule.epochs,
         steps=ask.steps,
         batch_size=job.spec.train.batch_size,
         optimizer=job.spec.train.optimizer,

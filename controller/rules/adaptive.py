@@ -65,8 +65,8 @@ class Until(Policy):
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Let the learner decide, within the most epochs allowed."""
         assert isinstance(state, Staleness)
-        loss, tombstones = self.until.thresholds(site)
-        given = Adaptive(loss=loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs)
+        vc_loss, tombstones = self.until.thresholds(site)
+        given = Adaptive(vc_loss=vc_loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs)
         plugin = LocalPluginSpec(name=ADAPTIVE, args=given.model_dump())
         return work.model_copy(update={"epochs": self.until.max_epochs, "plugins": (*work.plugins, plugin)})
 

@@ -58,7 +58,7 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
         more: dict[str, Any] = {"train.until": until} if until else {}
-        more |= {"train": {"batches": rule.batches}} if rule.batches else {}
+        more |= {"train": {"batches": rule.batches} if rule.batches else {"epochs": rule.epochs}}
         more |= {"refused": elsewhere}
         print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | more)
         return
@@ -76,6 +76,8 @@ def show(name: str, as_json: bool) -> None:
         _print_parameters(until)
     if rule.batches:
         click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
+    else:
+        click.echo(f"train\n    epochs = {rule.epochs}  of each task")
     for setting, why in elsewhere.items():
         click.echo(f"{setting}\n    (refused: {why})")
 

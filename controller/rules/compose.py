@@ -45,7 +45,8 @@ def _filled(spec: JobSpec) -> Composition:
     if window and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
         parts["weigh"] = ByUsed()  # a rule that weighs by examples means those that an update was trained on
     policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule) | window
-    return Composition(name=spec.rule, policies=policies, **parts)
+    epochs = 1 if window else spec.train.epochs or rule.epochs
+    return Composition(name=spec.rule, epochs=epochs, policies=policies, **parts)
 
 
 def _until(spec: JobSpec, rule: Rule) -> dict[str, Policy]:

@@ -351,5 +351,6 @@ DIVIDE = add_rule(
         summary="first and last layers are trained in turn and travel alone: half of FedAvg's traffic",
         paper="Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021",
         parts=FEDAVG.parts | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}},
+        epochs=20,  # and 4 in fine-tuning rounds
     )
 )

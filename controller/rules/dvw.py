@@ -28,6 +28,7 @@ from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
 from hansa.controller.rules.scores import CLASSIFICATION, inverse_loss
 
 PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
+EPOCHS = 4  # uf, the best of those that the paper has tried
 LEAST = 1e-6  # of every update where all are worth nothing and zero=uniform: much less than any later score
 SHOWN = 100  # evaluators whose findings are shown one by one
 Reports = Mapping[SiteName, Evaluation]
@@ -200,6 +201,7 @@ SYNC_DVW = add_rule(
         summary="synchronous rounds, mean weighted by each update's score on all sites' validation data",
         paper=PAPER,
         parts=FEDAVG.parts | {"weigh": {"kind": "dvw"}},
+        epochs=EPOCHS,
     )
 )
 
@@ -209,6 +211,7 @@ ASYNC_DVW = add_rule(
         summary="every update is scored by all sites and merged as it comes; each site makes the job's epochs",
         paper=PAPER,
         parts=ASYNC_FEDAVG.parts | {"weigh": {"kind": "dvw"}},
+        epochs=EPOCHS,
     )
 )
 
@@ -219,5 +222,6 @@ ASYNC_DVW_ADAPTIVE = add_rule(
         paper=PAPER,
         parts=ASYNC_DVW.parts,
         adaptive=True,
+        epochs=EPOCHS,
     )
 )

@@ -47,7 +47,7 @@ class Median(Coordinatewise):
         return made
 
 
-@register("merge", "trimmed-mean")
+@register("merge", "trimmed")
 class TrimmedMean(Coordinatewise):
     """The mean of every number without the largest and the smallest ones."""
 
@@ -125,7 +125,7 @@ def _robust(name: str, part: dict[str, object], summary: str, paper: str) -> Rul
 
 
 MEDIAN = _robust("median", {"kind": "median"}, "the median of the sites' updates, number by number", YIN)
-TRIMMED = _robust("trimmed-mean", {"kind": "trimmed-mean"}, "the mean of the sites' updates without the extremes", YIN)
+TRIMMED = _robust("trimmed-mean", {"kind": "trimmed"}, "the mean of the sites' updates without the extremes", YIN)
 KRUM = _robust("krum", {"kind": "krum"}, "the one update that is nearest to its neighbours", BLANCHARD)
 MULTI_KRUM = _robust(
     "multi-krum", {"kind": "krum", "chosen": 0}, "the mean of the updates that are near one another", BLANCHARD

@@ -93,7 +93,7 @@ def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again
     scene.grace = 60.0
     scene.controller()
     _start(scene, "abc")
-    until = "{loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
+    until = "{vc_loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
     words = ("--set", "rule=async-dvw-adaptive", "--set", "pace={updates: 80}", "--set", f"train.until={until}")
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
     kept = ("version", "contributions", "steps", "staleness", "scores")

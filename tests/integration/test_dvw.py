@@ -172,7 +172,7 @@ async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) ->
 
         await attend(served, sites, "ab", answer=learn)
         (slow,) = (await attend(served, sites, "c", answer=wait)).values()
-        until = {"cycles": 1, "loss": 0}
+        until = {"cycles": 1, "vc_loss": 0}
         runner = await submit(served, rule="async-fedavg", pace={"updates": 30}, train={"until": until})
         async with asyncio.timeout(20):
             await heard.wait()

@@ -24,7 +24,7 @@ def _epochs(losses: Sequence[float | None], loss: float = 0, tombstones: int = 0
     """Return after which epoch a trigger stops on these losses; None: it goes on past the last."""
     found: Iterator[float | None] = iter(losses)
     steps, newest = more.pop("steps", 0), more.pop("newest", None)
-    given = Adaptive(loss=loss, tombstones=tombstones, epochs=4, **more)
+    given = Adaptive(vc_loss=loss, tombstones=tombstones, epochs=4, **more)
     trigger = Trigger(given, 100, lambda: next(found), lambda: newest)
     return next((epoch for epoch in range(1, len(losses)) if trigger.enough(epoch, epoch * steps)), None)
 
@@ -101,10 +101,10 @@ def _cycle(play: Play, site: str, steps: int) -> list[Effect]:
 
 def test_thresholds_may_differ_by_group() -> None:
     slow = {"sites": ["b"], "tombstones": 1}
-    play = _play(loss=0, tombstones=4, max_epochs=50, groups={"slow": slow, "odd": {"sites": ["z"], "loss": 3}})
+    play = _play(vc_loss=0, tombstones=4, max_epochs=50, groups={"slow": slow, "odd": {"sites": ["z"], "vc_loss": 3}})
     tasks = play.tasks(Train)
-    assert _given(tasks["a"]) == Adaptive(loss=0, tombstones=4, epochs=4)
-    assert _given(tasks["b"]) == Adaptive(loss=0, tombstones=1, epochs=4)
+    assert _given(tasks["a"]) == Adaptive(vc_loss=0, tombstones=4, epochs=4)
+    assert _given(tasks["b"]) == Adaptive(vc_loss=0, tombstones=1, epochs=4)
     assert all(isinstance(task.work, Train) and task.work.epochs == 50 for task in tasks.values())
 
 
@@ -175,7 +175,7 @@ def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
     rule = compose(job_spec(rule="async-dvw-adaptive"))
     until = rule.policies["until"]
     assert isinstance(until, Until)
-    assert (until.until.loss, until.until.tombstones, until.until.max_epochs, until.until.cycles) == (1, 1, 100, 20)
+    assert (until.until.vc_loss, until.until.tombstones, until.until.max_epochs, until.until.cycles) == (1, 1, 100, 20)
     assert "until" not in compose(job_spec(rule="async-dvw")).policies
     assert "until" in compose(job_spec(rule="sync-dvw", train={"until": {}})).policies
 
@@ -191,7 +191,7 @@ def test_without_validation_data_there_is_nothing_to_go_by() -> None:
 
 
 def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
-    until = {"groups": {"slow": {"sites": ["west", "nort"], "loss": 2}}}
+    until = {"groups": {"slow": {"sites": ["west", "nort"], "vc_loss": 2}}}
     names = {"names": ["north", "west"], "min": 2}
     with pytest.raises(InvalidJob) as caught:
         compose(job_spec(train={"until": until}, sites=names))
@@ -205,12 +205,12 @@ def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
     ("until", "problem"),
     [
         ({"tombstone": 1}, "train.until.tombstone: unknown key (did you mean 'tombstones'?)"),
-        ({"loss": -1}, "train.until.loss: input should be greater than or equal to 0 (given: -1)"),
+        ({"vc_loss": -1}, "train.until.vc_loss: input should be greater than or equal to 0 (given: -1)"),
         (
             {"groups": {"x": {"sites": ["a"]}, "y": {"sites": ["a"]}}},
             "train.until: site a is in two groups: x and y",
         ),
-        ({"groups": {"x": {"loss": 1}}}, "train.until.groups.x.sites: is required"),
+        ({"groups": {"x": {"vc_loss": 1}}}, "train.until.groups.x.sites: is required"),
     ],
 )
 def test_wrong_words_are_named(until: dict[str, Any], problem: str) -> None:

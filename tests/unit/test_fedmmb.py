@@ -88,7 +88,7 @@ def test_without_batches_nothing_changes() -> None:
         ({"train": {"batches": 5, "epochs": 3}}, "give epochs or batches, not both"),
         ({"rule": "fedmmb", "train": {"epochs": 3}}, "train.epochs: rule fedmmb takes batches, not epochs"),
         ({"train": {"batches": 5, "until": {}}}, "train.until: does not go with train.batches"),
-        ({"rule": "fedsmb", "train": {"until": {"loss": 0}}}, "train.until: does not go with train.batches"),
+        ({"rule": "fedsmb", "train": {"until": {"vc_loss": 0}}}, "train.until: does not go with train.batches"),
         ({"rule": "async-dvw-adaptive", "train": {"batches": 5}}, "train.until: does not go with train.batches"),
         ({"train": {"batches": 0}}, "train.batches: input should be greater than or equal to 1"),
         ({"train": {"batches": 2.5}}, "train.batches"),
@@ -101,7 +101,6 @@ def test_what_makes_no_sense_with_windows_is_refused(fields: dict[str, Any], why
 
 def test_a_job_with_batches_survives_being_written_and_read() -> None:
     given = spec(rule="fedmmb", train={"batches": 7})
-    assert "epochs" not in given.model_dump(mode="json")["train"]
     assert JobSpec.model_validate_json(given.model_dump_json()) == given
     assert parse_job(given.model_dump(mode="json")).train.batches == 7
     assert TrainSpec(epochs=3).model_dump()["epochs"] == 3

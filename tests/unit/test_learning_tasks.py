@@ -69,7 +69,7 @@ def do(
 
 def adaptive(**args: Any) -> LocalPluginSpec:
     return LocalPluginSpec(
-        name=ADAPTIVE, args=Adaptive(**({"loss": 0, "tombstones": 0, "epochs": 2} | args)).model_dump()
+        name=ADAPTIVE, args=Adaptive(**({"vc_loss": 0, "tombstones": 0, "epochs": 2} | args)).model_dump()
     )
 
 
@@ -78,12 +78,12 @@ async def test_a_task_ends_with_one_failure_more_than_allowed_or_its_last_epoch(
     tmp_path: Path, tombstones: int, epochs: int
 ) -> None:
     learner = learner_of(tmp_path, LINEAR)
-    _, facts = do(learner, adaptive(loss=99.0, tombstones=tombstones))  # no epoch lowers the loss by so much
+    _, facts = do(learner, adaptive(vc_loss=99.0, tombstones=tombstones))  # no epoch lowers the loss by so much
     assert (facts.epochs, facts.steps) == (epochs, 4 * epochs)  # 16 of 20 examples are trained on, in batches of four
 
 
 async def test_a_site_without_validation_data_makes_the_epochs_that_the_job_says(tmp_path: Path) -> None:
-    _, facts = do(learner_of(tmp_path, LINEAR), adaptive(loss=99.0), validation=0.0)
+    _, facts = do(learner_of(tmp_path, LINEAR), adaptive(vc_loss=99.0), validation=0.0)
     assert facts.epochs == 2
 
 

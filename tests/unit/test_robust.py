@@ -54,7 +54,7 @@ def test_a_share_that_is_a_whole_number_of_sites_is_that_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trim", "note"), [(0.1, "trimmed-mean left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
+    ("trim", "note"), [(0.1, "trimmed left nothing out: 0.1 of 5 updates is less than one"), (0.2, ""), (0.0, "")]
 )
 def test_a_trimmed_mean_that_leaves_nothing_out_says_so(pool: Executor, trim: float, note: str) -> None:
     course = Course(pool, Plain())

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, UntilSpec, load_job
+from hansa.common.job import JobSpec, UntilSpec, load_job, parse_job
 from hansa.common.plugins import register, rules
 from hansa.common.tasks import PROXIMAL, Evaluation, Train
 from hansa.controller.engine import events as ev
@@ -199,7 +199,7 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
         ("async-dvw", "async all plain dvw incremental plain"),
         ("async-dvw-adaptive", "async all plain dvw incremental plain"),
         ("median", "sync all plain equal median plain"),
-        ("trimmed-mean", "sync all plain equal trimmed-mean plain"),
+        ("trimmed-mean", "sync all plain equal trimmed plain"),
         ("krum", "sync all plain equal krum plain"),
         ("multi-krum", "sync all plain equal krum plain"),
     ],
@@ -209,6 +209,26 @@ def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
     found = [parts[point].kind for point in ("pace", "sample", "local", "weigh", "merge", "server")]
     assert found == kinds.split()
     assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
+
+
+def test_tasks_have_the_epochs_of_the_rule_unless_the_job_says_otherwise() -> None:
+    several = {rule: compose(job_spec(rule=rule)).epochs for rule in rules()}
+    assert {rule: epochs for rule, epochs in several.items() if epochs != 1} == {
+        **dict.fromkeys(("sync-dvw", "async-dvw", "async-dvw-adaptive"), 4),
+        "divide": 20,
+    }
+    assert compose(job_spec(rule="sync-dvw", train={"epochs": 1})).epochs == 1
+    play = Play(rule="sync-dvw")
+    assert {task.work.epochs for task in play.training("a", "b").values() if isinstance(task.work, Train)} == {4}
+
+
+@pytest.mark.parametrize(("rule", "mu"), [("fedavg", 0.1), ("fedprox", 0.1), ("fedasync", 1.0), ("fedprox", 0.0)])
+def test_the_proximal_term_can_be_said_in_short(rule: str, mu: float) -> None:
+    local = compose(job_spec(rule=rule, train={"proximal": mu})).parts["local"]
+    assert (local.kind, local.model_dump()) == (("proximal", {"mu": mu}) if mu else ("plain", {}))
+    twice = {"app": "app.py:app", "rule": rule, "train": {"proximal": mu}, "local": {"kind": "plain"}}
+    with pytest.raises(InvalidJob, match=r"^train: proximal is short for local: .*; give one of them"):
+        parse_job(twice)
 
 
 def test_rules_of_the_same_parts_differ_in_their_parameters() -> None:
@@ -259,7 +279,7 @@ REFUSED = [
         {"sample": {"kind": "uniform"}},
         "sample: uniform does not go with pace async: every site that is",
     ),
-    ("fedavg", {"merge": {"kind": "trimmed-mean"}}, "weigh: examples does not go with merge trimmed-mean: every"),
+    ("fedavg", {"merge": {"kind": "trimmed"}}, "weigh: examples does not go with merge trimmed: every"),
 ]
 
 
@@ -293,7 +313,7 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("server={kind: mix, alpha: 1.5}", "server.alpha: input should be less than or equal to 1"),
         ("server={kind: mix, staleness: linear}", "server.staleness: input should be 'constant', 'polynomial'"),
         ("server={kind: adan}", "server.kind: there is no 'adan' (did you mean 'adam'?)"),
-        ("merge={kind: trimmed-mean, trim: 0.5}", "merge.trim: input should be less than 0.5"),
+        ("merge={kind: trimmed, trim: 0.5}", "merge.trim: input should be less than 0.5"),
         ("merge={kind: krum, attackers: 1.5}", "merge.attackers: input should be a valid integer"),
         ("local={kind: proximal, mu: -1}", "local.mu: input should be greater than or equal to 0"),
         ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
@@ -303,7 +323,10 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
         ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
         ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
-        ("train.until.groups={slow: {sites: a}}", "train.until.groups.slow.sites: should be a list (given: 'a')"),
+        (
+            "train.until.groups={slow: {sites: a}}",
+            "train.until.groups.slow.sites: should be a list, as in [a, b] (given: 'a')",
+        ),
         ("train.until.groups={slow: {sites: []}}", "train.until.groups.slow.sites: should have 1 or more, not 0"),
     ],
 )
@@ -429,7 +452,14 @@ def test_every_rule_can_be_shown(rule: str) -> None:
 def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
     shown = _cli("rules", "show", "async-dvw-adaptive")
     assert "train.until: Sites train until" in shown
-    for said in ("loss = 1.0  percent", "tombstones = 1  ", "max_epochs = 100  ", "cycles = 20  ", "groups = none  "):
+    for said in (
+        "kind = adaptive",
+        "vc_loss = 1.0  percent",
+        "tombstones = 1  ",
+        "max_epochs = 100  ",
+        "cycles = 20  ",
+        "groups = none  ",
+    ):
         assert said in shown
     told = json.loads(_cli("rules", "show", "async-dvw-adaptive", "--json"))["train.until"]
     assert {each["name"] for each in told} == set(UntilSpec.model_fields)
