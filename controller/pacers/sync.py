@@ -55,8 +55,8 @@ class SyncState(RoundsState):
 class Sync(Rounds):
     """All sites of a round train from the same model; the round is merged when all have answered.
 
-    At the deadline it is merged with those that have, if they are enough for the quorum; otherwise the sites that are
-    late get one more deadline, and then what is there is merged.
+    At the deadline it is merged with those that have, if they are enough for the quorum. Below the quorum the round is
+    issued once more, to sites that failed or are late, and then what is there is merged.
     """
 
     deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
@@ -80,7 +80,7 @@ class Sync(Rounds):
         state.asked, state.received, state.lost = {}, {}, {}
         state.failed, state.reissued, state.phase = set(), False, "open"
         state.waiting = set(chosen)
-        return [*self.asks(state, chosen, view), *self._wake(view)]
+        return [*self.asks(state, chosen, view), *self._wake(state, view)]
 
     def asks(self, state: SyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Return what the sites of a round are asked for: the job's epochs."""
@@ -123,13 +123,11 @@ class Sync(Rounds):
     def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
         """At the deadline: close on quorum, or give the late ones one more deadline."""
         assert isinstance(state, SyncState)
-        if state.phase != "open" or not alarm.startswith(f"round-{view.round}-"):
+        if state.phase != "open" or alarm != self._alarm(state, view):
             return []
-        enough = len(state.received) >= self._needed(state)
-        if enough or state.reissued:
+        if state.reissued or self._enough(state):
             return self._close(state, f"late: no update by the deadline of {self.deadline:g} s")
-        state.reissued = True
-        return self._wake(view, 2)
+        return self._reissue(state, view)
 
     def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
@@ -137,8 +135,24 @@ class Sync(Rounds):
         state.phase = "idle"
         return self.after_round(state)
 
-    def _wake(self, view: View, attempt: int = 1) -> list[Action]:
-        return [Wake(self.deadline, f"round-{view.round}-{attempt}")] if self.deadline else []
+    def _alarm(self, state: SyncState, view: View) -> str:
+        return f"round-{view.round}-{2 if state.reissued else 1}"
+
+    def _wake(self, state: SyncState, view: View) -> list[Action]:
+        return [Wake(self.deadline, self._alarm(state, view))] if self.deadline else []
+
+    def _reissue(self, state: SyncState, view: View) -> list[Action]:
+        """Ask those that failed again, with a deadline of their own, which the late ones have, too."""
+        again = sorted(state.failed & set(view.sites))
+        state.reissued = True
+        state.failed -= set(again)
+        state.waiting |= set(again)
+        for site in again:
+            del state.lost[site]
+        return [*self.asks(state, again, view), *self._wake(state, view)]
+
+    def _enough(self, state: SyncState) -> bool:
+        return len(state.received) >= self._needed(state)
 
     def _needed(self, state: SyncState) -> int:
         share = self.quorum if self.quorum > 1 else math.ceil(self.quorum * len(state.asked) - 1e-9)
@@ -147,10 +161,12 @@ class Sync(Rounds):
     def _close_if_complete(self, state: SyncState, view: View) -> list[Action]:
         if any(site in view.sites for site in state.waiting):
             return []
+        if not state.reissued and not self._enough(state) and state.failed & set(view.sites):
+            return self._reissue(state, view)
         if not state.received and state.failed == set(state.asked):
             site = min(state.failed)
             return [Stop(f"every site failed in round {view.round}; {site}: {state.lost[site]}", failed=True)]
-        if not state.waiting or len(state.received) >= self._needed(state):
+        if not state.waiting or self._enough(state):
             return self._close(state, "the site left")
         return []  # below quorum: sites that are away may come back, or the deadline decides
 

@@ -193,11 +193,59 @@ def test_a_quarantined_update_is_lost_with_its_reason_and_the_round_goes_on() ->
     assert play.machine.state.history[-1].contributions == {"b": 10.0}
 
 
-def test_when_every_site_fails_the_job_fails_naming_one() -> None:
+@pytest.mark.parametrize("deadline", [None, 30])
+def test_a_round_below_its_quorum_is_issued_once_more_to_those_that_failed(deadline: float | None) -> None:
+    play = Play(pace={"quorum": 0.75, "deadline": deadline}, sites={"min": 4})
+    tasks = play.training("a", "b", "c", "d")
+    play.update(tasks["a"])
+    for site in "bc":
+        assert play.fail(tasks[site]) == []
+    play.now = 7.0
+    effects = play.update(tasks["d"])
+    again = {task.site: task for task in sent(effects)}
+    assert set(again) == {"b", "c"}
+    assert not plans(effects)
+    if deadline:
+        assert SetAlarm("round-1-2", 37.0) in effects
+        assert play.ring("round-1-1") == []  # it has another one now
+    stale(play, lambda: play.update(tasks["b"]))
+    play.update(again["b"])
+    (plan,) = plans(play.fail(again["c"], "disk full"))  # not a third time
+    assert [part.site for part in plan.added] == ["a", "b", "d"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"c": "disk full"}
+
+
+def test_at_the_deadline_a_round_below_its_quorum_is_issued_again_to_those_that_failed_and_waits_for_the_late() -> None:
+    play = Play(pace={"quorum": 1.0, "deadline": 30}, sites={"min": 3})
+    tasks = play.training("a", "b", "c")
+    play.update(tasks["a"])
+    play.fail(tasks["b"])
+    effects = play.ring("round-1-1")
+    (again,) = sent(effects)
+    assert again.site == "b"
+    assert withdrawn(effects) == []
+    play.update(again)
+    (plan,) = plans(play.update(tasks["c"]))
+    assert [part.site for part in plan.added] == ["a", "b", "c"]
+
+
+def test_a_failed_site_that_has_left_is_not_asked_again() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.fail(tasks["b"])
+    play.leave("b")
+    (plan,) = plans(play.update(tasks["a"]))
+    assert [part.site for part in plan.added] == ["a"]
+
+
+def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play = Play()
     tasks = play.training("a", "b")
     play.fail(tasks["b"], "disk full")
-    ((status, reason),) = endings(play.quarantine(tasks["a"], "NaN"))
+    again = {task.site: task for task in sent(play.quarantine(tasks["a"], "NaN"))}
+    play.fail(again["b"], "disk full")
+    ((status, reason),) = endings(play.quarantine(again["a"], "NaN"))
     assert status == "failed"
     assert reason == "every site failed in round 1; a: update quarantined: NaN"
 
