@@ -95,7 +95,7 @@ class App:
         try:
             found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
         except ValidationError as error:
-            from hansa.common.job import located, problems  # slow to load, and seldom needed
+            from hansa.common.job_check import located, problems  # slow to load, and seldom needed
 
             wrong = "; ".join(located(problem, {}) for problem in problems(error))
             raise Refused(f"the app's evaluate function made nonsense: {wrong}") from None

@@ -10,7 +10,8 @@ from hansa.common import faults
 from hansa.common.clock import Clock
 from hansa.common.errors import Broken, InvalidJob, NotFound, Stale, reason
 from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_key
-from hansa.common.job import JobSpec, located
+from hansa.common.job import JobSpec
+from hansa.common.job_check import located
 from hansa.common.model import Manifest
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads

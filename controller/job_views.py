@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hansa.common.clock import iso
-from hansa.common.job import located
+from hansa.common.job_check import located
 from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine

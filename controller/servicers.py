@@ -22,7 +22,7 @@ from hansa.common.errors import (
     Unreachable,
 )
 from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
-from hansa.common.job import located, parse_job, problems
+from hansa.common.job_check import located, parse_job, problems
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import Evaluation, Profile, Task, Terms
 from hansa.common.views import StatusView

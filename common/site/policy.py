@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from hansa.common.errors import Forbidden, HansaError, InvalidInput
-from hansa.common.job import describe
+from hansa.common.job_check import describe
 from hansa.common.tasks import Task, Train, Value
 
 

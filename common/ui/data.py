@@ -93,7 +93,8 @@ def partition(
     data: section of a job file.
     """
     from hansa.common.data.shards import read_shards, write_shards
-    from hansa.common.job import DataSpec, apply_change
+    from hansa.common.job import DataSpec
+    from hansa.common.job_file import apply_change
 
     chosen: dict[str, Any] = {name: word for name, word in words.items() if word is not None}
     for change in changes:

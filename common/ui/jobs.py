@@ -80,7 +80,7 @@ def exit_code(view: JobView) -> int:
 @json_option
 def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Submit a job file."""
-    from hansa.common.job import load_job
+    from hansa.common.job_file import load_job
 
     spec = load_job(file, changes)
     view = ask(controller, lambda client: client.submit(spec))

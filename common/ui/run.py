@@ -18,7 +18,8 @@ import click
 from hansa.common.checkpoints import save_checkpoint
 from hansa.common.documents import written
 from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
-from hansa.common.job import DataSpec, JobSpec, SitesSpec, load_job
+from hansa.common.job import DataSpec, JobSpec, SitesSpec
+from hansa.common.job_file import load_job
 from hansa.common.ui.central import central_name, centralised
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details, exit_code, summary, warn

@@ -14,7 +14,7 @@ from hansa.common.documents import finite
 from hansa.common.errors import HansaError
 from hansa.common.frames import peaks
 from hansa.common.ids import SiteName
-from hansa.common.job import located, problems
+from hansa.common.job_check import located, problems
 from hansa.common.tasks import Train
 from hansa.common.views import Score
 from hansa.controller.engine.arithmetic import Moments, Selecting, ServerUpdate

@@ -2,7 +2,7 @@
 
 from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName, update_key
-from hansa.common.job import located
+from hansa.common.job_check import located
 from hansa.common.tasks import Init, Task
 from hansa.controller.engine import appraisal, endings, events, hops, merges, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from hansa.common import plugins
 from hansa.common.errors import NotFound
-from hansa.common.job import JobSpec, Problem, UntilSpec, located
+from hansa.common.job import JobSpec, Problem, UntilSpec
+from hansa.common.job_check import located
 from hansa.common.plugins import POINTS, Rule
 from hansa.common.tasks import Value
 from hansa.common.ui.options import json_option, print_json, print_table

@@ -4,7 +4,8 @@ from typing import Any
 
 import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common.errors import InvalidJob
-from hansa.common.job import JobSpec, Problem, UntilSpec, located, part_faults
+from hansa.common.job import JobSpec, Problem, UntilSpec
+from hansa.common.job_check import located, part_faults
 from hansa.common.plugins import POINTS, Rule, fill, rules
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy

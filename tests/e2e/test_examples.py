@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.job import load_job
+from hansa.common.job_file import load_job
 from hansa.common.plugins import rules
 from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.rules.compose import compose

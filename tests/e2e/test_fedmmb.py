@@ -6,7 +6,8 @@ import json
 from click.testing import CliRunner, Result
 
 from hansa.common.cli import hansa
-from hansa.common.job import JobSpec, load_job
+from hansa.common.job import JobSpec
+from hansa.common.job_file import load_job
 from hansa.common.ui.client import Client
 from hansa.common.views import JobView
 from hansa.controller.backends import opened

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from hansa.common import networks
 from hansa.common.app import load_app, load_npz
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.job import DataSpec, load_job
+from hansa.common.job import DataSpec
+from hansa.common.job_file import load_job
 from hansa.common.site.holdout import split
 from hansa.common.tasks import Task, Train
 from hansa.common.torch_data import to_tensors

@@ -9,7 +9,7 @@ import pytest
 
 from hansa.common.errors import InvalidJob
 from hansa.common.ids import SiteName
-from hansa.common.job import parse_job
+from hansa.common.job_check import parse_job
 from hansa.common.tasks import ADAPTIVE, Adaptive, Task, Train
 from hansa.controller.engine.effects import Effect, Pulse
 from hansa.controller.rules.adaptive import Staleness, Until

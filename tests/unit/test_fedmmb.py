@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob
 from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, TrainSpec, parse_job
+from hansa.common.job import JobSpec, TrainSpec
+from hansa.common.job_check import parse_job
 from hansa.common.tasks import Train
 from hansa.controller.engine.composition import Composition
 from hansa.controller.rules.compose import compose

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hansa.common.errors import InvalidJob
-from hansa.common.job import JobSpec, apply_change, load_job, parse_job, parse_yaml
+from hansa.common.job import JobSpec
+from hansa.common.job_check import parse_job
+from hansa.common.job_file import apply_change, load_job, parse_yaml
 from hansa.common.plugins import kinds
 from hansa.controller.pacers.sync import Sync
 from hansa.controller.rules.compose import compose

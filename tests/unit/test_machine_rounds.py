@@ -202,7 +202,7 @@ def test_a_round_below_its_quorum_is_issued_once_more_to_those_that_failed(deadl
         assert play.fail(tasks[site]) == []
     play.now = 7.0
     effects = play.update(tasks["d"])
-    again = {task.site: task for task in sent(effects)}
+    again: dict[str, Task] = {task.site: task for task in sent(effects)}
     assert set(again) == {"b", "c"}
     assert not plans(effects)
     if deadline:
@@ -243,7 +243,7 @@ def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play = Play()
     tasks = play.training("a", "b")
     play.fail(tasks["b"], "disk full")
-    again = {task.site: task for task in sent(play.quarantine(tasks["a"], "NaN"))}
+    again: dict[str, Task] = {task.site: task for task in sent(play.quarantine(tasks["a"], "NaN"))}
     play.fail(again["b"], "disk full")
     ((status, reason),) = endings(play.quarantine(again["a"], "NaN"))
     assert status == "failed"

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob, Stale
 from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, UntilSpec, load_job, parse_job
+from hansa.common.job import JobSpec, UntilSpec
+from hansa.common.job_check import parse_job
+from hansa.common.job_file import load_job
 from hansa.common.plugins import register, rules
 from hansa.common.tasks import PROXIMAL, Evaluation, Train
 from hansa.controller.engine import events as ev

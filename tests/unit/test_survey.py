@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.common.errors import InvalidJob, Stale
-from hansa.common.job import parse_job
+from hansa.common.job_check import parse_job
 from hansa.common.tasks import Init, Standard, Survey, Train
 from hansa.controller.engine import events as ev
 from tests.unit.play import Play, endings, machine_of, sent

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hansa.common.errors import InvalidJob
-from hansa.common.job import parse_job
+from hansa.common.job_check import parse_job
 from hansa.common.tasks import Train
 from hansa.controller.rules.compose import compose
 from tests.unit.play import Play, endings, job_spec, machine_of, plans, sent

@@ -17,7 +17,7 @@ from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Parts, Scheme, Table
 from hansa.common.errors import InvalidJob
-from hansa.common.job import located, problems
+from hansa.common.job_check import located, problems
 from hansa.common.words import suggestion
 
 __all__ = ["KINDS", "Iid", "Key", "NonIidL", "Parts", "Scheme", "Table", "parse_partition", "part", "sizes"]
