@@ -22,7 +22,7 @@ from hansa.learner.session import _require_plugins
 from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
 from tests.unit.play import Play, endings, job_spec, machine_of, sent, withdrawn
-from tests.unit.test_redistribute import radfed
+from tests.unit.travel import radfed
 
 A, B, C = (SiteName(name) for name in "abc")
 

@@ -17,10 +17,12 @@ from hansa.controller.community.merge import Means, make
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.arithmetic import MergeInfo
 from hansa.controller.engine.effects import Change, DropModels, Effect, MergePlan, SendTask, StartMerge, StartStudy
+from hansa.controller.pacers.redistribute import Trip
 from hansa.controller.stores.memory import MemoryStore
 from hansa.controller.studies import study
+from hansa.learner.session import task_seed
 from tests.unit.play import JOB, Play
-from tests.unit.samples import keep, spec_of
+from tests.unit.samples import keep, spec_of, values
 
 Arrays = Mapping[str, np.ndarray]
 Training = Callable[[Arrays, Task], Arrays]
@@ -29,6 +31,8 @@ SPEC = spec_of(
     {"var": Role.STAT},
 )
 MEMORY = 1 << 20
+SITES = tuple(f"s{i}" for i in range(8))
+FIRST = values(SPEC, 3)
 
 
 def arrays_of(store: MemoryStore, *keys: ModelKey) -> dict[str, np.ndarray]:
@@ -159,3 +163,46 @@ class Travel(Play):
 def digest_of(spec: ModelSpec, arrays: Arrays) -> str:
     """Return the digest of a model with these numbers."""
     return seal(spec, pack(spec, arrays)).digest.hex()
+
+
+def noise(arrays: Arrays, task: Task) -> Arrays:
+    """Train as a learner does: what comes out depends on what came in, the site, the round and the hop."""
+    rng = np.random.default_rng(task_seed(task))
+    made = {}
+    for name, array in arrays.items():
+        step = rng.standard_normal(array.shape) if array.dtype.kind == "f" else rng.integers(1, 9, array.shape)
+        made[name] = (array * (0.9 if array.dtype.kind == "f" else 1) + step).astype(array.dtype)
+    return made
+
+
+def constant(arrays: Arrays, task: Task) -> Arrays:
+    """Add the number in the site's name."""
+    return {name: array + array.dtype.type(int(task.site[1:])) for name, array in arrays.items()}
+
+
+def radfed(rounds: int = 2, hops: int = 3, fraction: float = 0.5, **more: Any) -> dict[str, Any]:
+    pace = {"rounds": rounds, "hops": hops} | more.pop("pace", {})
+    return {"rule": "radfed", "pace": pace, "sample": {"fraction": fraction}, "sites": {"min": 8}} | more
+
+
+def sync(rounds: int = 2, fraction: float = 0.5, **more: Any) -> dict[str, Any]:
+    sample = {"kind": "uniform", "fraction": fraction}
+    equal = {"weigh": {"kind": "equal"}, "sites": {"min": 8}}
+    return {"rule": "fedavg", "pace": {"rounds": rounds}, "sample": sample} | equal | more
+
+
+def trip_of(play: Play) -> Trip:
+    trip = play.machine.memories["pace"]
+    assert isinstance(trip, Trip)
+    return trip
+
+
+def hop_of(play: Play) -> dict[str, Task]:
+    return play.tasks(Train)
+
+
+def small(**pace: Any) -> Play:
+    """Four sites, two slots, in the first hop."""
+    play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}))
+    play.training("a", "b", "c", "d")
+    return play
