@@ -78,7 +78,8 @@ def show(name: str, as_json: bool) -> None:
     if rule.batches:
         click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
     else:
-        click.echo(f"train\n    epochs = {rule.epochs}  of each task")
+        of = "a site without validation data" if rule.adaptive else "each task"
+        click.echo(f"train\n    epochs = {rule.epochs}  of {of}")
     for setting, why in elsewhere.items():
         click.echo(f"{setting}\n    (refused: {why})")
 

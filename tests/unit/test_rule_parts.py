@@ -451,6 +451,15 @@ def test_every_rule_can_be_shown(rule: str) -> None:
     assert '"refused"' in _cli("rules", "show", rule, "--json")
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"), [("sync-dvw", {"epochs": 4}), ("fedavg", {"epochs": 1}), ("fedsmb", {"batches": 1})]
+)
+def test_how_long_tasks_are_is_shown(rule: str, said: dict[str, int]) -> None:
+    assert json.loads(_cli("rules", "show", rule, "--json"))["train"] == said
+    ((what, number),) = said.items()
+    assert f"    {what} = {number}  of each task\n" in _cli("rules", "show", rule)
+
+
 def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
     shown = _cli("rules", "show", "async-dvw-adaptive")
     assert "train.until: Sites train until" in shown
@@ -461,6 +470,7 @@ def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
         "max_epochs = 100  ",
         "cycles = 20  ",
         "groups = none  ",
+        "epochs = 4  of a site without validation data",
     ):
         assert said in shown
     told = json.loads(_cli("rules", "show", "async-dvw-adaptive", "--json"))["train.until"]
