@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hansa.common import codec, faults, networks
-from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.app import App, Examples
 from hansa.common.data.standard import profile
 from hansa.common.errors import InvalidApp, InvalidData, Refused, Stale
 from hansa.common.frames import Layout, allocate, pack, seal, views
@@ -52,10 +52,11 @@ from hansa.learner.freezing import Scope
 from hansa.learner.importance import Gauge, gauge_of
 from hansa.learner.memory import Memory
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
+from hansa.learner.own_training import train_own
 from hansa.learner.proximal import pull_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, Hooks, train
-from hansa.learner.window import Window, Windows
+from hansa.learner.window import Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -210,7 +211,7 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = self._train_own(app, task, work, own, training.examples, progress, drag, window)
+            made, facts = train_own(app, task, work, task_seed(task), own, training.examples, progress, drag, window)
             pack(spec, made, payload)
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
@@ -283,50 +284,6 @@ class Learner(SiteDaemon):
             return app.measured(arrays, validation.examples)
         assert validation.tensors is not None
         return measure(app, self._network(app, task), validation.tensors)
-
-    def _train_own(
-        self,
-        app: App,
-        task: Task,
-        work: Train,
-        arrays: dict[str, np.ndarray],
-        examples: Examples,
-        progress: Any,
-        drag: Drag,
-        window: Window | None,
-    ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-        """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
-        assert app.train is not None
-        if any(plugin.name == ADAPTIVE for plugin in work.plugins):
-            raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
-        share = 1.0
-        if window is not None:
-            share = len(window.examples) / max(len(examples), 1)
-            examples = examples.take(window.examples.numpy())
-            work = work.model_copy(update={"epochs": 1, "steps": 0})
-        per_epoch = -(-len(examples) // work.batch_size)
-        run = TrainingRun(
-            examples=examples,
-            epochs=work.epochs,
-            batch_size=work.batch_size,
-            optimizer=work.optimizer,
-            seed=task_seed(task),
-            round=task.round,
-            turn=task.turn or task.round,
-            steps=work.steps,
-            tensors=work.tensors,
-            progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
-            cancelled=drag,
-        )
-        started = time.monotonic()
-        made = app.train(arrays, run)
-        if drag():
-            raise Cancelled("the task was withdrawn")
-        seconds = time.monotonic() - started
-        steps = work.steps or work.epochs * per_epoch
-        epochs = steps / per_epoch if per_epoch else 0.0
-        used = round(epochs * len(examples))
-        return made, {"n_used": used, "steps": steps, "epochs": epochs * share, "seconds": seconds}
 
     def _network(self, app: App, task: Task) -> Any:
         if task.job not in self._networks:
