@@ -120,8 +120,15 @@ class Sync(Rounds):
         state.lost[site] = "the site left"
         return self._close_if_complete(state, view)
 
+    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+        """Ask a site that failed and was away once more, if nobody who is here is awaited."""
+        assert isinstance(state, SyncState)
+        if state.phase != "open" or site not in state.failed:
+            return []
+        return self._close_if_complete(state, view)
+
     def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
-        """At the deadline: close on quorum, or give the late ones one more deadline."""
+        """At the deadline: close on quorum, or issue the round once more."""
         assert isinstance(state, SyncState)
         if state.phase != "open" or alarm != self._alarm(state, view):
             return []

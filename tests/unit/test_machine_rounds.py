@@ -239,6 +239,21 @@ def test_a_failed_site_that_has_left_is_not_asked_again() -> None:
     assert [part.site for part in plan.added] == ["a"]
 
 
+def test_a_failed_site_that_comes_back_while_the_others_are_away_is_asked_again() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.fail(tasks["a"])
+    play.leave("a")
+    assert sent(play.leave("b")) == []
+    (again,) = sent(play.join("a"))
+    assert again.site == "a"
+    assert "gather" not in play.machine.state.alarms
+    assert play.update(again) == [SetAlarm("gather", 60.0)]  # b may still come back
+    play.join("b")
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+
+
 def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play = Play()
     tasks = play.training("a", "b")
