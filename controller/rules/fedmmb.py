@@ -60,7 +60,7 @@ class Window(Policy):
         if Until.point in rule.policies:
             why = "does not go with train.batches: it looks at the model after epochs, and none ends inside a window"
             found.append((("train", "until"), why))
-        if spec.train.epochs not in (None, 1):
+        if spec.train.epochs is not None:
             why = f"rule {spec.rule} takes batches, not epochs: leave epochs out, or set batches instead"
             found.append((("train", "epochs"), why))
         return found

@@ -103,7 +103,7 @@ def _train(**fields: Any) -> Train:
             epochs=9,
             batch_size=8,
             optimizer=OptimizerSpec(),
-            plugins=(LocalPluginSpec(name="adaptive", args={"loss": 0.5, "limit": None}),),
+            plugins=(LocalPluginSpec(name="adaptive", args={"vc_loss": 0.5, "limit": None}),),
             validate_update=True,
         ),
     ],

@@ -87,6 +87,7 @@ def test_without_batches_nothing_changes() -> None:
     [
         ({"train": {"batches": 5, "epochs": 1}}, "give epochs or batches, not both"),
         ({"train": {"batches": 5, "epochs": 3}}, "give epochs or batches, not both"),
+        ({"rule": "fedmmb", "train": {"epochs": 1}}, "train.epochs: rule fedmmb takes batches, not epochs"),
         ({"rule": "fedmmb", "train": {"epochs": 3}}, "train.epochs: rule fedmmb takes batches, not epochs"),
         ({"train": {"batches": 5, "until": {}}}, "train.until: does not go with train.batches"),
         ({"rule": "fedsmb", "train": {"until": {"vc_loss": 0}}}, "train.until: does not go with train.batches"),
