@@ -60,7 +60,7 @@ class Sync(Rounds):
     """
 
     deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
-    quorum: float = Field(0.5, gt=0, description="updates needed at the deadline: a share (≤ 1) or a number (> 1)")
+    quorum: float = Field(0.5, gt=0, description="updates that a round needs: a share (≤ 1) or a number (> 1)")
 
     @field_validator("quorum")
     @classmethod
