@@ -23,12 +23,14 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
         plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
     hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
     batches = spec.train.batches or rule.batches
+    layers: Any = fill("layers", rule, spec.layers)  # some say themselves how many epochs whole models are trained for
+    epochs: int = getattr(layers, "feature_epochs", None) or spec.train.epochs or rule.epochs
     train = spec.train.model_copy(
         update={
             "proximal": None,
             "batch_size": sites * spec.train.batch_size,
             "batches": hops * batches if batches else None,
-            "epochs": None if batches else hops * (spec.train.epochs or rule.epochs),
+            "epochs": None if batches else hops * epochs,
         }
     )
     made = {"name": central_name(spec), "train": train, "reference": None}  # it is what the reference is made by

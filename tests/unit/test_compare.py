@@ -170,6 +170,21 @@ def test_what_is_no_job_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "epochs"),
+    [
+        ({"rule": "fedavg"}, 1),
+        ({"rule": "sync-dvw"}, 4),
+        ({"rule": "sync-dvw", "train": {"epochs": 2, "proximal": 0.1}}, 2),
+        ({"rule": "divide"}, 20),
+        ({"rule": "divide", "layers": {"feature_epochs": 5, "fine_epochs": 1}}, 5),
+    ],
+)
+def test_central_training_has_the_epochs_of_the_rule_or_the_job(fields: dict[str, Any], epochs: int) -> None:
+    made = centralised(JobSpec.model_validate({"app": "app.py:app", **fields}), 3)
+    assert (made.train.epochs, compose(made).epochs, made.train.proximal) == (epochs, epochs, None)
+
+
+@pytest.mark.parametrize(
     ("fields", "rounds", "batches"),
     [
         ({"rule": "fedsmb", "pace": {"rounds": 7}}, 7, 1),
