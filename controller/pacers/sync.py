@@ -47,6 +47,7 @@ class SyncState(RoundsState):
     received: dict[SiteName, Contribution] = {}
     lost: dict[SiteName, str] = {}
     failed: set[SiteName] = set()  # those of `lost` that said so themselves or sent a bad update
+    failing: dict[SiteName, str] = {}  # all who did since an update came, in rounds before, too
     reissued: bool = False
     phase: Literal["idle", "open", "merging"] = "idle"
 
@@ -100,6 +101,7 @@ class Sync(Rounds):
         state.waiting.remove(site)
         state.lost.pop(site, None)
         state.received[site] = contribution
+        state.failing = {}
         return [Prepare(contribution), *self._close_if_complete(state, view)]
 
     def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
@@ -108,7 +110,7 @@ class Sync(Rounds):
         if state.phase != "open" or state.asked.get(task.site) != task.id:
             return []
         state.waiting.discard(task.site)
-        state.lost[task.site] = reason
+        state.lost[task.site] = state.failing[task.site] = reason
         state.failed.add(task.site)
         return self._close_if_complete(state, view)
 
@@ -170,9 +172,9 @@ class Sync(Rounds):
             return []
         if not state.reissued and not self._enough(state) and state.failed & set(view.sites):
             return self._reissue(state, view)
-        if not state.received and state.failed == set(state.asked):
-            site = min(state.failed)
-            return [Stop(f"every site failed in round {view.round}; {site}: {state.lost[site]}", failed=True)]
+        if not state.waiting and not state.received and view.sites and state.failing.keys() >= set(view.sites):
+            site = min(state.failing)
+            return [Stop(f"every site has failed by round {view.round}; {site}: {state.failing[site]}", failed=True)]
         if not state.waiting or self._enough(state):
             return self._close(state, "the site left")
         return []  # below quorum: sites that are away may come back, or the deadline decides

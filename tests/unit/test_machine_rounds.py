@@ -5,7 +5,7 @@ import pytest
 from hansa.common.ids import SiteName
 from hansa.common.tasks import STEPS, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import SendTask, SetAlarm
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
 
 # Deadlines and quorum.
@@ -262,7 +262,52 @@ def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play.fail(again["b"], "disk full")
     ((status, reason),) = endings(play.quarantine(again["a"], "NaN"))
     assert status == "failed"
-    assert reason == "every site failed in round 1; a: update quarantined: NaN"
+    assert reason == "every site has failed by round 1; a: update quarantined: NaN"
+
+
+def test_a_site_that_fails_when_it_is_drawn_alone_does_not_end_the_job_of_the_others() -> None:
+    play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
+    ((first, task),) = play.training("a", "b").items()
+    (again,) = sent(play.fail(task))
+    (plan,) = plans(play.fail(again, "disk full"))
+    assert plan.added == ()
+    play.merged()
+    assert play.machine.state.history[-1].lost == {first: "disk full"}
+    while set(play.tasks(Train)) == {first}:
+        for _ in range(2):
+            play.fail(play.tasks(Train)[first], "disk full")
+        play.merged()
+    play.round()
+    assert list(play.machine.state.history[-1].contributions) == sorted({"a", "b"} - {first})
+    assert play.machine.state.status == "running"
+
+
+def test_when_every_site_has_failed_whenever_it_was_drawn_the_job_fails() -> None:
+    play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
+    play.training("a", "b")
+    play.round()  # who answered before does not matter
+    seen: set[str] = set()
+    effects: list[Effect] = []
+    while not endings(effects):
+        (site,) = play.tasks(Train)
+        seen.add(site)
+        for _ in range(2):
+            effects = play.fail(play.tasks(Train)[site], f"no disk at {site}")
+        if plans(effects):
+            play.merged()
+    assert seen == {"a", "b"}
+    reason = f"every site has failed by round {play.machine.state.round}; a: no disk at a"
+    assert endings(effects) == [("failed", reason)]
+
+
+def test_sites_that_fail_while_they_are_away_do_not_end_the_job() -> None:
+    play = Play(pace={"rounds": 2}, sites={"min": 1})
+    task = play.training("a")["a"]
+    play.leave("a")
+    (plan,) = plans(play.quarantine(task))
+    assert plan.added == ()
+    play.merged()
+    assert [task.site for task in sent(play.join("a"))] == ["a"]
 
 
 def test_a_final_failure_ends_the_job_naming_the_site() -> None:
