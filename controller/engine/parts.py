@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 
+from hansa.common.errors import HansaError
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
@@ -118,6 +119,14 @@ class Sampler(Part):
     def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
 
+    def draw(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Choose, and refuse what cannot be asked: sites that are not there, one twice, or nobody where somebody is."""
+        chosen = list(self.choose(state, view, exclude))
+        able = {site for site in view.sites if site not in exclude}
+        if not able.issuperset(chosen) or len(set(chosen)) < len(chosen) or (able and not chosen):
+            raise HansaError(f"it drew {chosen!r:.200} of {len(able)} sites")
+        return chosen
+
     def observe(self, state: BaseModel, contribution: Contribution) -> None:
         """Hear of every update that was accepted, merged or not."""
 
@@ -134,7 +143,7 @@ class Draw:
 
     def __call__(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
-        return self.sampler.choose(self.state, view, exclude)
+        return self.sampler.draw(self.state, view, exclude)
 
 
 class Pacer(Part):

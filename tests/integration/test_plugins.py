@@ -267,6 +267,36 @@ async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, 
         assert "pydantic" not in view.reason
 
 
+@register("sample", "stray")
+class Stray(Sampler):
+    """Draws what cannot be asked."""
+
+    drawn: tuple[str, ...] | None = Field(None, description="who")
+
+    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+        """Return what it was told to."""
+        return self.drawn  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "wrong"),
+    [
+        (None, "TypeError: 'NoneType' object is not iterable"),
+        ((), "it drew [] of 1 sites"),
+        (("b",), "it drew ['b'] of 1 sites"),
+        (("a", "a"), "it drew ['a', 'a'] of 1 sites"),
+    ],
+)
+async def test_a_sampler_that_draws_what_cannot_be_asked_is_named_at_once(
+    tmp_path: Path, drawn: tuple[str, ...] | None, wrong: str
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(sample={"kind": "stray", "drawn": drawn})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert (view.status, view.reason) == ("failed", f"the rule failed: sample 'stray': {wrong}")
+
+
 @register("weigh", "dizzy")
 class Dizzy(Equal):
     """Every third version has weights that are no numbers."""
