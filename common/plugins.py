@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
@@ -101,11 +101,26 @@ def discover() -> None:
     for entry in entry_points(group=GROUP):
         if entry.name not in _discovered:
             _discovered[entry.name] = ""
+            before = rules()
             try:
                 entry.load()
+                _require_parts([rule for name, rule in rules().items() if name not in before])
             except ANYTHING as error:
                 _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
                 log.exception("the plugin package %r could not be loaded: %s", entry.name, _discovered[entry.name])
+
+
+def _require_parts(added: Iterable[Rule]) -> None:
+    """Forget rules with a part that nobody has registered, and name them."""
+    lacking: dict[str, str] = {}
+    for rule in added:
+        named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
+        wanting = [point for point in POINTS if named.get(point, {}).get("kind") not in _registry[point]]
+        if wanting:
+            del _rules[rule.name]
+            lacking[rule.name] = ", ".join(wanting)
+    if lacking:
+        raise ValueError("; ".join(f"rule {name!r} has no known kind of {points}" for name, points in lacking.items()))
 
 
 def undiscovered() -> dict[str, str]:

@@ -524,3 +524,16 @@ def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(t
     assert listed.stderr == f"hansa: {why}\n"
     shown = _run(tmp_path, "rules", "show", "by-steps")
     assert "weigh: steps — A contribution is worth its optimizer steps." in shown.stdout
+
+
+def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(tmp_path: Path) -> None:
+    odd = 'add_rule(Rule("bare", "-", "-", {"weigh": {"kind": "steps"}}))\n'
+    odd += 'add_rule(Rule("misspelt", "-", "-", FEDAVG.parts | {"weigh": {"kind": "step"}}))\n'
+    _installed(tmp_path, "odd_rules", PACKAGE + odd)
+    why = "rule 'bare' has no known kind of pace, sample, merge, server; rule 'misspelt' has no known kind of weigh"
+    for name in ("bare", "misspelt"):
+        shown = _run(tmp_path, "rules", "show", name)
+        assert shown.returncode == 1
+        assert f"the plugin package 'odd_rules' could not be loaded: odd_rules: ValueError: {why}" in shown.stderr
+        assert f"there is no rule '{name}'" in shown.stderr
+    assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
