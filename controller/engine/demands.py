@@ -22,16 +22,17 @@ from hansa.controller.engine.parts import EvalRequest, Part, Policy, Weigher
 
 T = TypeVar("T")
 SCORES = TypeAdapter(dict[SiteName, Score])
+METRICS = TypeAdapter(dict[str, float])
 DIAGNOSTICS = TypeAdapter(Annotated[dict[str, JsonValue], AfterValidator(finite)])
 
 
 def require(kind: TypeAdapter[T], told: object, part: Part) -> T:
-    """Return what a part tells of a merge; it must fit into the history."""
+    """Return what a part tells of a merge or a model; it must fit into the history."""
     try:
         return kind.validate_python(told)
     except ValidationError as error:
         wrong = "; ".join(located(problem, {}) for problem in problems(error))
-        raise ValueError(f"{part.point} {part.kind!r} says of the merge what cannot be kept: {wrong}") from None
+        raise ValueError(f"{part.point} {part.kind!r} says what cannot be kept: {wrong}") from None
 
 
 def require_weights(weigher: Weigher, given: npt.ArrayLike, count: int) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from hansa.common.ids import SiteName
 from hansa.common.tasks import Evaluate, Evaluation, Task
+from hansa.controller.engine import demands
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import VersionRecord
@@ -37,4 +39,10 @@ def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
 
 def metrics(job: Job, record: VersionRecord) -> Mapping[str, float]:
     """Return what the findings on a version say together, those that are here."""
-    return record.pooled or job.rule.evaluate.combine(record.reports)
+    return record.pooled or combined(job, record.reports)
+
+
+def combined(job: Job, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+    """Return what the plan makes of findings: numbers."""
+    plan = job.rule.evaluate
+    return demands.require(demands.METRICS, plan.combine(reports), plan)

@@ -9,6 +9,7 @@ from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.actions import HopEnded
 from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
+from hansa.controller.engine.evaluation import combined
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import member
 from hansa.controller.engine.state import HopRecord
@@ -78,7 +79,7 @@ def scored(job: Job, task: Task, found: Evaluation | None) -> list[Effect]:
     if found:
         record.reports[task.site] = found
     if (version, hop) not in job.state.scoring.values():
-        record.close(job.rule.evaluate.combine(record.reports))
+        record.close(combined(job, record.reports))
     return job.models.drop_idle()
 
 

@@ -160,6 +160,30 @@ async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_s
     _assert_sound(tmp_path, "", runner.id)
 
 
+@register("evaluate", "wordy")
+class Wordy(Pooled):
+    """Makes of findings what are no metrics."""
+
+    said: Any = Field(None, description="what")
+
+    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
+        """Return what it was told to."""
+        return self.said  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("said", [{"auc": "high"}, {"auc": [0.5]}, 0.5])
+async def test_an_evaluation_plan_that_makes_no_metrics_is_named_and_the_job_can_still_be_shown(
+    tmp_path: Path, said: object
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await _attend(served, sites, "a")
+        spec = job(evaluate={"kind": "wordy", "said": said})
+        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        assert view.status == "failed"
+        assert view.reason.startswith("the rule failed: ValueError: evaluate 'wordy' says what cannot be kept: ")
+        assert view.history[-1].metrics == {}
+
+
 @register("weigh", "fickle")
 class Fickle(Equal):
     """Fails where it is told to."""
@@ -262,7 +286,7 @@ async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, 
         spec = job(weigh={"kind": "fickle", "where": where})
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
-        said = "the rule failed: ValueError: weigh 'fickle' says of the merge what cannot be kept: "
+        said = "the rule failed: ValueError: weigh 'fickle' says what cannot be kept: "
         assert view.reason.startswith(said + wrong)
         assert "pydantic" not in view.reason
 
