@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hansa.common.job import JobSpec
+from hansa.common.job import JobSpec, SitesSpec
 from hansa.common.plugins import POINTS, fill, rules
 
 
@@ -23,17 +23,20 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
         plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
     hops: int = pace.hops if "slots" in pace.provides else 1  # trainings one after the other before each merge
     batches = spec.train.batches or rule.batches
+    if batches and hops > 1:  # one window ends with a pass over the data at the latest; the next goes on from there
+        plain["pace"] = {"kind": "redistribute", "rounds": rounds, "hops": hops}
     layers: Any = fill("layers", rule, spec.layers)  # some say themselves how many epochs whole models are trained for
     epochs: int = getattr(layers, "feature_epochs", None) or spec.train.epochs or rule.epochs
     train = spec.train.model_copy(
         update={
             "proximal": None,
             "batch_size": sites * spec.train.batch_size,
-            "batches": hops * batches if batches else None,
+            "batches": batches,
             "epochs": None if batches else hops * epochs,
         }
     )
-    made = {"name": central_name(spec), "train": train, "reference": None}  # it is what the reference is made by
+    # There is one site, whatever the job asks for, and it makes the reference.
+    made = {"name": central_name(spec), "train": train, "sites": SitesSpec(wait=spec.sites.wait), "reference": None}
     return spec.model_copy(update=plain | made)
 
 

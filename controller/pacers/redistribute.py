@@ -1,7 +1,8 @@
 """The redistributing pacer: models travel from site to site before they are averaged (RADFed; radfed §1, §3).
 
-A round has m slots. All begin with the community model. In each hop every slot goes to another site, which trains what
-it receives; after S hops the slots are merged. With S = 1 this is a synchronous round of FedAvg with equal weights.
+A round has m slots. All begin with the community model. In each hop every slot goes to a site of its own, drawn anew,
+which trains what it receives; after S hops the slots are merged. With S = 1 this is a synchronous round of FedAvg with
+equal weights.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hansa.common.checkpoints import save_checkpoint
 from hansa.common.cli import hansa
 from hansa.common.errors import InvalidInput
-from hansa.common.job import JobSpec
+from hansa.common.job import JobSpec, SitesSpec
 from hansa.common.ui.central import centralised
 from hansa.common.ui.compare import discordance, distance
 from hansa.controller.rules.compose import compose
@@ -89,6 +89,7 @@ def test_jobs_are_compared_with_the_first(tmp_path: Path) -> None:
     assert other["discordance"] == pytest.approx(2.5)
     assert (other["concordant"], other["distance"]) == (False, 0.0)
     assert concordance(central, near, "--epsilon", "0.002")["against"][0]["concordant"] is False
+    assert concordance(central, far, "--epsilon", "2.5")["against"][0]["concordant"] is False  # δ must be below ε
 
 
 def test_people_get_tables(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_central_training_has_the_epochs_of_the_rule_or_the_job(fields: dict[str
         ({"rule": "async-fedavg", "pace": {"updates": 42}}, 5, None),
         ({"rule": "krum", "sample": {"kind": "uniform", "fraction": 0.5}}, 10, None),
         ({"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"epochs": 2, "batch_size": 32}}, 7, None),
-        ({"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"batches": 3, "batch_size": 32}}, 7, 12),
+        ({"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"batches": 3, "batch_size": 32}}, 7, 3),
     ],
 )
 def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
@@ -208,6 +209,8 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
     rule = compose(made)
     assert rule.pace.rounds_asked() == rounds
+    travels = spec.rule == "radfed" and batches  # so many windows, one after the other: no window goes beyond a pass
+    assert rule.pace.model_dump().get("hops") == (4 if travels else None)
     plain = compose(JobSpec(app="app.py:app")).parts
     for point in ("sample", "local", "layers", "merge", "server"):
         assert rule.parts[point] == plain[point]
@@ -218,6 +221,12 @@ def test_central_training_makes_the_reference_and_needs_none() -> None:
     spec = JobSpec(app="a.py:a", init="first.safetensors", reference="central.safetensors")
     made = centralised(spec, 10)
     assert (made.init, made.reference) == (spec.init, None)
+
+
+def test_central_training_is_of_one_site_however_many_the_job_asks_for() -> None:
+    sites = {"min": 3, "together": 3, "wait": 7, "names": ["a", "b", "c"]}
+    made = centralised(JobSpec.model_validate({"app": "a.py:a", "sites": sites}), 3)
+    assert made.sites == SitesSpec(min=1, together=1, wait=7)
 
 
 def test_central_training_has_no_travelling_models_to_evaluate() -> None:

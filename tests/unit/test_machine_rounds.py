@@ -254,6 +254,18 @@ def test_a_failed_site_that_comes_back_while_the_others_are_away_is_asked_again(
     assert [part.site for part in plan.added] == ["a", "b"]
 
 
+def test_a_site_that_was_asked_again_and_then_left_may_come_back_though_the_others_failed_twice() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.fail(tasks["a"])
+    again: dict[str, Task] = {task.site: task for task in sent(play.fail(tasks["b"]))}
+    play.fail(again["a"])
+    assert not endings(play.leave("b"))
+    play.join("b")
+    (plan,) = plans(play.update(again["b"]))
+    assert [part.site for part in plan.added] == ["b"]
+
+
 def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play = Play()
     tasks = play.training("a", "b")

@@ -230,6 +230,30 @@ def test_updates_are_appraised_after_the_last_hop_alone() -> None:
     assert len(judged) == 2
 
 
+def test_a_slot_that_lags_behind_is_appraised_when_it_has_caught_up_not_before() -> None:
+    pace = {"retries": 0, "catch_up": 1}
+    play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}) | {"weigh": {"kind": "appraised"}})
+    play.join("a", "b", "c", "d", role="evaluator")
+    late, other = play.training("a", "b", "c", "d").values()
+    play.fail(late)
+    play.update(other)
+
+    def judged() -> set[str]:
+        return {task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)}
+
+    for task in hop_of(play).values():
+        play.update(task)
+    first, second = trip_of(play).slots
+    behind, ahead = (first, second) if late.slot == 1 else (second, first)
+    assert ahead.held is not None
+    assert judged() == {ahead.held.model}
+    (task,) = hop_of(play).values()
+    play.update(task)
+    assert behind.held is not None
+    assert judged() == {ahead.held.model, behind.held.model}
+    assert behind.hops == 2
+
+
 # What is refused.
 
 

@@ -1,5 +1,7 @@
 """Models that travel from site to site: how far apart they are after each hop, and what their mean scores."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,13 @@ def test_the_divergence_of_each_hop_is_in_the_history_and_is_least_right_after_a
     for task in sorted(slots, key=lambda task: task.slot):
         made = noise(FIRST, task)
         flat.append(np.concatenate([made[name].astype(np.float64).ravel() for name in ("w", "b")]))
-    pairs = [(i, j) for i in range(4) for j in range(i)]
-    cosines = [flat[i] @ flat[j] / np.linalg.norm(flat[i]) / np.linalg.norm(flat[j]) for i, j in pairs]
-    assert play.machine.state.history[1].hops[0].divergence == pytest.approx(1 - np.mean(cosines), rel=1e-9)
+    assert play.machine.state.history[1].hops[0].divergence == pytest.approx(_apart(flat), rel=1e-9)
+
+
+def _apart(flat: Sequence[np.ndarray]) -> float:
+    """Return the mean of 1 − cos over all pairs, by hand."""
+    units = [each / np.linalg.norm(each) for each in flat]
+    return float(np.mean([1 - units[i] @ units[j] for i in range(len(units)) for j in range(i)]))
 
 
 def test_the_divergence_of_changes_is_that_of_what_each_site_added() -> None:
@@ -32,6 +38,14 @@ def test_the_divergence_of_changes_is_that_of_what_each_site_added() -> None:
 
     play = Travel(along, **radfed(rounds=1, hops=3, pace={"divergence": "delta"})).run(*SITES, first=FIRST)
     assert [hop.divergence for hop in play.machine.state.history[1].hops] == pytest.approx([0, 0, 0], abs=1e-6)
+    turned = Travel(noise, **radfed(rounds=1, hops=2, pace={"divergence": "delta"})).run(*SITES, first=FIRST)
+    of = {(task.hop, task.slot): task for task in turned.tasks_given}
+    changes = []  # of the second hop alone: from what the first had made of each slot
+    for slot in (1, 2, 3, 4):
+        before = noise(FIRST, of[1, slot])
+        after = noise(before, of[2, slot])
+        changes.append(np.concatenate([(after[n].astype(np.float64) - before[n]).ravel() for n in ("w", "b")]))
+    assert turned.machine.state.history[1].hops[1].divergence == pytest.approx(_apart(changes), rel=1e-9)
     still = Travel(lambda arrays, _: arrays, **radfed(rounds=1, hops=2, pace={"divergence": "delta"}))
     still.run(*SITES, first=FIRST)
     assert [hop.divergence for hop in still.machine.state.history[1].hops] == [0, 0]
