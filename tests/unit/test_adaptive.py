@@ -222,6 +222,11 @@ def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
             "train.until: site a is in two groups: x and y",
         ),
         ({"groups": {"x": {"vc_loss": 1}}}, "train.until.groups.x.sites: is required"),
+        (
+            {"groups": {"x": {"sites": ["a"], "loss": 1}}},
+            "train.until.groups.x.loss: unknown key (did you mean 'vc_loss'?)",
+        ),
+        ({"groups": {"x": 1}}, "train.until.groups.x: should be a section of keys and values (given: 1)"),
     ],
 )
 def test_wrong_words_are_named(until: dict[str, Any], problem: str) -> None:
