@@ -1,7 +1,7 @@
 """From a document to a JobSpec: every wrong field is named, in the words of job files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 
@@ -130,8 +130,11 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
 
 def _known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
     at: Any = model
-    for step in path:
+    steps = iter(path)
+    for step in steps:
         field = getattr(at, "model_fields", {}).get(step)
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
         at = next((k for k in kinds if isinstance(k, type) and issubclass(k, Value)), None)
+        if field and get_origin(field.annotation) is Mapping:
+            next(steps, None)  # a name of the operator's own, such as a group's
     return list(at.model_fields) if at else []

@@ -6,11 +6,13 @@ Each of the four storms of random kills has a few in every test run, 40 kills wi
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.e2e.conftest import write_data
 from tests.faults.conftest import Federation
 
 CONTROLLER = (
@@ -33,16 +35,20 @@ def digest(federation: Federation, job: str) -> str:
     return found
 
 
-def distances(federation: Federation, job: str) -> list[float | None]:
-    return [entry["distance"] for entry in federation.json("job", "show", job)["history"]]
+def told(federation: Federation, job: str) -> list[dict[str, Any]]:
+    """Return what a job's history says of each version, without what depends on the clock."""
+    kept = ("distance", "contributions", "steps", "scores")
+    return [{name: entry[name] for name in kept} for entry in federation.json("job", "show", job)["history"]]
 
 
-def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str) -> str:
+def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str, also: tuple[str, ...] = ()) -> str:
     """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
 
     Return the job that was disturbed.
     """
     federation.begin()
+    for name in also:
+        federation.bring_up(name)
     calm = federation.cli("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=calm", "--wait")
     assert calm.returncode == 0, calm.stderr + calm.stdout
     job: str = federation.json("job", "submit", "job.yaml", *SETTINGS, *words, "--set", "name=storm")["job"]
@@ -57,8 +63,10 @@ def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: s
     assert watched.returncode == 0, watched.stderr + watched.stdout
     federation.check(job)
     assert digest(federation, "storm") == digest(federation, "calm")
-    assert distances(federation, "storm") == distances(federation, "calm")
-    assert (None in distances(federation, "storm")) is not any(word.startswith("reference=") for word in words)
+    history = told(federation, "storm")
+    assert history == told(federation, "calm")
+    measured = any(word.startswith("reference=") for word in words)
+    assert all((entry["distance"] is not None) is measured for entry in history)
     federation.nursery.stop([f"controller.{federation.lives['controller']}"])
     return job
 
@@ -142,6 +150,28 @@ def test_travelling_models_survive_a_kill_at_every_named_point(federation: Feder
     job = storm(federation, victims, *words, "--set", "reference=other.safetensors")
     assert len(federation.leftovers(job)) == 4  # the last model and the three slots it is made of
     assert federation.kills == 8
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(federation: Federation) -> None:
+    """One site trains and two others only measure its updates: the same updates in the same order."""
+    for seed, site in enumerate("de", start=3):
+        write_data(federation.folder / f"{site}.npz", seed)
+    victims = {"controller": CONTROLLER, "learner-a": LEARNER, "evaluator-d": EVALUATOR}
+    words = (
+        *("--set", "rule=async-dvw-adaptive", "--set", "pace={kind: async, updates: 60}"),
+        *("--set", "sites={min: 1, wait: 120, names: [a, d, e]}"),
+        # The limit on staleness is not reached: while the controller is away nobody knows of it.
+        *("--set", "train.until={vc_loss: 2, max_epochs: 4, cycles: 1000}"),
+    )
+    job = storm(federation, victims, *words, also=("evaluator-d", "evaluator-e"))
+    assert len(federation.leftovers(job)) == 2  # the last model and the update it is made of
+    assert federation.kills == 13
+    federation.bring_up("controller")
+    history = told(federation, job)[1:]
+    assert len({entry["steps"]["a"] for entry in history}) > 1, "the validation loss decides"
+    assert all(set(entry["scores"]["a"]["found"]) == set("ade") for entry in history)
 
 
 @pytest.mark.timeout(240 + 20 * KILLS)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from hansa.common.clock import SystemClock
 from hansa.common.errors import Broken, HansaError
-from hansa.common.ids import JobId
+from hansa.common.ids import JobId, SiteName
 from hansa.common.tasks import Evaluate, Task, Train
 from hansa.common.ui.client import Client
 from hansa.controller.backends import opened
@@ -276,6 +276,31 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
         async with asyncio.timeout(10):
             while runner.id in {run.get_name() for run in served.federation._runs}:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_site_that_attends_is_not_handed_a_task_whose_event_is_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served, asyncio.timeout(20):
+        records = served.federation.records
+        append, writing, going = records.append, asyncio.Event(), asyncio.Event()
+
+        async def slow(of: JobId, entries: Sequence[Entry]) -> None:
+            if served.federation.runner(of).machine.state.tasks:
+                writing.set()
+                await going.wait()
+            await append(of, entries)
+
+        monkeypatch.setattr(records, "append", slow)
+        async with LightSite(served.address, "a").attending():
+            runner = await served.federation.submit(job(), None, nothing())
+            await writing.wait()
+        async with LightSite(served.address, "a").attending():
+            session = served.federation.fleet.find(SiteName("a"), "learner")
+            assert session is not None
+            assert (len(runner.machine.state.tasks), session.in_hand) == (1, set())
+            going.set()
+            assert (await ended(runner)).view().status == "completed"
 
 
 async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_failures_need_not_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "percent"), [(0.0, 0.0, 0.0), (0.0, 0.1, math.inf), (math.inf, 2.0, -math.inf), (2.0, 1.0, -50.0)]
+    ("before", "now", "percent"),
+    [(0.0, 0.0, 0.0), (0.0, 0.1, math.inf), (math.inf, 2.0, -math.inf), (2.0, 1.0, -50.0), (-2.0, -1.0, 50.0)],
 )
 def test_a_change_is_defined_from_any_loss(before: float, now: float, percent: float) -> None:
     assert change(before, now) == percent
@@ -143,6 +144,16 @@ def test_the_limit_is_the_median_of_the_sites_first_cycles_and_stays() -> None:
     assert memory.limits == {"a": 105.0}
 
 
+def test_every_site_has_a_limit_of_its_own_and_steps_of_others_count() -> None:
+    play = _play(cycles=2)
+    for site, steps in (("a", 10), ("b", 40), ("a", 20), ("b", 5)):
+        _cycle(play, site, steps)
+    memory = play.machine.memories["until"]
+    assert isinstance(memory, Staleness)
+    assert memory.cycles == {"a": [10, 40 + 20], "b": [10 + 40, 20 + 5]}
+    assert {site: _given(task).limit for site, task in play.tasks(Train).items()} == {"a": 35.0, "b": 37.5}
+
+
 def test_a_rolling_limit_goes_on_with_all_cycles() -> None:
     play = _play(cycles=2, rolling=True)
     for steps in (10, 20, 90):
@@ -211,6 +222,11 @@ def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
             "train.until: site a is in two groups: x and y",
         ),
         ({"groups": {"x": {"vc_loss": 1}}}, "train.until.groups.x.sites: is required"),
+        (
+            {"groups": {"x": {"sites": ["a"], "loss": 1}}},
+            "train.until.groups.x.loss: unknown key (did you mean 'vc_loss'?)",
+        ),
+        ({"groups": {"x": 1}}, "train.until.groups.x: should be a section of keys and values (given: 1)"),
     ],
 )
 def test_wrong_words_are_named(until: dict[str, Any], problem: str) -> None:

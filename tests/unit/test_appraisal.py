@@ -115,8 +115,8 @@ def test_an_evaluator_that_is_lost_is_not_waited_for(how: str) -> None:
     assert dict(contribution.unreported) == {"c": "out of memory" if how == "fails" else "the site left"}
 
 
-def test_an_evaluator_that_is_too_slow_is_not_waited_for_and_its_answer_is_stale() -> None:
-    play = _play("b", "c", weigh={"kind": "appraised", "seconds": 7})
+def test_evaluators_that_are_too_slow_are_not_waited_for_and_their_answers_are_stale() -> None:
+    play = _play("b", "c", "d", weigh={"kind": "appraised", "seconds": 7})
     task = play.tasks(Train)["a"]
     play.now = 10.0
     effects = play.update(task)
@@ -125,13 +125,22 @@ def test_an_evaluator_that_is_too_slow_is_not_waited_for_and_its_answer_is_stale
     asked = _by_site(effects)
     play.report(asked["c"], right=2, n=10)
     effects = play.ring(alarm)
-    assert withdrawn(effects) == [asked["b"].id]
+    assert withdrawn(effects) == [asked["b"].id, asked["d"].id]
     assert plans(effects)
     assert _weights(play) == {"a": 0.2}
-    with pytest.raises(Stale):
-        play.report(asked["b"])
+    for late in ("b", "d"):
+        with pytest.raises(Stale):
+            play.report(asked[late])
     with pytest.raises(Stale):
         play.ring(alarm)
+
+
+def test_of_several_requests_the_longest_wait_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = _play("b", "c")
+    waits = [EvalRequest(SiteName("b"), 9.0), EvalRequest(SiteName("c"), 2.0)]
+    monkeypatch.setattr(Appraised, "requests", lambda *_: waits)
+    task = play.tasks(Train)["a"]
+    assert SetAlarm(f"appraisal-{task.id}", play.now + 9.0) in play.update(task)
 
 
 def test_the_alarm_of_an_appraisal_is_off_when_all_have_answered() -> None:
