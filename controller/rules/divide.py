@@ -258,14 +258,12 @@ class Divide(Policy):
             for c in contributions:
                 state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
             return
-        state.report = {}
+        report, state.report = state.report, {}
         if self._repeats(state):
             state.repeats += 1
             if state.repeats >= PATIENCE:
-                raise Refused(
-                    f"{PATIENCE} pre-pass rounds could not tell where to divide: it takes updates of two sites or more;"
-                    " give layers.split"
-                )
+                why = report.get("trouble", "it takes updates of two sites or more")
+                raise Refused(f"{PATIENCE} pre-pass rounds could not tell where to divide: {why}; give layers.split")
             return
         state.round, state.repeats = state.round + 1, 0
 

@@ -223,6 +223,16 @@ def test_a_prepass_round_whose_layers_could_not_be_compared_is_repeated() -> Non
     assert work_of(play).tensors == names("one", "two")
 
 
+def test_a_job_whose_layers_could_never_be_compared_fails_and_says_why() -> None:
+    play = play_of(layers={"prepass": 1})
+    play.training("a", "b")
+    for _ in range(2):
+        round_of(play, trouble="no memory")
+    answer(play, trouble="no memory")
+    with pytest.raises(Refused, match=r"could not tell where to divide: no memory; give layers\.split"):
+        play.merged()
+
+
 def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
     layers = {"kind": "divide", "prepass": 0, "split": 2, "decay": 0.5}
     play = play_of(rule="async-fedavg", pace={"updates": 20}, layers=layers)
