@@ -1,8 +1,9 @@
 """Training of a part of a network: everything else stays as it is, bit for bit (divide-and-conquer §2).
 
 Frozen parameters need no gradients and are no business of the optimizer, or weight decay and momentum would move them.
-Frozen modules are in evaluation mode: running statistics do not move, and dropout is off. Where the frozen part comes
-first, nothing of it needs a gradient, so the backward pass ends where training begins.
+Frozen modules are in evaluation mode: running statistics do not move, and dropout is off. Recurrent ones stay in
+training mode, without their dropout: cuDNN takes gradients through them in no other. Where the frozen part comes first,
+nothing of it needs a gradient, so the backward pass ends where training begins.
 """
 
 from collections.abc import Collection
@@ -21,6 +22,7 @@ class Scope:
         self._module = module
         self._frozen: list[nn.Parameter] = []
         self._asleep: list[nn.Module] = []
+        self._dropouts: dict[nn.RNNBase, float] = {}  # of recurrent modules among them
         if not tensors:
             return
         named = set(tensors)
@@ -33,22 +35,29 @@ class Scope:
         if not any(p.requires_grad for p in held.values() if id(p) in trained):
             raise InvalidApp("none of the tensors that the task asks for can be trained: the app has frozen them")
         self._asleep = list(_asleep(module, named))
+        self._dropouts = {part: part.dropout for part in self._asleep if isinstance(part, nn.RNNBase)}
 
     def __enter__(self) -> "Scope":
         for parameter in self._frozen:
             parameter.requires_grad_(False)
             parameter.grad = None
+        for part in self._dropouts:
+            part.dropout = 0.0
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for parameter in self._frozen:
             parameter.requires_grad_(True)
+        for part, dropout in self._dropouts.items():
+            part.dropout = dropout
 
     def awaken(self) -> None:
         """Put the network into training mode, but for what is frozen."""
         self._module.train()
         for part in self._asleep:
             part.eval()
+        for part in self._dropouts:
+            part.training = True
 
 
 def _asleep(module: nn.Module, trained: Collection[str]) -> list[nn.Module]:

@@ -132,12 +132,13 @@ class Divide(Policy):
         legal = self._legal(model)
         if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
-        free = [split for split in legal if self._trainable(model, split)]
+        free = self._free(model)
         if not free:
             return [(("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")]
         if self.split is None:
-            tied = [self._cut(model, split) for split in free]
-            return [(("layers",), f"wherever it is divided, a {tied[0][0]}")] if all(tied) else []
+            tied = self._cut(model, free[0])
+            everywhere = all(self._cut(model, split) for split in free)
+            return [(("layers",), f"wherever it is divided, a {tied[0]}")] if everywhere else []
         if self.split >= count:
             possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
             return [(at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")]
@@ -176,9 +177,8 @@ class Divide(Policy):
 
     def group(self, model: Outline, split: int, phase: Phase) -> tuple[str, ...]:
         """Return the tensors of a group: those of the layers before the split, or behind it."""
-        rank = {model.layers.index(name): i for i, name in enumerate(self._order(model))}
         first = phase == "feature"
-        return tuple(t.name for t in model.tensors if (rank.get(t.layer, 0) < split) is first)
+        return tuple(name for name, rank in self._ranks(model).items() if (rank < split) is first)
 
     # The pre-pass.
 
@@ -237,8 +237,7 @@ class Divide(Policy):
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        legal = [split for split in self._legal(model) if self._trainable(model, split)]
-        return choose_split(found[metric], self.min_ratio, legal)
+        return choose_split(found[metric], self.min_ratio, self._free(model))
 
     def restarts(self, state: BaseModel) -> bool:
         """Go back to version 0 when the split is known."""
@@ -258,14 +257,12 @@ class Divide(Policy):
             for c in contributions:
                 state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
             return
-        state.report = {}
+        report, state.report = state.report, {}
         if self._repeats(state):
             state.repeats += 1
             if state.repeats >= PATIENCE:
-                raise Refused(
-                    f"{PATIENCE} pre-pass rounds could not tell where to divide: it takes updates of two sites or more;"
-                    " give layers.split"
-                )
+                why = report.get("trouble", "it takes updates of two sites or more")
+                raise Refused(f"{PATIENCE} pre-pass rounds could not tell where to divide: {why}; give layers.split")
             return
         state.round, state.repeats = state.round + 1, 0
 
@@ -312,6 +309,12 @@ class Divide(Policy):
     def _order(self, model: Outline) -> tuple[str, ...]:
         return self.order or model.layers
 
+    def _ranks(self, model: Outline) -> dict[str, int]:
+        """Return how many layers come before that of each tensor."""
+        place = {name: rank for rank, name in enumerate(self._order(model))}
+        ranks = dict(enumerate(place[name] for name in model.layers))
+        return {tensor.name: ranks.get(tensor.layer, 0) for tensor in model.tensors}
+
     def _legal(self, model: Outline) -> list[int]:
         """Return after which layers the model may be divided."""
         order = self._order(model)
@@ -320,23 +323,28 @@ class Divide(Policy):
         block = [model.anatomy.blocks[model.layers.index(name)] for name in order]
         return [split for split in range(1, len(order)) if not set(block[:split]) & set(block[split:])]
 
+    def _free(self, model: Outline) -> list[int]:
+        """Return those of them that leave parameters on both sides which the app has not frozen."""
+        frozen = set(model.anatomy.frozen) if model.anatomy else ()
+        ranks = self._ranks(model)
+        trained = [ranks[t.name] for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen]
+        return [split for split in self._legal(model) if _between(trained, split)]
+
     def _faults(self, model: Outline, split: int) -> list[str]:
         """Say what is wrong with a split."""
         found = [f"{cut}; divide elsewhere" for cut in self._cut(model, split)]
-        return found if self._trainable(model, split) else [*found, "one side of it has nothing to train"]
+        return found if split in self._free(model) else [*found, "one side of it has nothing to train"]
 
     def _cut(self, model: Outline, split: int) -> list[str]:
         """Say which parameters belong to both sides of a split."""
-        groups = [set(self.group(model, split, "feature")), set(self.group(model, split, "fine-tuning"))]
-        ties = model.anatomy.ties if model.anatomy else ()
-        crossing = [tie for tie in ties if all(group.intersection(tie) for group in groups)]
+        ranks, ties = self._ranks(model), model.anatomy.ties if model.anatomy else ()
+        crossing = [tie for tie in ties if _between([ranks[name] for name in tie if name in ranks], split)]
         return [f"tied parameter crosses the split: {' and '.join(tie)} are one" for tie in crossing]
 
-    def _trainable(self, model: Outline, split: int) -> bool:
-        """Whether both sides of a split have parameters that the app has not frozen."""
-        frozen = model.anatomy.frozen if model.anatomy else ()
-        trained = {t.name for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen}
-        return all(trained.intersection(self.group(model, split, phase)) for phase in ("feature", "fine-tuning"))
+
+def _between(ranks: Sequence[int], split: int) -> bool:
+    """Whether some layers come before a split and some behind it."""
+    return bool(ranks) and min(ranks) < split <= max(ranks)
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:

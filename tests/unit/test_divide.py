@@ -1,5 +1,6 @@
 """Divide-and-Conquer in the engine: phases, the pre-pass and what it finds, and what is refused (§2, §4, §7, §8)."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hansa.controller.engine.state import Inquiry
 from hansa.controller.examining import StoredEvidence
 from hansa.controller.job_views import _history_views
 from hansa.controller.rules.compose import compose
-from hansa.controller.rules.divergence import divergences
+from hansa.controller.rules.divergence import METRICS, divergences
 from hansa.controller.rules.divide import Divide, Division
 from hansa.controller.stores.memory import MemoryStore
 from tests.unit.play import Play, dropped, endings, job_spec, plans
@@ -223,6 +224,16 @@ def test_a_prepass_round_whose_layers_could_not_be_compared_is_repeated() -> Non
     assert work_of(play).tensors == names("one", "two")
 
 
+def test_a_job_whose_layers_could_never_be_compared_fails_and_says_why() -> None:
+    play = play_of(layers={"prepass": 1})
+    play.training("a", "b")
+    for _ in range(2):
+        round_of(play, trouble="no memory")
+    answer(play, trouble="no memory")
+    with pytest.raises(Refused, match=r"could not tell where to divide: no memory; give layers\.split"):
+        play.merged()
+
+
 def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
     layers = {"kind": "divide", "prepass": 0, "split": 2, "decay": 0.5}
     play = play_of(rule="async-fedavg", pace={"updates": 20}, layers=layers)
@@ -409,6 +420,23 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
     given = play_of(model, layers=layers)
     given.do(ev.ModelGiven(at=0, digest="d", outline=model))
     assert endings(given.effects) == [(status, reason)]
+
+
+def test_a_deep_model_is_not_gone_through_for_each_of_its_splits() -> None:
+    class Counted(tuple[Any, ...]):
+        times = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            Counted.times += 1
+            return super().__iter__()
+
+    deep = tuple(f"layer{number}" for number in range(100))
+    model = outline_of(ModelSpec(tuple(_tensors(deep)), deep), Anatomy(ties=(("layer0.weight", "layer9.weight"),)))
+    model = model.model_copy(update={"tensors": Counted(model.tensors)})
+    assert Divide().misfits(model) == []
+    rising = facts([1.0 if number < 60 else 5.0 for number in range(100)])
+    assert Divide()._choices(rising, model)["splits"] == dict.fromkeys(METRICS, 60)
+    assert 0 < Counted.times < 30
 
 
 def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:

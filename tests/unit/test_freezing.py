@@ -116,6 +116,21 @@ def test_a_module_with_weights_of_its_own_is_awake_for_them_and_not_for_the_modu
         assert not attention.training
 
 
+def test_a_frozen_recurrent_module_is_in_training_mode_without_its_dropout() -> None:
+    """In evaluation mode cuDNN takes no gradient through it to the layers before."""
+    lstm = nn.LSTM(6, 6, num_layers=2, dropout=0.9)
+    module = nn.Sequential(nn.Embedding(11, 6), nn.Sequential(lstm))
+    x = torch.rand(5, 3, 6)
+    wanted = lstm.eval()(x)[0]
+    with Scope(module, group(module, {0})) as scope:
+        scope.awaken()
+        assert lstm.training
+        assert torch.equal(lstm(x)[0], wanted)
+    assert lstm.dropout == 0.9
+    with Scope(module, group(module, {1})):
+        assert lstm.dropout == 0.9
+
+
 def test_no_gradient_is_worked_out_for_what_comes_before_the_trained_part() -> None:
     module = network()
     seen: dict[int, bool] = {}
