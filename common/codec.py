@@ -98,6 +98,8 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.validate = work.validate_update
             wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
             wire.train.keep_optimizer = work.keep_optimizer
+            if work.source is not None:
+                wire.train.source.MergeFrom(_plugin_to_wire(work.source))
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
@@ -135,6 +137,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
+                source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
             )
         case "evaluate":
             asked_for = wire.evaluate
@@ -191,7 +194,7 @@ def _standard_from_wire(wire: fleet.Standard) -> Standard:
 
 
 def _fields(wire: fleet.Optimizer) -> dict[str, object]:
-    return {"kind": wire.kind, "lr": wire.lr, "momentum": wire.momentum, "weight_decay": wire.weight_decay}
+    return {field: getattr(wire, field) for field in OptimizerSpec.model_fields}
 
 
 def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
@@ -216,7 +219,7 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
         seconds=wire.seconds,
         loss=wire.loss,
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
-        importance=wire.importance if wire.HasField("importance") else None,
+        metrics=dict(wire.metrics),
         anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
     )
 

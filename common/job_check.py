@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from hansa.common import plugins
 from hansa.common.errors import InvalidJob
 from hansa.common.job import FieldPath, JobSpec, Part, Problem
-from hansa.common.plugins import POINTS, Plugin, undiscovered
+from hansa.common.plugins import POINTS, Plugin, not_loaded
 from hansa.common.tasks import Value
 from hansa.common.words import suggestion
 
@@ -42,7 +42,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         return []  # JobSpec says so
     faults: list[Problem] = []
     if name not in known and final:
-        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known)) + _not_loaded()))
+        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known)) + not_loaded()))
     rule = known.get(name)
     for point in POINTS:
         given = data.get(point)
@@ -52,7 +52,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
                 faults.append(
-                    ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + _not_loaded())
+                    ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + not_loaded())
                 )
             continue
         if rule is None and kind is None:  # a part of a rule that nobody here knows
@@ -78,11 +78,6 @@ def _faults_of_any(point: str, given: Part) -> list[Problem]:
         else:
             return []
     return min(found, key=lambda each: (each[0], len(each[1])), default=(0, []))[1]
-
-
-def _not_loaded() -> str:
-    """Name the packages whose plugins are missing."""
-    return "".join(f"; the plugin package {name!r} could not be loaded: {why}" for name, why in undiscovered().items())
 
 
 def problems(error: ValidationError, model: type[Value] = Value, within: FieldPath = ()) -> list[Problem]:

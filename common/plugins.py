@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
@@ -10,7 +10,8 @@ from typing import Any, ClassVar, TypeVar
 from hansa.common.errors import one_line, reason
 from hansa.common.tasks import Value
 
-POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
+POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")  # of a rule
+LEARNERS_POINTS = ("learner", "batches")  # of a training task
 ANYTHING = (Exception, SystemExit)  # that a plugin may raise: none of it may end a controller
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
 USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
@@ -30,7 +31,7 @@ class Plugin(Value):
 P = TypeVar("P", bound=type[Plugin])
 log = logging.getLogger(__name__)
 _discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
-_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in POINTS}
+_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*POINTS, *LEARNERS_POINTS)}
 
 
 def register(point: str, kind: str) -> Callable[[P], P]:
@@ -93,10 +94,11 @@ def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plug
     return _registry[point][kind].model_validate(base | said)
 
 
-def discover() -> None:
+def discover(points: Sequence[str] = POINTS) -> None:
     """Import the modules that installed packages name as entry points; importing them registers what they bring.
 
-    A package that cannot be loaded must not keep a controller from its other jobs: it is logged and remembered.
+    A package that cannot be loaded must not keep a controller from its other jobs: it is logged and remembered. So is
+    one whose rules have parts at these `points` that nobody knows; a learner knows none of a rule's.
     """
     for entry in entry_points(group=GROUP):
         if entry.name not in _discovered:
@@ -104,18 +106,18 @@ def discover() -> None:
             before = rules()
             try:
                 entry.load()
-                _require_parts([rule for name, rule in rules().items() if name not in before])
+                _require_parts([rule for name, rule in rules().items() if name not in before], points)
             except ANYTHING as error:
                 _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
                 log.exception("the plugin package %r could not be loaded: %s", entry.name, _discovered[entry.name])
 
 
-def _require_parts(added: Iterable[Rule]) -> None:
+def _require_parts(added: Iterable[Rule], points: Sequence[str]) -> None:
     """Forget rules with a part that nobody has registered, and name them."""
     lacking: dict[str, str] = {}
     for rule in added:
         named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
-        wanting = [point for point in POINTS if named.get(point, {}).get("kind") not in _registry[point]]
+        wanting = [point for point in points if named.get(point, {}).get("kind") not in _registry[point]]
         if wanting:
             del _rules[rule.name]
             lacking[rule.name] = ", ".join(wanting)
@@ -126,6 +128,11 @@ def _require_parts(added: Iterable[Rule]) -> None:
 def undiscovered() -> dict[str, str]:
     """Return the packages that could not be loaded, and why."""
     return {name: why for name, why in _discovered.items() if why}
+
+
+def not_loaded() -> str:
+    """Name the packages whose plugins are missing, to be added to what is not known."""
+    return "".join(f"; the plugin package {name!r} could not be loaded: {why}" for name, why in undiscovered().items())
 
 
 def culprit(error: BaseException) -> Plugin | None:

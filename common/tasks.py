@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from blake3 import blake3
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
 STEPS = 1 << 32  # of the optimizer, in one task
 TIES = 1000  # parameters of a model that have several names
-METRICS = 100  # of an app's own; the history keeps them for every version
+METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
+MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
 
 
 class Value(BaseModel):
@@ -27,11 +28,14 @@ class OptimizerSpec(Value):
     lr: float = Field(0.01, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
     weight_decay: float = Field(0.0, ge=0)
+    amsgrad: bool = Field(False, description="adam and adamw only")
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> "OptimizerSpec":
         if self.momentum and self.kind != "sgd":
             raise ValueError(f"momentum belongs to sgd; {self.kind} has its own")
+        if self.amsgrad and self.kind == "sgd":
+            raise ValueError("amsgrad belongs to adam and adamw; sgd has no such thing")
         return self
 
 
@@ -106,7 +110,7 @@ class Adaptive(Value):
     epochs: int = Field(ge=1)  # that a site without validation data makes
 
 
-IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are
+IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are, and what it found
 
 
 class Importance(Value):
@@ -150,6 +154,7 @@ class Train(Value):
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
     keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
+    source: LocalPluginSpec | None = None  # who says which examples make up which batch; none: epochs in random order
 
 
 class Probe(Value):
@@ -275,7 +280,7 @@ class UpdateFacts(Value):
     seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
-    importance: Annotated[float, AllowInfNan()] | None = None  # mean squared norm of the gradients, if it asked for it
+    metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field({}, max_length=METRICS)  # of its plugins
     anatomy: Anatomy | None = None  # of version 0
 
 

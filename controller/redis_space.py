@@ -37,7 +37,7 @@ from hansa.common.rpc.channel import is_loopback
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
-FORMAT = 2  # of everything below the prefix
+FORMAT = 3  # of everything below the prefix
 LEASE = 15.0  # seconds a lease lives without renewal
 PATIENCE = 10.0  # seconds for one answer
 # Take or prolong the lease: ARGV are we, the time to live, and a holder that is known to be dead. Returns who else has

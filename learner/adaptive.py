@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable
 
 from hansa.common.errors import HansaError
-from hansa.common.tasks import Adaptive
+from hansa.common.plugins import register
+from hansa.common.tasks import ADAPTIVE, Adaptive
+from hansa.learner.parts import LocalPlugin, LocalRun
 
 
 class Diverged(HansaError):
@@ -67,3 +69,23 @@ def change(before: float, now: float) -> float:
 def is_failure(percent: float, least: float) -> bool:
     """Whether a loss did not fall (C1), or fell by no more than `least` percent (C2)."""
     return percent >= 0 or abs(percent) <= least
+
+
+@register("learner", ADAPTIVE)
+class UntilEnough(LocalPlugin, Adaptive):
+    """Trains until the validation loss hardly falls, or the model is too stale."""
+
+    alone = "train.until: the app trains by itself and cannot be stopped between epochs"
+
+    def begin(self, run: LocalRun) -> Trigger:
+        """Measure the model as it was received."""
+
+        def loss() -> float | None:
+            found = run.measure()
+            return found.loss_sum / found.n if found.n else None
+
+        return Trigger(self, run.work.committed, loss, run.pulse)
+
+    def after_epoch(self, held: Trigger, run: LocalRun) -> bool:
+        """Measure it again."""
+        return held.enough(run.epoch, run.steps)

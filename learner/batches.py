@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from hansa.common.plugins import register
+from hansa.learner.parts import BatchSource, LocalRun
+
 
 def normalises(module: nn.Module) -> bool:
     """Whether a network, as it is, normalises over the batch, so that a batch of one row is no use."""
@@ -22,3 +25,12 @@ def shuffled(rows: int, size: int, generator: torch.Generator, drop_single: bool
         if drop_single and len(batch) == 1:
             return
         yield batch
+
+
+@register("batches", "shuffled")
+class Shuffled(BatchSource):
+    """All examples, in an order that is drawn anew for every epoch. A task that names no source has this one."""
+
+    def epoch(self, run: LocalRun, generator: torch.Generator) -> Iterator[torch.Tensor]:
+        """Draw an order."""
+        return shuffled(len(run.examples), run.work.batch_size, generator, drop_single=False)

@@ -8,7 +8,7 @@ All are of the app's loss alone, without a proximal term, in training mode; noth
 forms cannot be compared with one another, and sites with less than a batch of data have higher ones.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -17,9 +17,11 @@ from torch.func import functional_call, grad, vmap
 
 from hansa.common.app import App
 from hansa.common.errors import InvalidApp, one_line
-from hansa.common.tasks import IMPORTANCE, Importance, Train
+from hansa.common.plugins import register
+from hansa.common.tasks import IMPORTANCE, Importance
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
+from hansa.learner.parts import LocalPlugin, LocalRun
 from hansa.learner.trainer import Cancelled
 
 NUMBERS = 1 << 26  # of gradients of single examples that are held at once
@@ -75,10 +77,25 @@ class Gauge:
         return found
 
 
-def gauge_of(work: Train, module: nn.Module) -> Gauge | None:
-    """Return the gauge that a task asks for."""
-    given = next((plugin.args for plugin in work.plugins if plugin.name == IMPORTANCE), None)
-    return Gauge(module, Importance.model_validate(given), work.tensors) if given is not None else None
+@register("learner", IMPORTANCE)
+class Score(LocalPlugin, Importance):
+    """Measures how large the gradients are."""
+
+    alone = "sample importance: the app trains by a function of its own, whose gradients nobody sees"
+
+    def begin(self, run: LocalRun) -> Gauge:
+        """Find out which parameters count."""
+        return Gauge(run.model, self, run.work.tensors)
+
+    def watch(self, held: Gauge, run: LocalRun) -> None:
+        """Measure a batch, if batches are measured as they come."""
+        if held.watch is not None:
+            held.watch(run.epoch)
+
+    def finish(self, held: Gauge, run: LocalRun) -> Mapping[str, float]:
+        """Make a pass over the data, unless that was done."""
+        found = held.score(run.app, run.examples, run.work.batch_size, run.seed, run.cancelled)
+        return {} if found is None else {IMPORTANCE: found}
 
 
 def measured(module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> Parameters:

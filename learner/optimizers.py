@@ -19,9 +19,9 @@ def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimi
         case "sgd":
             return torch.optim.SGD(parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay)
         case "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad)
         case "adamw":
-            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+            return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad)
 
 
 def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from hansa.common.app import App, Examples, TrainingRun
-from hansa.common.errors import InvalidApp
-from hansa.common.tasks import ADAPTIVE, Task, Train
+from hansa.common.tasks import Task, Train
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled
 from hansa.learner.window import Window
@@ -27,8 +26,6 @@ def train_own(
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
     """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
     assert app.train is not None
-    if any(plugin.name == ADAPTIVE for plugin in work.plugins):
-        raise InvalidApp("train.until: the app trains by itself and cannot be stopped between epochs")
     share = 1.0
     if window is not None:
         share = len(window.examples) / max(len(examples), 1)

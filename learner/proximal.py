@@ -5,7 +5,9 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from hansa.common.tasks import PROXIMAL, Proximal, Train
+from hansa.common.plugins import register
+from hansa.common.tasks import PROXIMAL, Proximal
+from hansa.learner.parts import LocalPlugin, LocalRun
 
 
 class Pull:
@@ -30,8 +32,16 @@ class Pull:
                     parameter.grad.add_(apart, alpha=self._mu)
 
 
-def pull_of(work: Train, module: nn.Module) -> Pull | None:
-    """Return the pull that a task asks for; the network holds the model that the task starts from."""
-    given = next((plugin.args for plugin in work.plugins if plugin.name == PROXIMAL), None)
-    mu = Proximal.model_validate(given).mu if given is not None else 0.0
-    return Pull(module, mu, work.tensors) if mu else None
+@register("learner", PROXIMAL)
+class NearStart(LocalPlugin, Proximal):
+    """Holds an update near the model that its task starts from."""
+
+    alone = "local proximal: the app trains by a function of its own, which cannot be held back"
+
+    def begin(self, run: LocalRun) -> Pull:
+        """Remember where the parameters are."""
+        return Pull(run.model, self.mu, run.work.tensors)
+
+    def pull(self, held: Pull, run: LocalRun) -> None:
+        """Add the gradient of the term; as a part of the loss it would cost a pass over all parameters more."""
+        held()

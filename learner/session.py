@@ -5,7 +5,7 @@ import importlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -17,7 +17,7 @@ import torch
 from hansa.common import codec, faults, networks
 from hansa.common.app import App, Examples
 from hansa.common.data.standard import profile
-from hansa.common.errors import InvalidApp, InvalidData, Refused, Stale
+from hansa.common.errors import InvalidData, Stale
 from hansa.common.frames import Layout, allocate, pack, seal, views
 from hansa.common.ids import JobId
 from hansa.common.memory import Buffers
@@ -27,13 +27,8 @@ from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
 from hansa.common.tasks import (
-    ADAPTIVE,
-    IMPORTANCE,
-    PROXIMAL,
-    Adaptive,
     Evaluate,
     Evaluation,
-    Importance,
     Init,
     Probe,
     Profile,
@@ -47,39 +42,25 @@ from hansa.common.torch_data import Tensors, to_tensors
 from hansa.common.torch_metrics import measure
 from hansa.common.torch_model import load
 from hansa.common.torch_statistics import Statistics, put_statistics, statistics_of
-from hansa.learner.adaptive import Trigger
 from hansa.learner.freezing import Scope
-from hansa.learner.importance import Gauge, gauge_of
-from hansa.learner.memory import Memory
+from hansa.learner.importance import Gauge
+from hansa.learner.memory import Memory, Notes
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.own_training import train_own
-from hansa.learner.proximal import pull_of
+from hansa.learner.parts import LocalRun
+from hansa.learner.plugins import Company, asked_of, probe_of
 from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, Hooks, train
+from hansa.learner.trainer import Cancelled, train
 from hansa.learner.window import Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-PLUGINS = frozenset({ADAPTIVE, IMPORTANCE, PROXIMAL})
 
 
 def task_seed(task: Task) -> int:
     """Return the seed of a task: a function of the job's seed, the site, the round and, from the second on, the hop."""
     words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _require_plugins(app: App, work: Train | Probe) -> None:
-    """Refuse a task that asks for more than this learner can do; to leave it out would be another method."""
-    for plugin in (work.plugin,) if isinstance(work, Probe) else work.plugins:
-        if plugin.name not in PLUGINS:
-            raise Refused(f"the rule asks for the learner's plugin {plugin.name!r}, which this learner does not have")
-        if plugin.name == PROXIMAL and app.train is not None:
-            raise InvalidApp("local proximal: the app trains by a function of its own, which cannot be held back")
-        if plugin.name == IMPORTANCE and app.train is not None:
-            raise InvalidApp("sample importance: the app trains by a function of its own, whose gradients nobody sees")
-    if isinstance(work, Train) and work.keep_optimizer and app.train is not None:
-        raise InvalidApp("train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own")
 
 
 @dataclass(frozen=True)
@@ -99,6 +80,7 @@ class Learner(SiteDaemon):
         self._networks: dict[JobId, Any] = {}
         self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
         self._windows = Windows(options.state)
+        self._notes = Notes(options.state)
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
         if any(app.train is None for app in shelf.apps):  # what the first optimizer imports, which takes seconds
             self.thread.submit(importlib.import_module, "torch._dynamo")
@@ -158,7 +140,7 @@ class Learner(SiteDaemon):
 
     def _probe(self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event) -> float:
         """Measure the gradients of a model without training it."""
-        _require_plugins(app, work)
+        plugin = probe_of(app, work)
         training, _ = self._data(app, task)
         assert training.tensors is not None
         network = self._network(app, task)
@@ -166,7 +148,7 @@ class Learner(SiteDaemon):
         seed = task_seed(task)
         torch.manual_seed(seed)
         network.train()
-        gauge = Gauge(network, Importance.model_validate(work.plugin.args).model_copy(update={"online": False}))
+        gauge = Gauge(network, plugin.model_copy(update={"online": False}))
         found = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
         return found if found is not None else float("nan")
 
@@ -194,7 +176,7 @@ class Learner(SiteDaemon):
         cancelled: Event,
         loop: asyncio.AbstractEventLoop,
     ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
-        _require_plugins(app, work)
+        plugins, source = asked_of(app, work)
         training, validation = self._data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -216,26 +198,36 @@ class Learner(SiteDaemon):
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
             assert training.tensors is not None
+            assert validation.tensors is not None
             whole = {}
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
+            run = LocalRun(
+                app=app,
+                task=task,
+                work=work,
+                seed=task_seed(task),
+                model=network,
+                anchor=arrays,
+                examples=training.tensors,
+                validation=validation.tensors,
+                memory=self._notes.recall(task),
+                cancelled=drag,
+                measure=lambda: self._measure(app, task, validation, {}),
+                pulse=lambda: self._pulse(task, work),
+            )
             trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
             with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
-                seed, data, gauge = task_seed(task), training.tensors, gauge_of(work, network)
-                hooks = Hooks(
-                    pull=pull_of(work, network),
-                    enough=self._trigger(app, task, work, validation),
-                    awaken=scope.awaken,
-                    watch=gauge.watch if gauge else None,
-                )
-                done = train(app, network, data, work, seed, progress, drag, hooks, window, optimizer)
+                company = Company(plugins, source, run)
+                hooks = company.hooks(scope.awaken)
+                done = train(app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer)
                 drag.rest()
                 facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
                 facts["seconds"] = time.monotonic() - started
-                if gauge:
-                    scope.awaken()
-                    facts["importance"] = gauge.score(app, data, work.batch_size, seed, drag)
+                scope.awaken()
+                facts["metrics"] = company.finish()
+            self._notes.keep(task, run.memory)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self._measure(app, task, validation, whole)
@@ -260,21 +252,10 @@ class Learner(SiteDaemon):
             statistics_of(network) if task.local_statistics else {},
         )
 
-    def _trigger(self, app: App, task: Task, work: Train, validation: Part) -> Callable[[int, int], bool] | None:
-        """Return who says when an update is due, if that is not for the number of epochs or steps alone."""
-        given = next((plugin.args for plugin in work.plugins if plugin.name == ADAPTIVE), None)
-        if given is None:
-            return None
-
-        def loss() -> float | None:
-            found = self._measure(app, task, validation, {})
-            return found.loss_sum / found.n if found.n else None
-
-        def pulse() -> int | None:
-            heard = self.attendance.pulse(task.job)
-            return None if heard is None else max(heard, work.committed)
-
-        return Trigger(Adaptive.model_validate(given), work.committed, loss, pulse).enough
+    def _pulse(self, task: Task, work: Train) -> int | None:
+        """Return how many optimizer steps the job has committed, as far as is known."""
+        heard = self.attendance.pulse(task.job)
+        return None if heard is None else max(heard, work.committed)
 
     def _measure(self, app: App, task: Task, validation: Part, arrays: Mapping[str, np.ndarray]) -> Evaluation:
         """Measure the model in hand on the site's validation part."""

@@ -1,6 +1,6 @@
 """The training loop: plain PyTorch on tensors in memory, nothing between the batches that a hand-written loop lacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
 from hansa.learner.optimizers import make_optimizer
+from hansa.learner.parts import Course
 from hansa.learner.window import Window
 
 
@@ -33,10 +34,13 @@ class Trained:
 class Hooks:
     """What plugins of the learner do while it trains."""
 
-    pull: Callable[[], None] | None = None  # may add to the gradients of a batch
-    enough: Callable[[int, int], bool] | None = None  # says after (epoch, steps) whether an update is due
+    course: Course | None = None  # is told how far training is
+    pull: Callable[[], None] | None = None  # may change the gradients of a batch
+    enough: Callable[[], bool] | None = None  # says after an epoch whether an update is due
     awaken: Callable[[], object] | None = None  # puts a module of which only a part is trained into training mode
-    watch: Callable[[int], None] | None = None  # sees the gradients of each batch of an epoch, before `pull`
+    watch: Callable[[], None] | None = None  # sees the gradients of a batch, before `pull`
+    penalty: Callable[[], torch.Tensor | None] | None = None  # is added to the loss of a batch
+    batches: Callable[[torch.Generator], Iterable[torch.Tensor]] | None = None  # of an epoch, instead of all shuffled
 
 
 NO_HOOKS = Hooks()
@@ -54,7 +58,7 @@ def train(
     window: Window | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough` after (epoch, steps).
+    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough`.
 
     Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` it is a new
     one: no state survives from task to task.
@@ -65,15 +69,14 @@ def train(
     awaken = hooks.awaken or module.train
     awaken()
     drop_single = normalises(module)
-    steps = used = 0
+    course = hooks.course or Course()
+    used = 0
     mean = float("nan")
-    epoch = 0
-    while steps < work.steps if work.steps else epoch < work.epochs:
-        epoch += 1
+    while course.steps < work.steps if work.steps else course.epoch < work.epochs:
+        course.epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        whole = shuffled(len(data), work.batch_size, generator, drop_single)
-        for rows in window.batches(drop_single) if window else whole:
+        for rows in _epoch(data, work, generator, drop_single, window, hooks):
             if cancelled():
                 raise Cancelled("the task was withdrawn")
             x = data.x[rows]
@@ -81,25 +84,37 @@ def train(
                 x = app.transform(x)
             optimizer.zero_grad()
             loss = loss_of(app, module(x), data.y[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
+            added = hooks.penalty() if hooks.penalty is not None else None
+            (loss if added is None else loss + added).backward()  # type: ignore[no-untyped-call]
             if hooks.watch is not None:
-                hooks.watch(epoch)
+                hooks.watch()
             if hooks.pull is not None:
                 hooks.pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
             sizes.append(len(rows))
-            steps += 1
-            if steps == work.steps:
+            course.steps += 1
+            if course.steps == work.steps:
                 break
         seen = sum(sizes)
         used += seen
         mean = float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) / seen if seen else float("nan")
-        progress(epoch, steps, mean)
+        progress(course.epoch, course.steps, mean)
         if not seen or window:
             break  # nothing to train on, or nothing more
         if hooks.enough is not None:
-            if hooks.enough(epoch, steps):
+            if hooks.enough():
                 break
             awaken()  # it may have been measured meanwhile
-    return Trained(steps, used, used / len(data) if len(data) else 0.0, mean)
+    return Trained(course.steps, used, used / len(data) if len(data) else 0.0, mean)
+
+
+def _epoch(
+    data: Tensors, work: Train, generator: torch.Generator, drop_single: bool, window: Window | None, hooks: Hooks
+) -> Iterable[torch.Tensor]:
+    """Return the batches of an epoch: those of the window or source that the task names, or all examples shuffled."""
+    if window is not None:
+        return window.batches(drop_single)
+    if hooks.batches is not None:
+        return (rows for rows in hooks.batches(generator) if not (drop_single and len(rows) == 1))
+    return shuffled(len(data), work.batch_size, generator, drop_single)

@@ -16,18 +16,16 @@ from pathlib import Path
 
 import torch
 from blake3 import blake3
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from hansa.common import faults
 from hansa.common.app import Examples
-from hansa.common.errors import InvalidInput
-from hansa.common.files import write_whole
-from hansa.common.ids import NAME, JobId, TaskId
+from hansa.common.ids import TaskId
 from hansa.common.tasks import Task, Train, Value
+from hansa.learner.job_files import JobFiles
 
 log = logging.getLogger(__name__)
 FOLDER = "windows"  # in the state directory: one small file for each job
-KEPT = 1000  # jobs; nobody tells a learner that a job has ended
 
 
 class Place(Value):
@@ -98,16 +96,17 @@ class Windows:
     """The bookmarks of a learner's jobs, in its state directory."""
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / FOLDER
-        self._held: dict[JobId, Bookmark] = {}  # a disk that is full must not end training
+        self._marks = JobFiles(state / FOLDER, Bookmark, "the place in the data")
 
     def begin(self, task: Task, work: Train, seed: int, examples: Examples) -> Window:
         """Return what a task trains on. The same task always gets the same."""
         rows = len(examples)
         if not rows:
             return Window((), None)
-        labels = self._held[task.job].labels if task.job in self._held else blake3(examples.y.tobytes()).hexdigest()
-        held = self._known(task, work, rows, labels)
+        kept = self._marks.get(task.job)
+        same = kept is not None and task.job in self._marks  # the data do not change while a learner runs
+        labels = kept.labels if kept and same else blake3(examples.y.tobytes()).hexdigest()
+        held = self._fitting(kept, task, work, rows, labels)
         fresh = Place(seed=seed)
         start, taken = fresh, 0
         if held is not None:
@@ -121,21 +120,20 @@ class Windows:
                 log.info("task %s repeats the window of task %s, which was not committed", task.id, held.task)
         window = open_window(start, seed, rows, work)
         mark = Bookmark(task=task.id, start=start, end=window.end, taken=taken, rows=rows, labels=labels)
-        self._keep(task.job, mark, durable=True)
+        self._marks.put(task.job, mark, durable=True)
         faults.reach("window-opened")
         return window
 
     def commit(self, task: Task) -> None:
         """Move on: the controller has the update of a task, and its receipt is here."""
-        held = self._held.get(task.job)
+        held = self._marks.get(task.job)
         if held is not None and held.task == task.id and not held.committed:
             moved = held.model_copy(update={"committed": True, "taken": held.taken + 1})
-            self._keep(task.job, moved, durable=False)  # if it is lost with the machine, the next task says it again
+            self._marks.put(task.job, moved, durable=False)  # if the machine loses it, the next task says it again
             faults.reach("window-used")
 
-    def _known(self, task: Task, work: Train, rows: int, labels: str) -> Bookmark | None:
+    def _fitting(self, held: Bookmark | None, task: Task, work: Train, rows: int, labels: str) -> Bookmark | None:
         """Return a job's bookmark if it is of these data; say so if there should be one and is not."""
-        held = self._held.get(task.job) or self._read(task.job)
         if held is None:
             if work.after:
                 log.warning("job %s: the place in the data is lost; a new pass begins", task.job)
@@ -152,42 +150,6 @@ class Windows:
                 *(task.job, held.task, work.after),
             )
         return held
-
-    def _read(self, job: JobId) -> Bookmark | None:
-        path = self._path(job)
-        try:
-            return Bookmark.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            log.warning("%s: cannot be read (%s)", path, error if isinstance(error, OSError) else "damaged")
-            return None
-
-    def _keep(self, job: JobId, bookmark: Bookmark, durable: bool) -> None:
-        self._held.pop(job, None)
-        self._held[job] = bookmark
-        path = self._path(job)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            new = not path.exists()
-            write_whole(path, bookmark.model_dump_json().encode(), 0o600, durable)
-            if new:
-                self._make_room()
-        except OSError as error:
-            log.error("%s: cannot be written: %s; a restart would lose the place in the data", path, error.strerror)  # noqa: TRY400
-
-    def _make_room(self) -> None:
-        """Forget the jobs that were not heard of for the longest time."""
-        held = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-        for path in held[:-KEPT]:
-            path.unlink(missing_ok=True)
-        while len(self._held) > KEPT:
-            self._held.pop(next(iter(self._held)))
-
-    def _path(self, job: JobId) -> Path:
-        if not NAME.fullmatch(job):
-            raise InvalidInput(f"{job!r} is no id of a job")
-        return self._folder / f"{job}.json"
 
 
 def _number(task: str) -> int:

@@ -523,6 +523,7 @@ class TrainWork(google.protobuf.message.Message):
     BATCHES_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -549,6 +550,10 @@ class TrainWork(google.protobuf.message.Message):
     def optimizer(self) -> global___Optimizer: ...
     @property
     def plugins(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LocalPlugin]: ...
+    @property
+    def source(self) -> global___LocalPlugin:
+        """who says which examples make up which batch; none: epochs in random order"""
+
     def __init__(
         self,
         *,
@@ -566,9 +571,10 @@ class TrainWork(google.protobuf.message.Message):
         batches: builtins.int = ...,
         after: builtins.str = ...,
         keep_optimizer: builtins.bool = ...,
+        source: global___LocalPlugin | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -606,11 +612,14 @@ class Optimizer(google.protobuf.message.Message):
     LR_FIELD_NUMBER: builtins.int
     MOMENTUM_FIELD_NUMBER: builtins.int
     WEIGHT_DECAY_FIELD_NUMBER: builtins.int
+    AMSGRAD_FIELD_NUMBER: builtins.int
     kind: builtins.str
     """sgd, adam, adamw"""
     lr: builtins.float
     momentum: builtins.float
     weight_decay: builtins.float
+    amsgrad: builtins.bool
+    """adam and adamw only"""
     def __init__(
         self,
         *,
@@ -618,8 +627,9 @@ class Optimizer(google.protobuf.message.Message):
         lr: builtins.float = ...,
         momentum: builtins.float = ...,
         weight_decay: builtins.float = ...,
+        amsgrad: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kind", b"kind", "lr", b"lr", "momentum", b"momentum", "weight_decay", b"weight_decay"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["amsgrad", b"amsgrad", "kind", b"kind", "lr", b"lr", "momentum", b"momentum", "weight_decay", b"weight_decay"]) -> None: ...
 
 global___Optimizer = Optimizer
 
@@ -696,6 +706,22 @@ class UpdateFacts(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class MetricsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     N_TRAIN_FIELD_NUMBER: builtins.int
     N_USED_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
@@ -703,7 +729,7 @@ class UpdateFacts(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     LOSS_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
-    IMPORTANCE_FIELD_NUMBER: builtins.int
+    METRICS_FIELD_NUMBER: builtins.int
     ANATOMY_FIELD_NUMBER: builtins.int
     n_train: builtins.int
     n_used: builtins.int
@@ -713,11 +739,13 @@ class UpdateFacts(google.protobuf.message.Message):
     """of local training"""
     loss: builtins.float
     """mean training loss of the last epoch"""
-    importance: builtins.float
-    """mean squared norm of the gradients, if the task asked for it"""
     @property
     def evaluation(self) -> global___Evaluation:
         """on the site's own validation part, if the task asked for it"""
+
+    @property
+    def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """what the learner's plugins found, by name"""
 
     @property
     def anatomy(self) -> global___Anatomy:
@@ -733,12 +761,11 @@ class UpdateFacts(google.protobuf.message.Message):
         seconds: builtins.float = ...,
         loss: builtins.float = ...,
         evaluation: global___Evaluation | None = ...,
-        importance: builtins.float | None = ...,
+        metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         anatomy: global___Anatomy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_importance", b"_importance", "anatomy", b"anatomy", "evaluation", b"evaluation", "importance", b"importance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_importance", b"_importance", "anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "importance", b"importance", "loss", b"loss", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_importance", b"_importance"]) -> typing.Literal["importance"] | None: ...
+    def HasField(self, field_name: typing.Literal["anatomy", b"anatomy", "evaluation", b"evaluation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "metrics", b"metrics", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
 
 global___UpdateFacts = UpdateFacts
 

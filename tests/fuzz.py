@@ -190,7 +190,7 @@ async def _play(made: Target) -> None:
     while not runner.machine.state.tasks:
         await runner.next_change().wait()
     task = next(iter(runner.machine.state.tasks.values()))
-    facts = codec.facts_to_wire(UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0))
+    facts = codec.facts_to_wire(UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics={"a": 1.0}))
     wire = codec.manifest_to_wire(manifest)
     header = operator_pb2.SubmitHeader(
         job_json=json.dumps(job().model_dump(mode="json", exclude={"init", "data", "operator"})), manifest=wire

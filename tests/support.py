@@ -253,3 +253,12 @@ async def wait_for_ever(site: "LightSite", task: Task) -> None:
     if isinstance(task.work, Train):
         await asyncio.Event().wait()
     await site.do(task)
+
+
+def install(folder: Path, name: str, source: str) -> None:
+    """Leave a package of one file with an entry point for plugins as an installer leaves it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"{name}.py").write_text(source)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[hansa.plugins]\n{name} = {name}\n")

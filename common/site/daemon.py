@@ -10,9 +10,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale, one_line
+from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale
 from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
+from hansa.common.plugins import blame
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
@@ -159,9 +160,9 @@ class SiteDaemon(ABC):
                 raise
         except (InvalidApp, InvalidData, Forbidden) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
-        except (Exception, SystemExit) as error:  # of the app: anything may come
+        except (Exception, SystemExit) as error:  # of the app or a plugin: anything may come
             log.exception("task %s failed", task.id)
-            reason = str(error) if isinstance(error, HansaError) else one_line(error)
+            reason = str(error) if isinstance(error, HansaError) else blame(error)
             await self.attendance.report_failure(task.id, reason, final=False)
 
 

@@ -87,8 +87,9 @@ class ByImportance(Sampler):
 
     def observe(self, state: BaseModel, contribution: Contribution) -> None:
         """Take the score of an update, merged or not."""
-        if contribution.facts.importance is not None:
-            self._enter(state, contribution.site, contribution.facts.importance)
+        found = contribution.facts.metrics.get(IMPORTANCE)
+        if found is not None:
+            self._enter(state, contribution.site, found)
 
     def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
         """Take a site's first score."""

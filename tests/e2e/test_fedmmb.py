@@ -38,13 +38,35 @@ def _compare(address: str, *words: str) -> Result:
     return CliRunner().invoke(hansa, ["job", "compare", "--controller", address, *words])
 
 
-def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
+def _require_sound(scene: Site) -> None:
+    """Stop the controller, and compute the models of its jobs again."""
+    scene.nursery.stop(["controller"])
+    state = scene.folder / "state" / "controller"
+    with opened(f"disk:{state / 'store'}", state, lease=False) as backends:
+        assert all(verify(backends, record)[2] == [] for record in backends.journal.jobs())
+
+
+def test_fedmmb_with_dvw_and_server_mix(scene: Site) -> None:
     address = scene.controller()
     for site in "abc":
         scene.daemon("learner", site)
         scene.daemon("evaluator", site)
+    parts = ("rule=fedmmb", "pace.rounds=4", "weigh={kind: dvw}", "server={kind: mix, alpha: 0.5}")
+    spec = load_job(scene.folder / "job.yaml", ["sites={min: 3, wait: 60}", WINDOW, *parts])
+    (shown,) = asyncio.run(_run(address, [spec])).values()
+    assert (shown.status, shown.version) == ("completed", 4)
+    for entry in shown.history[1:]:
+        assert {site: score.value for site, score in entry.scores.items()} == entry.contributions
+        assert all(0 < score <= 1 for score in entry.contributions.values())
+        assert set(entry.steps.values()) == {2}  # windows of two batches
+    _require_sound(scene)
+
+
+def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
+    address = scene.controller()
+    for site in "abc":
+        scene.daemon("learner", site)
     jobs = {
-        "dvw-mix": ("rule=fedmmb", "pace.rounds=4", "weigh={kind: dvw}", "server={kind: mix, alpha: 0.5}"),
         "prox": ("rule=fedmmb", "pace.rounds=4", "local={kind: proximal, mu: 0.1}"),
         "async": ("rule=async-fedavg", "pace={updates: 12}"),
         "semisync": ("rule=semisync-fedavg", "pace={rounds: 3, lambda: 0.5}"),
@@ -55,16 +77,11 @@ def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
     ]
     shown = asyncio.run(_run(address, specs))
     assert {view.status for view in shown.values()} == {"completed"}, shown
-    for entry in shown["dvw-mix"].history[1:]:
-        assert {site: score.value for site, score in entry.scores.items()} == entry.contributions
     # A fifth of 60 examples is held out: 48 are windows of 16.
     assert [set(entry.contributions.values()) for entry in shown["prox"].history[1:]] == [{16.0}] * 4
     assert {weight for entry in shown["async"].history[1:] for weight in entry.contributions.values()} == {16.0}
     assert set(shown["semisync"].history[1].contributions.values()) == {16.0}  # later rounds have what fits
-    scene.nursery.stop(["controller"])
-    state = scene.folder / "state" / "controller"
-    with opened(f"disk:{state / 'store'}", state, lease=False) as backends:
-        assert all(verify(backends, record)[2] == [] for record in backends.journal.jobs())
+    _require_sound(scene)
 
 
 def test_an_app_that_trains_by_itself_gets_the_examples_of_its_window(scene: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Evaluation, Init, Probe, Profile, Survey, Task, Train, UpdateFacts
+from hansa.common.tasks import IMPORTANCE, Evaluate, Evaluation, Init, Probe, Profile, Survey, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, JobEnded, MergePlan, SendTask, StartMerge, WithdrawTask
 from hansa.controller.engine.machine import Machine
@@ -104,7 +104,7 @@ class Play:
             seconds=0.1,
             loss=loss,
             evaluation=own,
-            importance=importance,
+            metrics={} if importance is None else {IMPORTANCE: importance},
         )
         who = SiteName(site or task.site)
         outline = self.outline if isinstance(task.work, Init) else None

@@ -92,6 +92,8 @@ def _train(**fields: Any) -> Train:
         _train(batches=20, after="j1-3"),
         _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
+        _train(optimizer={"kind": "adam", "lr": 1e-3, "amsgrad": True}, keep_optimizer=True),
+        _train(source=LocalPluginSpec(name="balanced", args={"by": "class"})),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
         Evaluate(model=ModelKey("j1/v3"), version=3),
         Evaluate(model=ModelKey("j1/u7"), version=3, validation=True),
@@ -186,8 +188,14 @@ def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float,
     "own", [Evaluation(n=0, loss_sum=0.0), Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0)))]
 )
 def test_what_a_learner_finds_of_its_update_makes_the_round_trip(own: Evaluation) -> None:
-    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, loss=0, evaluation=own)
+    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, loss=0, evaluation=own, metrics={"a": 2.5})
     assert codec.facts_from_wire(_wired(codec.facts_to_wire(facts))) == facts
+
+
+@pytest.mark.parametrize("metrics", [{"no name": 1.0}, {"": 1.0}, {"x" * 65: 1.0}, {f"m{i}": 1.0 for i in range(101)}])
+def test_what_plugins_found_is_bounded(metrics: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="metrics"):
+        codec.facts_from_wire(_wired(fleet.UpdateFacts(metrics=metrics)))
 
 
 def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded() -> None:

@@ -8,11 +8,11 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.errors import InvalidApp
-from hansa.common.tasks import PROXIMAL, LocalPluginSpec, OptimizerSpec, Train
+from hansa.common.tasks import OptimizerSpec, Train
 from hansa.common.torch_data import Tensors
 from hansa.common.torch_model import spec_of
 from hansa.learner.freezing import Scope
-from hansa.learner.proximal import pull_of
+from hansa.learner.proximal import Pull
 from hansa.learner.trainer import Hooks, Trained, train
 from tests.unit.test_torch_layers import Characters
 
@@ -49,11 +49,10 @@ def group(module: nn.Module, layers: set[int]) -> tuple[str, ...]:
 def trained(
     module: nn.Module, tensors: tuple[str, ...], optimizer: OptimizerSpec = HARD, mu: float = 0, **more: object
 ) -> Trained:
-    plugins = (LocalPluginSpec(name=PROXIMAL, args={"mu": mu}),) if mu else ()
-    work = Train(model="j/v0", version=0, epochs=2, batch_size=5, optimizer=optimizer, tensors=tensors, plugins=plugins)
+    work = Train(model="j/v0", version=0, epochs=2, batch_size=5, optimizer=optimizer, tensors=tensors)
     with Scope(module, tensors) as scope:
-        pull = pull_of(work, module)
-        return train(APP, module, data(), work, 7, lambda *_: None, lambda: False, Hooks(pull, awaken=scope.awaken))
+        hooks = Hooks(pull=Pull(module, mu, tensors) if mu else None, awaken=scope.awaken)
+        return train(APP, module, data(), work, 7, lambda *_: None, lambda: False, hooks)
 
 
 def snapshot(module: nn.Module) -> dict[str, bytes]:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from hansa.common.torch_data import Tensors
 from hansa.controller.engine.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_keys
 from hansa.learner.importance import Gauge, measured
-from hansa.learner.session import _require_plugins
+from hansa.learner.parts import Course
+from hansa.learner.plugins import asked_of, probe_of
 from hansa.learner.trainer import Cancelled, Hooks, train
 from tests.contract.test_plugins import contribution
 from tests.unit.play import Play, endings, job_spec, machine_of, sent, withdrawn
@@ -125,7 +127,8 @@ def test_scores_follow_what_sites_measure(gamma: float, wanted: float) -> None:
 
     def tell(number: float | None) -> float:
         c = contribution(A, 1)
-        sampler.observe(state, c.model_copy(update={"facts": c.facts.model_copy(update={"importance": number})}))
+        facts = c.facts.model_copy(update={"metrics": {} if number is None else {"importance": number}})
+        sampler.observe(state, c.model_copy(update={"facts": facts}))
         return state.seen.get(A, math.nan)
 
     assert math.isnan(tell(None))
@@ -345,10 +348,12 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
     gauge = Gauge(module, Importance(online=True))
     seen: list[float] = []
 
-    def watch(epoch: int) -> None:
+    course = Course()
+
+    def watch() -> None:
         assert gauge.watch is not None
-        gauge.watch(epoch)
-        if epoch == 3:
+        gauge.watch(course.epoch)
+        if course.epoch == 3:
             seen.append(sum(float(p.grad.double().square().sum()) for p in module.parameters() if p.grad is not None))
 
     def pull() -> None:
@@ -356,7 +361,7 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
             assert parameter.grad is not None
             parameter.grad.add_(100.0)
 
-    train(CLASSES, module, data, asked, 1, lambda *_: None, never, Hooks(pull, watch=watch))
+    train(CLASSES, module, data, asked, 1, lambda *_: None, never, Hooks(course, pull, watch=watch))
     assert len(seen) == 3
     assert max(seen) < 1e4, "a gradient was seen with what the pull adds to it"
     assert gauge.score(CLASSES, data, 5, 1, never) == pytest.approx(sum(seen) / 3)
@@ -366,7 +371,8 @@ def test_online_is_the_mean_over_the_last_epoch_without_what_a_proximal_term_add
 def test_where_the_layers_that_count_are_frozen_there_is_no_score_rather_than_a_score_of_zero(online: bool) -> None:
     module, data = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), data_of(12)
     gauge = Gauge(module, Importance(layers=("2",), online=online), ("0.weight", "0.bias"))
-    train(CLASSES, module, data, work(), 1, lambda *_: None, never, Hooks(watch=gauge.watch))
+    watch = gauge.watch
+    train(CLASSES, module, data, work(), 1, lambda *_: None, never, Hooks(watch=partial(watch, 1) if watch else None))
     assert gauge.score(CLASSES, data, 4, 1, never) is None
 
 
@@ -377,7 +383,8 @@ def test_watching_does_not_change_training() -> None:
         module = nn.Linear(4, 3)
         watch = Gauge(module, Importance(online=watched)).watch
         assert (watch is not None) is watched
-        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, Hooks(watch=watch))
+        hooks = Hooks(watch=partial(watch, 1) if watch else None)
+        train(CLASSES, module, data_of(12), work(epochs=2, batch_size=5), 1, lambda *_: None, never, hooks)
         made.append(module.weight.detach().clone())
     assert torch.equal(*made)
 
@@ -386,7 +393,7 @@ def test_an_app_with_a_train_function_of_its_own_is_refused() -> None:
     app = replace(CLASSES, train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
     asked = ByImportance().plugins[0]
     with pytest.raises(InvalidApp, match="sample importance: the app trains by a function of its own"):
-        _require_plugins(app, work(plugins=(asked,)))
+        asked_of(app, work(plugins=(asked,)))
     with pytest.raises(InvalidApp, match="sample importance"):
-        _require_plugins(app, Probe(model=ModelKey("j/v0"), batch_size=1, plugin=asked))
-    _require_plugins(CLASSES, work(plugins=(asked,)))
+        probe_of(app, Probe(model=ModelKey("j/v0"), batch_size=1, plugin=asked))
+    asked_of(CLASSES, work(plugins=(asked,)))

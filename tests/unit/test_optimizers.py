@@ -1,9 +1,11 @@
-"""Optimizers that go on from task to task (`train.keep_optimizer`)."""
+"""Optimizers of learners, and those that go on from task to task (`train.keep_optimizer`)."""
 
 import logging
+from typing import Literal
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from hansa.common.app import App
@@ -13,7 +15,7 @@ from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
 from hansa.common.torch_data import Tensors
 from hansa.learner.memory import Memory
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
-from hansa.learner.session import _require_plugins
+from hansa.learner.plugins import asked_of
 from hansa.learner.trainer import train
 from tests.unit.play import Play
 
@@ -22,6 +24,7 @@ KINDS = [
     OptimizerSpec(kind="sgd", lr=0.1),
     OptimizerSpec(kind="adam", lr=0.1),
     OptimizerSpec(kind="adamw", lr=0.1, weight_decay=0.1),
+    OptimizerSpec(kind="adam", lr=0.1, amsgrad=True),
 ]
 
 
@@ -129,12 +132,23 @@ def test_a_state_that_is_missing_is_told_of(caplog: pytest.LogCaptureFixture) ->
     assert "or the learner was restarted" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_amsgrad_is_torchs_and_belongs_to_adam(kind: Literal["adam", "adamw"]) -> None:
+    made = {amsgrad: network() for amsgrad in (False, True)}
+    for amsgrad, module in made.items():
+        optimizer = make_optimizer(OptimizerSpec(kind=kind, lr=0.1, amsgrad=amsgrad), module)
+        assert optimizer.defaults["amsgrad"] is amsgrad
+        fit(module, task(1, 1, OptimizerSpec(kind=kind, lr=0.1, amsgrad=amsgrad)), optimizer)
+    with pytest.raises(ValidationError, match="amsgrad belongs to adam and adamw"):
+        OptimizerSpec(kind="sgd", amsgrad=True)
+
+
 def test_an_app_that_trains_by_itself_cannot_keep_what_it_does_not_have() -> None:
     app = App(model=network, classes=2, train=print, evaluate=print)  # type: ignore[arg-type]
     work = task(1, 1, KINDS[0]).work
     assert isinstance(work, Train)
     with pytest.raises(InvalidApp, match=r"train\.keep_optimizer: the app trains by a function of its own"):
-        _require_plugins(app, work)
+        asked_of(app, work)
 
 
 @pytest.mark.parametrize("kept", [False, True])

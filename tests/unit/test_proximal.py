@@ -9,10 +9,10 @@ from hansa.common.errors import InvalidApp, Refused
 from hansa.common.tasks import PROXIMAL, LocalPluginSpec, OptimizerSpec, Train
 from hansa.common.torch_data import Tensors
 from hansa.controller.rules.fedprox import Plain, ProximalTerm
-from hansa.learner.proximal import Pull, pull_of
-from hansa.learner.session import _require_plugins
-from hansa.learner.trainer import Hooks, train
+from hansa.learner.plugins import asked_of
+from hansa.learner.proximal import Pull
 from tests.contract.test_plugins import SITES, view, work
+from tests.unit.local import run_of, trained_by
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,7 +50,7 @@ POINT = App(model=Point, task="regression", loss=lambda outputs, _: outputs.mean
 
 
 def fitted(given: Train, module: nn.Module, app: App = CLASSIFY, held: Tensors | None = None) -> nn.Module:
-    train(app, module, held or data(), given, 7, lambda *_: None, lambda: False, Hooks(pull_of(given, module)))
+    trained_by(run_of(app, module, held or data(), given))
     return module
 
 
@@ -154,8 +154,8 @@ def test_the_gradient_is_a_sum_over_all_numbers_and_touches_trained_parameters_o
 def test_a_learner_refuses_what_it_cannot_do() -> None:
     other = work().model_copy(update={"plugins": (LocalPluginSpec(name="telepathy"),)})
     with pytest.raises(Refused, match="'telepathy', which this learner does not have"):
-        _require_plugins(CLASSIFY, other)
+        asked_of(CLASSIFY, other)
     own = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidApp, match="local proximal: the app trains by a function of its own"):
-        _require_plugins(own, asked(0.1))
-    _require_plugins(own, asked(0.0))
+        asked_of(own, asked(0.1))
+    asked_of(own, asked(0.0))

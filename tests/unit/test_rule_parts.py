@@ -23,6 +23,7 @@ from hansa.controller.engine.models import Models
 from hansa.controller.rules.compose import compose
 from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
+from tests.support import install
 from tests.unit.play import Play, dropped, endings, job_spec, plans, sent
 
 # Models that a version stands on.
@@ -498,15 +499,6 @@ add_rule(Rule("by-steps", "weights by optimizer steps", "-", FEDAVG.parts | {"we
 '''
 
 
-def _installed(folder: Path, name: str, source: str) -> None:
-    """Install a package with an entry point as an installer leaves it."""
-    (folder / f"{name}.py").write_text(source)
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[hansa.plugins]\n{name} = {name}\n")
-
-
 def _run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join((str(ROOT), str(folder)))
     env = {"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": path}
@@ -515,8 +507,8 @@ def _run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:
-    _installed(tmp_path, "steps_rule", PACKAGE)
-    _installed(tmp_path, "broken_rule", "raise RuntimeError('half installed')")
+    install(tmp_path, "steps_rule", PACKAGE)
+    install(tmp_path, "broken_rule", "raise RuntimeError('half installed')")
     listed = _run(tmp_path, "rules", "list")
     assert listed.returncode == 0, listed.stderr
     assert "by-steps" in listed.stdout
@@ -529,7 +521,7 @@ def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(t
 def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(tmp_path: Path) -> None:
     odd = 'add_rule(Rule("bare", "-", "-", {"weigh": {"kind": "steps"}}))\n'
     odd += 'add_rule(Rule("misspelt", "-", "-", FEDAVG.parts | {"weigh": {"kind": "step"}}))\n'
-    _installed(tmp_path, "odd_rules", PACKAGE + odd)
+    install(tmp_path, "odd_rules", PACKAGE + odd)
     why = "rule 'bare' has no known kind of pace, sample, merge, server; rule 'misspelt' has no known kind of weigh"
     for name in ("bare", "misspelt"):
         shown = _run(tmp_path, "rules", "show", name)

@@ -14,6 +14,7 @@ from hansa.common.torch_data import Tensors
 from hansa.common.torch_metrics import measure
 from hansa.learner.batches import shuffled
 from hansa.learner.optimizers import make_optimizer
+from hansa.learner.parts import Course
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, Hooks, Trained, train
 
@@ -251,12 +252,15 @@ def test_training_ends_when_somebody_says_that_it_is_enough(until: int) -> None:
     asked: list[tuple[int, int]] = []
     network = _network()
 
-    def enough(epoch: int, steps: int) -> bool:
-        asked.append((epoch, steps))
-        network.eval()  # as whoever measures it does
-        return epoch == until
+    course = Course()
 
-    done = train(CLASSIFY, network, _data(8), _work(epochs=9), 1, _ignore, _never, Hooks(enough=enough))
+    def enough() -> bool:
+        asked.append((course.epoch, course.steps))
+        network.eval()  # as whoever measures it does
+        return course.epoch == until
+
+    hooks = Hooks(course, enough=enough)
+    done = train(CLASSIFY, network, _data(8), _work(epochs=9), 1, _ignore, _never, hooks)
     assert asked == [(epoch, 2 * epoch) for epoch in range(1, until + 1)]
     assert (done.steps, done.epochs) == (2 * until, until)
 
@@ -266,7 +270,7 @@ def test_measuring_between_epochs_changes_nothing() -> None:
     plain, measured = _network(), _network()
     train(CLASSIFY, plain, _data(8), _work(epochs=3), 1, _ignore, _never)
 
-    def enough(epoch: int, steps: int) -> bool:
+    def enough() -> bool:
         measure(CLASSIFY, measured, _data(8, seed=2))
         return False
 

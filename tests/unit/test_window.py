@@ -16,7 +16,7 @@ from hansa.common.errors import InvalidInput
 from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
-from hansa.learner import window as module
+from hansa.learner import job_files as module
 from hansa.learner.batches import shuffled
 from hansa.learner.session import task_seed
 from hansa.learner.window import Place, Window, Windows, open_window
@@ -221,7 +221,7 @@ def test_the_same_task_gets_the_same_window_however_often_it_is_delivered(tmp_pa
     site.acknowledge(task)
     assert site.begin(task) == once  # delivered again after the receipt: nothing moves
     site.acknowledge(task)
-    held = site.windows._read(JOB)
+    held = site.windows._marks.get(JOB)
     assert held is not None
     assert (held.task, held.taken, held.committed) == (task.id, 1, True)
     second = site.take()
@@ -239,7 +239,7 @@ def test_taken_counts_committed_windows_alone(tmp_path: Path) -> None:
     site.after = task.id  # the note was lost
     site.restart()
     site.take()
-    held = site.windows._read(JOB)
+    held = site.windows._marks.get(JOB)
     assert held is not None
     assert (held.taken, held.committed) == (3, True)
 
@@ -349,7 +349,7 @@ def test_jobs_that_were_not_heard_of_for_the_longest_time_are_forgotten_in_memor
     site = Site(tmp_path, 23, 5, 2)
     for name in ("j1", "j2", "j3", "j1", "j4"):
         site.begin(site.next().model_copy(update={"job": JobId(name)}))
-    assert list(site.windows._held) == ["j3", "j1", "j4"]
+    assert list(site.windows._marks._held) == ["j3", "j1", "j4"]
     assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["j1", "j3", "j4"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from hansa.common.frames import Layout, pack, seal, views
 from hansa.common.ids import ModelKey, community_key, moment_key, update_key
 from hansa.common.model import ModelSpec, Role
-from hansa.common.tasks import Evaluate, Init, Task, Train, UpdateFacts
+from hansa.common.tasks import IMPORTANCE, Evaluate, Init, Task, Train, UpdateFacts
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.merge import Means, make
 from hansa.controller.engine import events as ev
@@ -123,6 +123,7 @@ class Travel(Play):
         scope = task.work.tensors if isinstance(task.work, Train) else ()
         spec = self.spec_.subset(scope) if scope else self.spec_
         held = keep(self.store, update_key(task.id), spec, {name: made[name] for name in spec.names})
+        score = self.importance(task)
         facts = UpdateFacts(
             n_train=self.n_train(task),
             n_used=1,
@@ -130,7 +131,7 @@ class Travel(Play):
             epochs=1,
             seconds=0,
             loss=0.5,
-            importance=self.importance(task),
+            metrics={} if score is None else {IMPORTANCE: score},
         )
         digest, tensors = held.manifest.digest.hex(), len(spec.tensors)
         self.do(

@@ -1,0 +1,181 @@
+"""Plugins in the tasks of a learner: what they remember, what is wrong with them, and how they work together."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hansa.common.app import App
+from hansa.common.errors import InvalidApp, Refused, TooLarge
+from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.plugins import blame, register
+from hansa.common.tasks import LocalPluginSpec, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.learner.memory import Notes
+from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins import asked_of
+from tests.contract.test_learner_plugins import APP, data, network, state, work
+from tests.unit.local import run_of, trained_by
+from tests.unit.local_parts import AllRounder, Diary, Some
+from tests.unit.test_learning_tasks import LINEAR, do
+from tests.unit.test_partial_tasks import learner_of
+
+OWN = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
+
+
+def named(kind: str, **args: Any) -> LocalPluginSpec:
+    return LocalPluginSpec(name=kind, args=args)
+
+
+@register("learner", "clumsy")
+class Clumsy(LocalPlugin):
+    """Fails, or tells and remembers what cannot be told or remembered."""
+
+    raises: bool = False
+    tells: str = ""
+    remembers: str = ""
+
+    def begin(self, run: LocalRun) -> None:
+        """Raise at once, if it is to."""
+        if self.raises:
+            raise KeyError("lost")
+
+    def finish(self, held: None, run: LocalRun) -> Mapping[str, float]:
+        """Tell nonsense, if it is to."""
+        if self.remembers:
+            run.memory["clumsy"] = "x" * 2_000_000 if self.remembers == "much" else {1, 2}  # type: ignore[assignment]
+        return {self.tells: 1.0} if self.tells else {}
+
+
+@register("batches", "odd")
+class Odd(BatchSource):
+    """Yields what is no row of the data."""
+
+    what: str
+
+    def epoch(self, run: LocalRun, generator: torch.Generator) -> Iterator[Any]:
+        """Yield one batch of it."""
+        yield {
+            "negative": np.array([0, -1]),
+            "beyond": torch.tensor([0, len(run.examples)]),
+            "fractions": torch.tensor([0.5]),
+            "masks": torch.ones(len(run.examples), dtype=torch.bool),
+            "tables": torch.zeros((2, 2), dtype=torch.long),
+            "nothing": torch.tensor([], dtype=torch.long),
+            "words": ["first"],
+        }[self.what]
+
+
+def test_plugins_of_a_task_work_together_in_its_order() -> None:
+    plain, both = network(), network()
+    none, _ = trained_by(run_of(APP, plain, data(), work()))
+    specs = (named("proximal", mu=0.1), named("all-rounder", decay=0.5, epochs=2), named("diary"))
+    done, found = trained_by(run_of(APP, both, data(), work(plugins=specs)))
+    assert (none.epochs, done.epochs) == (3, 2)
+    assert found["batches"] == done.steps == 10
+    assert found["tasks"] == 1
+    assert state(plain) != state(both)
+
+
+def test_a_penalty_is_minimised_and_not_reported() -> None:
+    """Where the data pull nowhere, the penalty alone moves the model; the loss is the app's."""
+    module = nn.Linear(3, 2)
+    app = App(model=lambda: module, classes=2, loss=lambda outputs, _: outputs.sum() * 0)
+    before = float(sum(each.detach().square().sum() for each in module.parameters()))
+    spec = named("all-rounder", decay=0.1, noise=0.0, epochs=9)
+    done, _ = trained_by(run_of(app, module, data(), work(plugins=(spec,))))
+    after = float(sum(each.detach().square().sum() for each in module.parameters()))
+    assert after < before / 2
+    assert done.loss == 0
+
+
+def test_a_source_decides_how_much_an_epoch_is() -> None:
+    done, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=2))))
+    assert (done.steps, done.n_used) == (6, 30)  # three epochs of two batches of five
+    steps, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=2), steps=7)))
+    assert steps.steps == 7
+    nothing, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=0))))
+    assert (nothing.steps, nothing.n_used) == (0, 0)
+
+
+def test_a_batch_of_one_row_is_left_out_where_the_network_normalises_batches() -> None:
+    done, _ = trained_by(run_of(APP, network(), data(), work(source=named("some"), batch_size=1)))
+    assert done.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("negative", "batches 'odd': row -1 is none of the site's 23, which begin with 0"),
+        ("beyond", "batches 'odd': row 23 is none of the site's 23"),
+        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("fractions", "masks", "tables")),
+        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("nothing", "words")),
+    ],
+)
+def test_rows_that_are_none_are_told(what: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        trained_by(run_of(APP, network(), data(), work(source=named("odd", what=what))))
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (work(plugins=(named("telepathy"),)), "the learner's plugin 'telepathy', which this learner does not have"),
+        (work(source=named("telepathy")), "the source of batches 'telepathy', which this learner does not have"),
+        (work(plugins=(named("proximal", mu=-1),)), r"learner 'proximal': mu: .*greater than or equal to 0"),
+        (work(plugins=(named("proximal"),)), "learner 'proximal': mu: is required"),
+        (work(source=named("some", batch=3)), "batches 'some': batch: unknown key of some"),
+        (work(source=named("some"), batches=3), "batches 'some': a task that is a window of batches has no other"),
+    ],
+)
+def test_what_a_learner_cannot_do_is_refused_in_words(task: Train, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        asked_of(APP, task)
+
+
+@pytest.mark.parametrize("plugin", [AllRounder(), Diary(), Some()])
+def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
+    with pytest.raises(InvalidApp, match="the app trains by a function of its own"):
+        asked_of(OWN, work(plugin))
+
+
+async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, LINEAR)
+    _, facts = do(learner, named("diary"))
+    assert facts.metrics == {"tasks": 1.0}
+    with pytest.raises(KeyError) as raised:
+        do(learner, named("clumsy", raises=True))
+    assert blame(raised.value) == "learner 'clumsy': KeyError: 'lost'"
+    with pytest.raises(Refused, match=r"learner 'clumsy' found 'no name': 1.0; it takes a name without spaces"):
+        do(learner, named("clumsy", tells="no name"))
+    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+        do(learner, named("clumsy", remembers="sets"))
+    with pytest.raises(TooLarge, match="1048576 are allowed"):
+        do(learner, named("clumsy", remembers="much"))
+
+
+def task(number: int, job: str = "j") -> Task:
+    asked = Train(model=ModelKey("j/v0"), version=0, epochs=1, batch_size=1, optimizer=OptimizerSpec())
+    place = {"job": JobId(job), "site": SiteName("a"), "app": "app.py:app", "validation": ValidationSpec()}
+    return Task(id=TaskId(f"{job}-{number}"), round=number, seed=7, work=asked, **place)
+
+
+def test_notes_survive_restarts_and_a_task_that_is_done_again_starts_from_the_same(tmp_path: Path) -> None:
+    for number in (1, 2, 2, 2, 3):
+        notes = Notes(tmp_path)  # a learner that was started again
+        found = notes.recall(task(number))
+        assert found == ({"seen": [number - 1]} if number > 1 else {})
+        found["seen"] = [number]
+        notes.keep(task(number), found)
+    assert Notes(tmp_path).recall(task(1, "other")) == {}
+    (path,) = (tmp_path / "notes").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_plugins_that_remember_nothing_leave_no_file(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    notes.keep(task(1), notes.recall(task(1)))
+    assert not (tmp_path / "notes").exists()
