@@ -1,6 +1,7 @@
 """Apps and data: how a reference leads to an app, and what data is refused."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from hansa import App, Examples
 from hansa.common.app import load_app, load_npz
-from hansa.common.errors import InvalidApp, InvalidData
+from hansa.common.errors import InvalidApp, InvalidData, Refused
+from hansa.common.tasks import Evaluation
 
 SOURCE = """
 from hansa import App
@@ -116,6 +118,24 @@ def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str
 
 def test_a_regression_app_needs_no_classes() -> None:
     assert App(model=list, task="regression").classes is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (((2, 1, 0), (0, 0, 3)), ""),
+        (((2, 1, 1),), "made nonsense: TP, FP and FN of label 0 are more than 3 examples"),
+        (((2, 1),), r"made nonsense: labels\.0\.2: "),
+    ],
+)
+def test_an_app_that_evaluates_by_itself_may_count_labels(counts: Any, said: str) -> None:
+    def evaluate(arrays: Any, examples: Examples) -> Evaluation:
+        return Evaluation(n=len(examples), loss_sum=1.0, labels=counts)
+
+    app = App(model=dict, task="multilabel", classes=2, train=lambda arrays, _: arrays, evaluate=evaluate)
+    examples = Examples(np.zeros((3, 1)), np.zeros((3, 2), np.int64))
+    with pytest.raises(Refused, match=said) if said else nullcontext():
+        assert app.measured({}, examples).labels == counts
 
 
 # Data.
