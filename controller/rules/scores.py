@@ -7,6 +7,7 @@ then: the mean of scores is another number.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -25,10 +26,7 @@ def shape_of(found: Evaluation) -> Shape:
 
 def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
     """Add up the matrices, or the counts of labels, of findings of one shape."""
-    total: np.ndarray = np.sum(
-        [np.array(report.labels or report.confusion, dtype=np.int64) for report in reports], axis=0
-    )
-    return total
+    return reduce(np.add, (np.array(report.labels or report.confusion, dtype=np.int64) for report in reports))
 
 
 def micro_f1(confusion: np.ndarray) -> float:
