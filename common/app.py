@@ -11,17 +11,18 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from pydantic import ValidationError
 
 from hansa.common.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
-from hansa.common.tasks import Evaluation, OptimizerSpec
+from hansa.common.tasks import COLUMNS, Evaluation, OptimizerSpec
 from hansa.common.words import counted
 
 log = logging.getLogger(__name__)
+TaskKind = Literal["classification", "multilabel", "regression"]
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,17 @@ class App:
     """A model and how to train it.
 
     model:      returns the network (a torch module), or, with `train` and `evaluate` given, a dict of numpy arrays
-    task:       "classification" (integer labels 0 … classes-1) or "regression"
-    classes:    how many classes there are
+    task:       "classification" (integer labels 0 … classes-1), "multilabel" (rows of 0 and 1) or "regression"
+    classes:    how many classes there are, or labels of which an example may have several
     data:       (path, split) -> Examples for split "train" or "test"; default: an .npz with x, y (and x_test, y_test)
-    loss:       (outputs, targets) -> mean loss; default: cross-entropy or mean squared error
+    loss:       (outputs, targets) -> mean loss; default: cross-entropy (binary, for multilabel) or mean squared error
     transform:  applied to each batch of features in training only, such as augmentation
     train:      (arrays, TrainingRun) -> arrays, for any other framework
     evaluate:   (arrays, Examples) -> Evaluation
     """
 
     model: Callable[[], Any]
-    task: Literal["classification", "regression"] = "classification"
+    task: TaskKind = "classification"
     classes: int | None = None
     data: Callable[[Path, str], Examples] | None = None
     loss: Callable[[Any, Any], Any] | None = None
@@ -80,10 +81,12 @@ class App:
     evaluate: Callable[[dict[str, np.ndarray], Examples], Evaluation] | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in ("classification", "regression"):
-            raise InvalidApp(f"task {self.task!r}: write 'classification' or 'regression'")
+        if self.task not in get_args(TaskKind):
+            raise InvalidApp(f"task {self.task!r}: write 'classification', 'multilabel' or 'regression'")
         if self.task == "classification" and (self.classes is None or self.classes < 2):
             raise InvalidApp("a classification app needs classes=, the number of classes (2 or more)")
+        if self.task == "multilabel" and not 1 <= (self.classes or 0) <= COLUMNS:
+            raise InvalidApp(f"a multilabel app needs classes=, the number of labels (1 to {COLUMNS})")
         if not callable(self.model):
             raise InvalidApp("model= must be a function that returns the network, not the network itself")
         if (self.train is None) != (self.evaluate is None):
@@ -142,13 +145,15 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
     if app.task == "classification":
         if y.dtype.kind not in "iu":
             raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
-        wrong = np.flatnonzero((y < 0) | (y >= (app.classes or 0)))
-        if wrong.size:
-            at = np.unravel_index(wrong[0], y.shape)
+        _refuse_labels_over((app.classes or 0) - 1, y, path)
+    elif app.task == "multilabel":
+        if y.dtype.kind not in "iub":
+            raise InvalidData(f"{path}: labels must be integers or booleans, these are {y.dtype.name}")
+        if y.shape[1:] != (app.classes,):
             raise InvalidData(
-                f"{path}: label {y[at]} at row {at[0]} is outside 0 … {(app.classes or 0) - 1}"
-                f" ({counted(wrong.size, 'such label')})"
+                f"{path}: y has shape {list(y.shape)}: it needs {counted(app.classes or 0, 'column')} of 0 and 1"
             )
+        _refuse_labels_over(1, y, path)
     elif y.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: y holds {y.dtype.name}; numbers are needed")
     for name, array in (("x", x), ("y", y)):
@@ -158,6 +163,15 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
                 f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')}, first in row {rows[0]}"
             )
     return Examples(x, y)
+
+
+def _refuse_labels_over(most: int, y: np.ndarray, path: Path) -> None:
+    wrong = np.flatnonzero((y < 0) | (y > most))
+    if wrong.size:
+        at = np.unravel_index(wrong[0], y.shape)
+        raise InvalidData(
+            f"{path}: label {y[at]} at row {at[0]} is outside 0 … {most} ({counted(wrong.size, 'such label')})"
+        )
 
 
 def load_app(ref: str) -> App:

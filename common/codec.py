@@ -1,11 +1,13 @@
 """The one module that knows both our values and protobuf."""
 
 import json
+from itertools import chain
 
 from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
+    COLUMNS,
     Anatomy,
     Evaluate,
     Evaluation,
@@ -247,13 +249,13 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     """Encode an evaluation."""
-    flat = [count for row in evaluation.confusion for count in row]
     return fleet.Evaluation(
         n=evaluation.n,
         loss_sum=evaluation.loss_sum,
         classes=len(evaluation.confusion),
-        confusion=flat,
+        confusion=chain.from_iterable(evaluation.confusion),
         metrics=evaluation.metrics,
+        labels=chain.from_iterable(evaluation.labels),
     )
 
 
@@ -283,7 +285,10 @@ def evaluation_from_wire(found: fleet.Evaluation) -> Evaluation:
     rows = tuple(
         tuple(found.confusion[i : i + found.classes]) for i in range(0, len(found.confusion), max(found.classes, 1))
     )
-    return Evaluation(n=found.n, loss_sum=found.loss_sum, confusion=rows, metrics=dict(found.metrics))
+    if len(found.labels) % 3 or len(found.labels) > 3 * COLUMNS:  # before millions of counts are looked at
+        raise ValueError(f"{len(found.labels)} counts are not three for each of at most {COLUMNS} labels")
+    labels = tuple(zip(found.labels[::3], found.labels[1::3], found.labels[2::3], strict=True))
+    return Evaluation(n=found.n, loss_sum=found.loss_sum, confusion=rows, labels=labels, metrics=dict(found.metrics))
 
 
 def receipt_to_wire(receipt: Receipt) -> fleet.Receipt:

@@ -14,6 +14,8 @@ TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
 MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
 
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # of examples
+
 
 class Value(BaseModel):
     """A frozen, strict value: what the journal keeps and the wire carries."""
@@ -222,7 +224,7 @@ class Profile(Value):
     n: int = Field(ge=0, lt=1 << 53)
     mean: tuple[float, ...] = Field((), max_length=COLUMNS)
     m2: tuple[Annotated[float, Field(ge=0)], ...] = Field((), max_length=COLUMNS)  # sums of squared deviations
-    classes: tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...] = Field((), max_length=COLUMNS)
+    classes: tuple[Count, ...] = Field((), max_length=COLUMNS)
 
     @model_validator(mode="after")
     def _sums_fit(self) -> "Profile":
@@ -240,15 +242,15 @@ class Evaluation(Value):
 
     n: int = Field(ge=0, lt=1 << 53)
     loss_sum: float
-    confusion: tuple[
-        tuple[Annotated[int, Field(ge=0, lt=1 << 53)], ...], ...
-    ] = ()  # row = true class; empty for regression
+    confusion: tuple[tuple[Count, ...], ...] = ()  # row = true class; empty for regression
+    labels: tuple[tuple[Count, Count, Count], ...] = Field((), max_length=COLUMNS)  # TP, FP, FN of each; multilabel
     metrics: Mapping[str, float] = Field({}, max_length=METRICS)
 
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
+        taken = ("loss", "accuracy", "micro_f1") if self.labels else ("loss", "accuracy")  # those come from the sums
         for name in self.metrics:
-            if not NAME.fullmatch(name) or name in ("loss", "accuracy"):  # those two come from the sums
+            if not NAME.fullmatch(name) or name in taken:
                 raise ValueError(f"{name[:64]!r} is no name for a metric of an app")
         return self
 
@@ -258,6 +260,11 @@ class Evaluation(Value):
             raise ValueError("the confusion matrix is not square")
         if self.confusion and sum(map(sum, self.confusion)) != self.n:  # of any size: a sum in 64 bits may wrap around
             raise ValueError(f"the confusion matrix does not count {self.n} examples")
+        if self.confusion and self.labels:
+            raise ValueError("a confusion matrix is for examples with one label; give it or labels, not both")
+        for number, counts in enumerate(self.labels):
+            if sum(counts) > self.n:
+                raise ValueError(f"TP, FP and FN of label {number} are more than {self.n} examples")
         return self
 
 

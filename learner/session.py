@@ -133,9 +133,9 @@ class Learner(SiteDaemon):
         told = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
         if not work.classes:
             return told
-        if app.classes is None or examples.y.ndim != 1:
-            raise InvalidData("survey.classes: the app has no classes to count")
-        counts = np.bincount(examples.y, minlength=app.classes)
+        if app.task != "classification" or examples.y.ndim != 1:
+            raise InvalidData("survey.classes: no classes to count: the app's examples do not have one label each")
+        counts = np.bincount(examples.y, minlength=app.classes or 0)
         return told.model_copy(update={"classes": tuple(counts.tolist())})
 
     def _probe(self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event) -> float:

@@ -1019,6 +1019,7 @@ class Evaluation(google.protobuf.message.Message):
     CLASSES_FIELD_NUMBER: builtins.int
     CONFUSION_FIELD_NUMBER: builtins.int
     METRICS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     n: builtins.int
     loss_sum: builtins.float
     classes: builtins.int
@@ -1031,6 +1032,10 @@ class Evaluation(google.protobuf.message.Message):
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """means over n of what the app reports besides"""
 
+    @property
+    def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """instead of a matrix where an example may have several labels: TP, FP, FN of each"""
+
     def __init__(
         self,
         *,
@@ -1039,8 +1044,9 @@ class Evaluation(google.protobuf.message.Message):
         classes: builtins.int = ...,
         confusion: collections.abc.Iterable[builtins.int] | None = ...,
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        labels: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n"]) -> None: ...
 
 global___Evaluation = Evaluation
 

@@ -202,6 +202,8 @@ async def _play(made: Target) -> None:
     )
     report = fleet_pb2.TaskReport(site="a", task="j00000000-1")
     report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
+    labelled = fleet_pb2.TaskReport(site="a", task="j00000000-1")
+    labelled.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, labels=[2, 1, 0, 1, 0, 3]))
     enrol = fleet_pb2.Enrol(
         protocol=1,
         version="0",
@@ -226,7 +228,7 @@ async def _play(made: Target) -> None:
         "Fetch": [seed(fetch)],
         "Offer": [seed(offer)],
         "Upload": [seed(upload, *frames)],
-        "Report": [seed(report)],
+        "Report": [seed(report), seed(labelled)],
         "Submit": [
             seed(header, *frames),
             seed(operator_pb2.SubmitHeader(job_json=header.job_json)),

@@ -4,7 +4,8 @@ Every update is measured by the evaluators of all other sites, on data that nobo
 The confusion matrices are pooled, and what the update is worth is the pooled matrix's score.
 
 The paper's micro F1 equals the pooled accuracy where an example has one label, so it is no more robust than accuracy;
-`metric` offers others. Late in training all scores are alike, and DVW is then close to equal weights: compare the two.
+`metric` offers others. Where an example may have several, TP, FP and FN of each label are pooled instead, and it is
+another number. Late in training all scores are alike, and DVW is then close to equal weights: compare the two.
 """
 
 import math
@@ -25,7 +26,7 @@ from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import EvalRequest, Weigher
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
-from hansa.controller.rules.scores import CLASSIFICATION, inverse_loss
+from hansa.controller.rules.scores import SCORES, Shape, inverse_loss, pooled, shape_of
 
 PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
 EPOCHS = 4  # uf, the best of those that the paper has tried
@@ -39,7 +40,7 @@ class Worth(BaseModel):
 
     last: dict[SiteName, float] = {}  # what each site's last update was worth
     examples: dict[SiteName, int] = {}  # validation examples of the sites that have ever reported
-    classes: dict[SiteName, int] = {}  # of each site's last confusion matrix
+    shapes: dict[SiteName, Shape] = {}  # how many classes or labels each site has counted last
     scores: dict[SiteName, Score] = {}  # of the updates that were weighed last, by their names
     nothing: int = 0  # merges in which everything was worth nothing
 
@@ -50,7 +51,8 @@ class Dvw(Weigher):
 
     appraises = True
     metric: Literal["micro_f1", "macro_f1", "mcc", "gmean", "inverse_loss"] = Field(
-        "micro_f1", description="score of the pooled confusion matrix; inverse_loss for regression"
+        "micro_f1",
+        description="score of the pooled counts; mcc and gmean for one label per example, inverse_loss for regression",
     )
     timeout: float = Field(60.0, gt=0, description="seconds to wait for the evaluators of the other sites")
     min_coverage: float = Field(
@@ -144,8 +146,9 @@ class Dvw(Weigher):
     ) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
         """Part the reports that can be pooled from those that do not fit the others, with the reason.
 
-        How many classes there are is what most sites say, those whose findings on other updates are known included:
-        where only a few answer, one that is wrong must not outvote the others. Of equally many the owner is right.
+        How many classes or labels there are is what most sites say, those whose findings on other updates are known
+        included: where only a few answer, one that is wrong must not outvote the others. Of equally many the owner is
+        right.
         """
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
@@ -154,23 +157,33 @@ class Dvw(Weigher):
                 wrong = set()  # the model is as bad as that
             odd = dict.fromkeys(sorted(wrong), "its loss is not a number")
             return {site: r for site, r in reports.items() if site not in odd}, odd
-        told = {site: len(r.confusion) for site, r in reports.items() if r.n}
-        if told and not any(told.values()):
+        told = {site: shape_of(r) for site, r in reports.items() if r.n}
+        if told and not any(size for size, _ in told.values()):
             raise InvalidJob(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
-        state.classes |= told
-        votes = Counter(state.classes.values())
-        usual = max(votes, key=lambda size: (size > 0, votes[size], size == told.get(owner), -size), default=0)
-        odd = {
-            site: f"its matrix has {size} classes, most have {usual}" for site, size in told.items() if size != usual
-        }
+        state.shapes |= told
+        votes = Counter(state.shapes.values())
+        usual = max(votes, key=lambda it: (it[0] > 0, votes[it], it == told.get(owner), -it[0], it[1]), default=None)
+        if usual and self.metric not in SCORES[usual[1]]:
+            raise InvalidJob(
+                f"weigh.metric {self.metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss where an"
+                " example may have several labels"
+            )
+        odd = {site: _unlike(shape, usual) for site, shape in told.items() if usual and shape != usual}
         return {site: r for site, r in reports.items() if site not in odd}, odd
 
     def _score(self, reports: Sequence[Evaluation]) -> float:
         """Pool, then score."""
         if self.metric == "inverse_loss":
             return inverse_loss(sum(r.loss_sum for r in reports) / sum(r.n for r in reports))
-        pooled = np.sum([np.array(r.confusion, dtype=np.int64) for r in reports], axis=0)
-        return CLASSIFICATION[self.metric](pooled)
+        _, kind = shape_of(reports[0])
+        return SCORES[kind][self.metric](pooled(reports))
+
+
+def _unlike(shape: Shape, usual: Shape) -> str:
+    (size, kind), (others, their) = shape, usual
+    if kind == their == "classes":
+        return f"its matrix has {size} classes, most have {others}"
+    return f"it counts {size} {kind}, most count {others} {their}"
 
 
 def _names(contributions: Sequence[Contribution]) -> list[SiteName]:

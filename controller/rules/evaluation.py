@@ -13,6 +13,7 @@ from hansa.common.tasks import Evaluation
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import EvalPlan
 from hansa.controller.engine.view import View
+from hansa.controller.rules.scores import micro_f1_of_labels, pooled, shape_of
 
 
 class _Every(EvalPlan):
@@ -68,22 +69,31 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
     total = sum(report.n for report in reports)
     if not total:
         return {}
-    found = {"loss": sum(report.loss_sum for report in reports) / total}
-    matrices = [np.array(report.confusion, dtype=np.int64) for report in _alike(reports)]
-    if matrices:
-        found["accuracy"] = sum(int(np.trace(m)) for m in matrices) / sum(int(m.sum()) for m in matrices)
-    for name in sorted({name for report in reports for name in report.metrics}):
+    found = {"loss": sum(report.loss_sum for report in reports) / total} | _shares(_alike(reports))
+    for name in sorted({name for report in reports for name in report.metrics} - found.keys()):
         holders = [report for report in reports if name in report.metrics]
         found[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
     return found
 
 
-def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return the reports with a confusion matrix of the size that most have: one site must not hide what others found.
+def _shares(reports: Sequence[Evaluation]) -> dict[str, float]:
+    """Return the share of examples that are right; where these may have several labels, of labels, and micro F1."""
+    if not reports:
+        return {}
+    counts, (size, kind) = pooled(reports), shape_of(reports[0])
+    if kind == "classes":
+        return {"accuracy": int(np.trace(counts)) / int(counts.sum())}
+    said = size * sum(report.n for report in reports)
+    wrong = counts[:, 1:].astype(object).sum()  # a whole number of any size
+    return {"accuracy": (said - wrong) / said, "micro_f1": micro_f1_of_labels(counts)}
 
-    None if there is no such size, or most have no matrix.
+
+def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the reports that count what most count, classes or labels: one site must not hide what others found.
+
+    None if there is no such number of them, or most count nothing.
     """
-    ((usual, votes),) = Counter(len(report.confusion) for report in reports).most_common(1)
-    if not usual or 2 * votes <= len(reports):
+    ((usual, votes),) = Counter(shape_of(report) for report in reports).most_common(1)
+    if not usual[0] or 2 * votes <= len(reports):
         return []
-    return [report for report in reports if len(report.confusion) == usual]
+    return [report for report in reports if shape_of(report) == usual]

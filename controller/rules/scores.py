@@ -1,30 +1,60 @@
-"""What confusion matrices and losses say of a model in one number: the larger, the better (metis-dvw §1).
+"""What confusion matrices, counts of labels and losses say of a model in one number: the larger, the better.
 
-Row = true class, column = predicted class. Matrices of several sites are pooled first and scored then: the mean of
-scores is another number.
+A matrix (metis-dvw §1) has a row for each true and a column for each predicted class. Where an example may have several
+labels (metis-dvw §7) there are TP, FP and FN of each label instead. Counts of several sites are pooled first and scored
+then: the mean of scores is another number.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Literal
 
 import numpy as np
 
+from hansa.common.tasks import Evaluation
+
 EPSILON = 1e-6  # keeps the inverse of a loss finite
+Kind = Literal["classes", "labels"]
+Shape = tuple[int, Kind]
+
+
+def shape_of(found: Evaluation) -> Shape:
+    """Return how many classes or labels a finding counts: those of one shape can be pooled."""
+    return (len(found.labels), "labels") if found.labels else (len(found.confusion), "classes")
+
+
+def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
+    """Add up the matrices, or the counts of labels, of findings of one shape."""
+    return reduce(np.add, (np.array(report.labels or report.confusion, dtype=np.int64) for report in reports))
 
 
 def micro_f1(confusion: np.ndarray) -> float:
     """Return 2TP / (2TP + FP + FN) over all classes; with one label per example that is the accuracy, exactly."""
-    right = int(np.trace(confusion))
-    false_positives = int((confusion.sum(axis=0) - np.diag(confusion)).sum())
-    false_negatives = int((confusion.sum(axis=1) - np.diag(confusion)).sum())
-    return 2 * right / (2 * right + false_positives + false_negatives)
+    return micro_f1_of_labels(_by_class(confusion))
 
 
 def macro_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 of the classes that occur, as truth or as prediction."""
-    right = np.diag(confusion).astype(np.float64)
-    seen = confusion.sum(axis=0) + confusion.sum(axis=1)
-    return float((2 * right[seen > 0] / seen[seen > 0]).mean())
+    return macro_f1_of_labels(_by_class(confusion))
+
+
+def _by_class(confusion: np.ndarray) -> np.ndarray:
+    """Return TP, FP and FN of each class."""
+    right = np.diag(confusion)
+    return np.stack([right, confusion.sum(axis=0) - right, confusion.sum(axis=1) - right], axis=1)
+
+
+def micro_f1_of_labels(counts: np.ndarray) -> float:
+    """Return 2TP / (2TP + FP + FN) over all labels; where none occurs and none is predicted, nothing is wrong: 1."""
+    right, *wrong = counts.astype(object).sum(axis=0)  # in whole numbers of any size
+    return 2 * right / (2 * right + sum(wrong)) if right or any(wrong) else 1.0
+
+
+def macro_f1_of_labels(counts: np.ndarray) -> float:
+    """Return the mean F1 of the labels that occur, as truth or as prediction; 1 if none does."""
+    occurring = counts[counts.any(axis=1)]
+    return float((2 * occurring[:, 0] / (occurring @ [2, 1, 1])).mean()) if len(occurring) else 1.0
 
 
 def mcc(confusion: np.ndarray) -> float:
@@ -49,9 +79,7 @@ def inverse_loss(mean: float) -> float:
     return 1 / (EPSILON + max(mean, 0.0)) if math.isfinite(mean) else 0.0
 
 
-CLASSIFICATION: Mapping[str, Callable[[np.ndarray], float]] = {
-    "micro_f1": micro_f1,
-    "macro_f1": macro_f1,
-    "mcc": mcc,
-    "gmean": gmean,
+SCORES: Mapping[Kind, Mapping[str, Callable[[np.ndarray], float]]] = {
+    "classes": {"micro_f1": micro_f1, "macro_f1": macro_f1, "mcc": mcc, "gmean": gmean},
+    "labels": {"micro_f1": micro_f1_of_labels, "macro_f1": macro_f1_of_labels},
 }

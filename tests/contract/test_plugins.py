@@ -248,12 +248,13 @@ def test_an_evaluation_plan_asks_for_the_last_version_and_does_not_care_who_answ
     assert not list(plan.due(plan.begin(), view(sites=()), last=True))
     assert plan.timeout > 0
     assert plan.combine({}) == {}
-    found = {
-        site: Evaluation(n=4, loss_sum=0.1 * (i + 1), confusion=((2, 1), (0, 1)), metrics={"auc": 0.1 * i})
-        for i, site in enumerate(SITES)
-    }
-    metrics = plan.combine(found)
-    assert plan.combine(dict(reversed(found.items()))) == metrics
-    assert all(isinstance(value, float) for value in metrics.values())
+    for counts in ({"confusion": ((2, 1), (0, 1))}, {"labels": ((2, 1, 0), (0, 0, 4))}, {}):
+        found = {
+            site: Evaluation(n=4, loss_sum=0.1 * (i + 1), metrics={"auc": 0.1 * i}, **counts)
+            for i, site in enumerate(SITES)
+        }
+        metrics = plan.combine(found)
+        assert plan.combine(dict(reversed(found.items()))) == metrics
+        assert all(isinstance(value, float) for value in metrics.values())
     plan.combine({SITES[0]: Evaluation(n=1, loss_sum=float("inf")), SITES[1]: Evaluation(n=1, loss_sum=float("-inf"))})
     plan.combine({SITES[0]: Evaluation(n=0, loss_sum=0.0)})

@@ -138,6 +138,36 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         assert 0 < score.coverage < 1
 
 
+async def test_where_examples_have_several_labels_nonsense_is_left_out_as_anywhere(tmp_path: Path) -> None:
+    told = {"a": [1, 1, 0, 2, 0, 0], "b": [1, 1, 0, 2, 0], "c": [1 << 60, 0, 0], "d": [4, 0, 0], "e": []}
+
+    async def label(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            found = Evaluation(n=4, loss_sum=1.0, labels=((3, 0, 1), (0, 2, 0)))
+            await site.send(task, await site.fetch(task.work.model), evaluation=found)
+        elif isinstance(task.work, Evaluate):
+            request = fleet_pb2.TaskReport(site=site.name, task=task.id)
+            request.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=1.0, labels=told[site.name]))
+            with suppress(InvalidInput):
+                await site.attendance.insist(lambda: site.attendance.stub.Report(request))
+        else:
+            await LightSite.do(site, task)
+
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        await attend(served, sites, "abcde", answer=label)
+        await attend(served, sites, "abcde", role="evaluator", answer=label)
+        runner = await ended(await submit(served, rule="sync-dvw", pace={"rounds": 1}, sites={"min": 5}))
+        assert runner.machine.state.status == "completed", runner.machine.state.reason
+        missing = newest(runner)["b"].missing
+        assert missing == {
+            "c": f"nonsense reported: labels.0.0: input should be less than {1 << 53} (given: {1 << 60})",
+            "d": "it counts 1 labels, most count 2 labels",
+            "e": "it counts 0 classes, most count 2 labels",
+        }
+        odd = newest(runner)["a"].missing["b"]
+        assert odd.startswith("nonsense reported: 5 counts are not three for each of at most 16384 labels")
+
+
 async def test_updates_that_are_worth_nothing_leave_the_model_as_it_is(tmp_path: Path) -> None:
     async def learn_nothing(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train):

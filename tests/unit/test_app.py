@@ -1,6 +1,7 @@
 """Apps and data: how a reference leads to an app, and what data is refused."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from hansa import App, Examples
 from hansa.common.app import load_app, load_npz
-from hansa.common.errors import InvalidApp, InvalidData
+from hansa.common.errors import InvalidApp, InvalidData, Refused
+from hansa.common.tasks import Evaluation
 
 SOURCE = """
 from hansa import App
@@ -101,6 +103,9 @@ def test_a_missing_module_is_refused() -> None:
         ({"task": "ranking", "classes": 2}, "task 'ranking'"),
         ({"classes": None}, "needs classes="),
         ({"classes": 1}, "needs classes="),
+        ({"task": "multilabel"}, "needs classes=, the number of labels"),
+        ({"task": "multilabel", "classes": 0}, "needs classes=, the number of labels"),
+        ({"task": "multilabel", "classes": 16_385}, r"\(1 to 16384\)"),
         ({"model": 5, "classes": 2}, "must be a function"),
         ({"classes": 2, "train": print}, "both train= and evaluate="),
         ({"classes": 2, "evaluate": print}, "both train= and evaluate="),
@@ -113,6 +118,24 @@ def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str
 
 def test_a_regression_app_needs_no_classes() -> None:
     assert App(model=list, task="regression").classes is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (((2, 1, 0), (0, 0, 3)), ""),
+        (((2, 1, 1),), "made nonsense: TP, FP and FN of label 0 are more than 3 examples"),
+        (((2, 1),), r"made nonsense: labels\.0\.2: "),
+    ],
+)
+def test_an_app_that_evaluates_by_itself_may_count_labels(counts: Any, said: str) -> None:
+    def evaluate(arrays: Any, examples: Examples) -> Evaluation:
+        return Evaluation(n=len(examples), loss_sum=1.0, labels=counts)
+
+    app = App(model=dict, task="multilabel", classes=2, train=lambda arrays, _: arrays, evaluate=evaluate)
+    examples = Examples(np.zeros((3, 1)), np.zeros((3, 2), np.int64))
+    with pytest.raises(Refused, match=said) if said else nullcontext():
+        assert app.measured({}, examples).labels == counts
 
 
 # Data.
@@ -175,6 +198,32 @@ def test_data_a_site_cannot_learn_from_is_refused_naming_file_and_place(
     with pytest.raises(InvalidData) as caught:
         APP.load(path, "train")
     assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
+def test_an_example_may_have_several_labels_or_none(tmp_path: Path, kind: str) -> None:
+    y = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], kind)
+    held = App(model=list, task="multilabel", classes=3).load(_npz(tmp_path, x=X, y=y), "train")
+    assert held.y.tolist() == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ([[0, 1], [1, 0], [0, 2], [3, 1]], "label 2 at row 2 is outside 0 … 1 (2 such labels)"),
+        ([[0, 1], [1, 0], [0, 1], [-1, 1]], "label -1 at row 3 is outside 0 … 1 (1 such label)"),
+        ([[0.0, 1.0]] * 4, "labels must be integers or booleans, these are float64"),
+        ([["a", "b"]] * 4, "labels must be integers or booleans"),
+        ([[0, 1, 0]] * 4, "y has shape [4, 3]: it needs 2 columns of 0 and 1"),
+        ([0, 1, 1, 0], "y has shape [4]: it needs 2 columns of 0 and 1"),
+        ([[[0, 1]]] * 4, "y has shape [4, 1, 2]: it needs 2 columns of 0 and 1"),
+        ([[0, 1]] * 3, "they need one row per example"),
+    ],
+)
+def test_labels_that_an_example_cannot_have_are_refused(tmp_path: Path, y: list[Any], said: str) -> None:
+    with pytest.raises(InvalidData) as caught:
+        App(model=list, task="multilabel", classes=2).load(_npz(tmp_path, x=X, y=np.array(y)), "train")
     assert said in str(caught.value)
 
 

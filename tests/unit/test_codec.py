@@ -12,6 +12,7 @@ from hansa.common.errors import InvalidInput, Rejected
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
+    COLUMNS,
     STEPS,
     Anatomy,
     Evaluate,
@@ -185,7 +186,12 @@ def test_facts_make_the_round_trip(n: int, used: int, steps: int, epochs: float,
 
 
 @pytest.mark.parametrize(
-    "own", [Evaluation(n=0, loss_sum=0.0), Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0)))]
+    "own",
+    [
+        Evaluation(n=0, loss_sum=0.0),
+        Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0))),
+        Evaluation(n=3, loss_sum=1.5, labels=((2, 1, 0), (0, 0, 3), (0, 0, 0))),
+    ],
 )
 def test_what_a_learner_finds_of_its_update_makes_the_round_trip(own: Evaluation) -> None:
     facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, loss=0, evaluation=own, metrics={"a": 2.5})
@@ -268,6 +274,12 @@ def test_evaluations_make_the_round_trip(counts: list[int], loss: float) -> None
     assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
 
 
+@given(st.lists(st.tuples(*[st.integers(0, (1 << 53) // 3)] * 3), max_size=9), NUMBERS)
+def test_evaluations_of_several_labels_make_the_round_trip(labels: list[tuple[int, int, int]], loss: float) -> None:
+    evaluation = Evaluation(n=(1 << 53) - 1, loss_sum=loss, labels=tuple(labels), metrics={"auc": 0.5})
+    assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
+
+
 @pytest.mark.parametrize("n", [0, 5])
 def test_an_evaluation_without_classes_makes_the_round_trip(n: int) -> None:
     evaluation = Evaluation(n=n, loss_sum=1.5)
@@ -289,6 +301,14 @@ def test_a_failure_makes_the_round_trip_and_is_kept_short() -> None:
         {"n": 4, "classes": 2, "confusion": [1, 1, 1, 2]},
         {"n": 0, "classes": 1, "confusion": [(1 << 64) - 1]},
         {"n": 2, "classes": 2, "confusion": [(1 << 63), (1 << 63), 1, 1]},
+        {"n": 4, "labels": [1, 1]},
+        {"n": 4, "labels": [1, 1, 1, 1]},
+        {"n": 4, "labels": [2, 2, 1]},
+        {"n": 4, "labels": [1, 1, 1, 0, 0, 5]},
+        {"n": 0, "labels": [(1 << 64) - 1, 1, 0]},
+        {"n": 4, "labels": [0] * 3 * (COLUMNS + 1)},
+        {"n": 4, "classes": 2, "confusion": [1, 1, 1, 1], "labels": [1, 1, 1]},
+        {"n": 4, "labels": [1, 1, 1], "metrics": {"micro_f1": 0.5}},
     ],
 )
 def test_a_nonsensical_evaluation_is_refused(evaluation: dict[str, Any]) -> None:
@@ -315,6 +335,20 @@ def test_an_evaluation_that_does_not_add_up_cannot_be_made() -> None:
         Evaluation(n=0, loss_sum=0, confusion=((1, -1), (0, 0)))
     with pytest.raises(ValueError, match=r".+"):
         Evaluation(n=3, loss_sum=0, confusion=((1, 1), (1,)))
+
+
+def test_counts_of_labels_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        Evaluation(n=3, loss_sum=0, labels=((1, -1, 0),))
+    with pytest.raises(ValueError, match="TP, FP and FN of label 1 are more than 3 examples"):
+        Evaluation(n=3, loss_sum=0, labels=((3, 0, 0), (2, 1, 1)))
+    with pytest.raises(ValueError, match="give it or labels, not both"):
+        Evaluation(n=3, loss_sum=0, confusion=((2, 1), (0, 0)), labels=((1, 1, 1),))
+    with pytest.raises(ValueError, match=f"at most {COLUMNS} items"):
+        Evaluation(n=3, loss_sum=0, labels=((0, 0, 0),) * (COLUMNS + 1))
+    with pytest.raises(ValueError, match="'micro_f1' is no name for a metric"):
+        Evaluation(n=3, loss_sum=0, labels=((1, 1, 1),), metrics={"micro_f1": 0.5})
+    assert Evaluation(n=3, loss_sum=0, metrics={"micro_f1": 0.5}).metrics  # of an app that counts no labels
 
 
 def test_momentum_belongs_to_sgd() -> None:

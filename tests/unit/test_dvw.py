@@ -116,6 +116,32 @@ def test_the_metric_is_a_choice(metric: str, worth: float) -> None:
     assert job.weights["a"] == pytest.approx(worth)
 
 
+@pytest.mark.parametrize(
+    ("metric", "worth"),
+    [("micro_f1", 18 / 26), ("macro_f1", (18 / 22 + 0) / 2), ("inverse_loss", 1 / (0.5 + 1e-6))],
+)
+def test_where_examples_have_several_labels_the_counts_of_each_are_pooled(metric: str, worth: float) -> None:
+    job = Dvw(sites="ab", evaluators="ab", weigh={"metric": metric})
+    own = Evaluation(n=10, loss_sum=2.0, labels=((8, 0, 0), (0, 0, 2), (0, 0, 0)))
+    score = job.update("a", own, {"b": Evaluation(n=10, loss_sum=8.0, labels=((1, 3, 1), (0, 1, 1), (0, 0, 0)))})
+    assert job.weights["a"] == pytest.approx(worth)
+    if metric == "micro_f1":
+        assert {site: found.score for site, found in score.found.items()} == {"a": 16 / 18, "b": 2 / 8}
+
+
+@pytest.mark.parametrize("metric", ["mcc", "gmean"])
+def test_a_score_of_single_labels_is_refused_where_examples_have_several(metric: str) -> None:
+    job = Dvw(sites="ab", evaluators="ab", weigh={"metric": metric})
+    found = Evaluation(n=10, loss_sum=2.0, labels=((8, 0, 0),))
+    asked = job.judged("a", found)
+    with pytest.raises(InvalidJob) as caught:
+        job.answer(asked["b"], found)
+    assert blame(caught.value) == (
+        f"weigh 'dvw': weigh.metric {metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss where an"
+        " example may have several labels"
+    )
+
+
 # Findings that do not come.
 
 
@@ -246,6 +272,22 @@ def test_a_matrix_of_another_size_than_most_is_left_out() -> None:
     score = job.update("a", right_of(5), {"b": nonsense, "c": right_of(5), "d": right_of(5)})
     assert (score.value, score.basis) == (0.5, "pooled")
     assert dict(score.missing) == {"b": "its matrix has 3 classes, most have 2"}
+
+
+def test_findings_that_count_other_labels_or_classes_than_most_are_left_out() -> None:
+    labels = Evaluation(n=10, loss_sum=1.0, labels=((3, 1, 1), (2, 0, 2)))
+    more = Evaluation(n=10, loss_sum=1.0, labels=((9, 0, 0),) * 3)
+    score = Dvw().update("a", labels, {"b": right_of(9), "c": more, "d": labels})
+    assert (score.value, score.basis) == (10 / 14, "pooled")
+    assert dict(score.missing) == {
+        "b": "it counts 2 classes, most count 2 labels",
+        "c": "it counts 3 labels, most count 2 labels",
+    }
+    others: dict[str, Evaluation | str] = {"b": right_of(5), "c": right_of(5), "d": labels}
+    score = Dvw(weigh={"metric": "mcc"}).update("a", right_of(5), others)
+    assert dict(score.missing) == {"d": "it counts 2 labels, most count 2 classes"}
+    tied = Dvw(sites="ab", evaluators="ab").update("a", right_of(5), {"b": labels})
+    assert dict(tied.missing) == {"b": "it counts 2 labels, most count 2 classes"}  # the learner is believed
 
 
 def test_findings_without_a_matrix_do_not_outvote_one() -> None:

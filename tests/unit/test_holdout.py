@@ -97,6 +97,15 @@ def test_targets_that_are_no_classes_are_split_as_one_group(labels: np.ndarray) 
     assert (len(train), len(held)) == (45, 5)
 
 
+@pytest.mark.parametrize(("rows", "kept"), [(0, 0), (1, 0), (2, 1), (10, 1), (33, 2), (100, 5)])
+def test_rows_with_several_labels_are_held_out_at_random_whatever_their_labels(rows: int, kept: int) -> None:
+    labels = np.random.default_rng(rows).integers(0, 2, (rows, 3))
+    for y in (labels, labels.astype(bool), labels[:, :1], np.zeros_like(labels)):
+        train, held = split(y, ValidationSpec(fraction=0.05), 1, SITE)
+        assert (len(train), len(held)) == (rows - kept, kept)
+        assert held.tolist() == split(labels, ValidationSpec(fraction=0.05, stratified=False), 1, SITE)[1].tolist()
+
+
 @pytest.mark.parametrize("stratified", [True, False])
 def test_no_rows_and_one_row_are_all_for_training(stratified: bool) -> None:
     for rows in (0, 1):

@@ -17,6 +17,7 @@ from hansa.controller.rules.evaluation import BySite, Pooled
 
 CLASSIFY = App(model=nn.Module, classes=4)
 REGRESS = App(model=nn.Module, task="regression")
+LABEL = App(model=nn.Module, task="multilabel", classes=4)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
@@ -52,15 +53,52 @@ def test_regression_is_measured_by_squared_errors_without_a_confusion(column: bo
     assert found.loss_sum == pytest.approx(float(((outputs - y) ** 2).sum()), rel=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, BATCH, 2 * BATCH + 7])
+def test_hits_and_misses_of_each_label_are_those_of_numpy(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    x, y = rng.standard_normal((rows, 5)).astype(np.float32), rng.random((rows, 4)) < [0.9, 0.5, 0.1, 0.0]
+    module = _linear(5, 4)
+    found = measure(LABEL, module, to_tensors(LABEL, Examples(x, y), "cpu"))
+    logits = (x @ module.weight.detach().numpy().T + module.bias.detach().numpy()).astype(np.float64)
+    counts = [[0, 0, 0] for _ in range(4)]
+    for row, label in np.ndindex(rows, 4):
+        match bool(logits[row, label] > 0), bool(y[row, label]):
+            case True, True:
+                counts[label][0] += 1
+            case True, False:
+                counts[label][1] += 1
+            case False, True:
+                counts[label][2] += 1
+    assert (found.n, found.confusion) == (rows, ())
+    assert found.labels == tuple(map(tuple, counts))
+    losses = np.log1p(np.exp(logits)) - y * logits
+    assert found.loss_sum == pytest.approx(float(losses.mean(axis=1).sum()), rel=1e-5)
+
+
+def test_a_logit_of_zero_predicts_nothing_and_no_number_neither() -> None:
+    logits = torch.tensor([[0.0, 1e-9, -1e-9, torch.nan]])
+    found = measure(LABEL, nn.Identity(), Tensors(logits, torch.ones(1, 4)))
+    assert found.labels == ((0, 0, 1), (1, 0, 0), (0, 0, 1), (0, 0, 1))
+
+
+@pytest.mark.parametrize("outputs", [6, 1])
+def test_a_model_needs_one_logit_for_each_label(outputs: int) -> None:
+    with pytest.raises(ValueError, match=rf"gives scores of shape \[3, {outputs}\] for labels of shape \[3, 4\]"):
+        measure(LABEL, _linear(5, outputs), Tensors(torch.zeros(3, 5), torch.zeros(3, 4)))
+
+
 def test_a_loss_of_the_apps_own_is_used() -> None:
     app = App(model=nn.Module, task="regression", loss=lambda outputs, targets: (outputs[:, 0] - targets).abs().mean())
     x, y = torch.arange(6.0)[:, None], torch.zeros(6)
     assert measure(app, nn.Identity(), Tensors(x, y)).loss_sum == pytest.approx(15.0)
+    app = App(model=nn.Module, task="multilabel", classes=1, loss=lambda outputs, targets: (outputs - targets).mean())
+    assert measure(app, nn.Identity(), Tensors(x, y[:, None])).loss_sum == pytest.approx(15.0)
 
 
 def test_nothing_to_measure_gives_an_empty_report() -> None:
     nothing = Tensors(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
     assert measure(CLASSIFY, _linear(5, 4), nothing) == Evaluation(n=0, loss_sum=0.0)
+    assert measure(LABEL, _linear(5, 4), Tensors(nothing.x, torch.zeros(0, 4))) == Evaluation(n=0, loss_sum=0.0)
 
 
 def test_several_targets_per_example_are_counted_one_by_one() -> None:
@@ -149,6 +187,26 @@ def test_sites_whose_confusion_matrices_differ_in_size_do_not_break_the_job() ->
     assert _pooled(a=a, b=b) == {"loss": 0.4}  # nobody knows who is right
     c = Evaluation(n=2, loss_sum=1.0, confusion=((2, 0), (0, 0)))
     assert _pooled(a=a, b=b, c=c)["accuracy"] == 3 / 4
+
+
+def test_labels_are_pooled_by_sums_and_their_accuracy_is_the_share_of_labels_that_are_right() -> None:
+    a = Evaluation(n=10, loss_sum=5.0, labels=((8, 0, 0), (0, 0, 2), (0, 0, 0)))
+    b = Evaluation(n=10, loss_sum=7.0, labels=((1, 3, 1), (0, 1, 1), (0, 0, 0)))
+    assert _pooled(a=a, b=b) == {"loss": 0.6, "accuracy": 52 / 60, "micro_f1": 18 / 26}
+    alone = _pooled(BySite(), a=a, b=b)
+    assert alone["micro_f1_by_site"] == pytest.approx((16 / 18 + 2 / 8) / 2)
+    assert alone["accuracy_by_site"] == pytest.approx((28 / 30 + 24 / 30) / 2)
+    most = (1 << 53) - 1
+    assert _pooled(a=Evaluation(n=most, loss_sum=0.0, labels=((0, most, 0),) * 16_384))["accuracy"] == 0
+
+
+def test_a_site_that_counts_something_else_than_most_does_not_break_the_job() -> None:
+    a = Evaluation(n=2, loss_sum=1.0, labels=((1, 0, 0), (1, 1, 0)))
+    b = Evaluation(n=2, loss_sum=1.0, confusion=((0, 1), (1, 0)), metrics={"micro_f1": 0.0, "auc": 0.5})
+    assert _pooled(a=a, b=b) == {"loss": 0.5, "micro_f1": 0.0, "auc": 0.5}  # nobody knows who is right
+    assert _pooled(a=a, b=b, c=a) == {"loss": 0.5, "accuracy": 0.75, "micro_f1": 0.8, "auc": 0.5}
+    c = Evaluation(n=2, loss_sum=1.0, labels=((0, 0, 2),))
+    assert _pooled(a=a, b=c, c=a)["accuracy"] == 0.75
 
 
 def test_means_over_sites_let_a_small_site_count_as_much_as_a_large_one() -> None:

@@ -1,4 +1,4 @@
-"""What confusion matrices say in one number (metis-dvw §1, §9.2, §9.3)."""
+"""What confusion matrices and counts of labels say in one number (metis-dvw §1, §7, §9.2, §9.3)."""
 
 from fractions import Fraction
 
@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hansa.controller.rules.scores import CLASSIFICATION, EPSILON, gmean, inverse_loss, macro_f1, mcc, micro_f1
+from hansa.controller.rules.scores import (
+    EPSILON,
+    SCORES,
+    gmean,
+    inverse_loss,
+    macro_f1,
+    macro_f1_of_labels,
+    mcc,
+    micro_f1,
+    micro_f1_of_labels,
+)
 
 SIZES = st.integers(2, 6)
 MATRICES = SIZES.flatmap(lambda n: arrays(np.int64, (n, n), elements=st.integers(0, 1000))).filter(lambda m: m.any())
@@ -26,14 +36,14 @@ def test_micro_f1_is_the_accuracy_exactly(confusion: np.ndarray) -> None:
 
 @given(MATRICES)
 def test_every_score_lies_between_nothing_and_one(confusion: np.ndarray) -> None:
-    for score in CLASSIFICATION.values():
+    for score in SCORES["classes"].values():
         assert 0 <= score(confusion) <= 1 + 1e-12
 
 
 @given(st.integers(2, 6), st.integers(1, 50))
 def test_a_model_that_is_always_right_scores_one(classes: int, n: int) -> None:
     confusion = np.eye(classes, dtype=np.int64) * n
-    for score in CLASSIFICATION.values():
+    for score in SCORES["classes"].values():
         assert score(confusion) == pytest.approx(1)
 
 
@@ -63,6 +73,38 @@ def test_gmean_is_that_of_the_recalls_and_nothing_if_a_class_is_never_found() ->
     assert gmean(_matrix((9, 1), (6, 4))) == pytest.approx((0.9 * 0.4) ** 0.5)
     assert gmean(_matrix((9, 1), (10, 0))) == 0
     assert gmean(_matrix((9, 1, 0), (6, 4, 0), (0, 0, 0))) == pytest.approx((0.9 * 0.4) ** 0.5)
+
+
+LABELS = SIZES.flatmap(lambda n: arrays(np.int64, (n, 3), elements=st.integers(0, 1000)))
+
+
+@given(LABELS)
+def test_scores_of_labels_are_those_of_fractions(counts: np.ndarray) -> None:
+    of = [Fraction(2 * tp, 2 * tp + fp + fn) for tp, fp, fn in counts.tolist() if tp + fp + fn]
+    assert macro_f1_of_labels(counts) == pytest.approx(float(sum(of) / len(of)) if of else 1)
+    tp, fp, fn = map(int, counts.sum(axis=0))
+    assert micro_f1_of_labels(counts) == (float(Fraction(2 * tp, 2 * tp + fp + fn)) if of else 1)
+
+
+def test_micro_f1_of_labels_is_not_the_accuracy_and_not_the_mean_of_sites() -> None:
+    one, other = _matrix((8, 0, 0), (0, 0, 2)), _matrix((1, 3, 1), (0, 1, 1))  # of ten examples each
+    assert micro_f1_of_labels(one + other) == 18 / 26  # 32 of 40 labels are right
+    assert (micro_f1_of_labels(one) + micro_f1_of_labels(other)) / 2 == pytest.approx((16 / 18 + 2 / 8) / 2)
+
+
+def test_labels_that_neither_occur_nor_are_predicted_count_for_nothing() -> None:
+    assert macro_f1_of_labels(_matrix((4, 1, 1), (0, 0, 0), (0, 0, 5))) == pytest.approx((8 / 10 + 0) / 2)
+    assert micro_f1_of_labels(_matrix((4, 1, 1), (0, 0, 0))) == 8 / 10
+
+
+def test_a_model_that_rightly_predicts_nothing_scores_one() -> None:
+    for score in SCORES["labels"].values():
+        assert score(_matrix((0, 0, 0), (0, 0, 0))) == 1
+        assert score(_matrix((0, 0, 0), (0, 1, 0))) == 0
+
+
+def test_sums_over_many_labels_do_not_wrap_around() -> None:
+    assert micro_f1_of_labels(np.full((16_384, 3), (1 << 53) // 3)) == 0.5
 
 
 @pytest.mark.parametrize(
