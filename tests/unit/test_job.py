@@ -39,7 +39,8 @@ def test_an_app_is_all_a_job_needs(tmp_path: Path) -> None:
     spec = _load(tmp_path, MINIMAL)
     assert (spec.app, spec.name, spec.rule, spec.seed) == ("app.py:app", "job", "fedavg", 1990)
     assert (spec.train.epochs, spec.train.batch_size, spec.train.keep_optimizer) == (None, 32, False)
-    assert spec.train.optimizer.model_dump() == {"kind": "sgd", "lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
+    usual = {"kind": "sgd", "lr": 0.01, "momentum": 0.0, "weight_decay": 0.0, "amsgrad": False}
+    assert spec.train.optimizer.model_dump() == usual
     assert (spec.validation.fraction, spec.validation.stratified, spec.sites.min) == (0.05, True, 1)
 
 
