@@ -203,6 +203,12 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
+
+            def measured() -> Evaluation:
+                found = self._measure(app, task, validation, {})
+                scope.awaken()  # whoever measures in the midst of training leaves others the network as it was
+                return found
+
             run = LocalRun(
                 app=app,
                 task=task,
@@ -214,7 +220,7 @@ class Learner(SiteDaemon):
                 validation=validation.tensors,
                 memory=self._notes.recall(task),
                 cancelled=drag,
-                measure=lambda: self._measure(app, task, validation, {}),
+                measure=measured,
                 pulse=lambda: self._pulse(task, work),
             )
             trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too

@@ -22,7 +22,7 @@ from tests.contract.test_learner_plugins import APP, data, network, state, work
 from tests.unit.local import run_of, trained_by
 from tests.unit.local_parts import AllRounder, Diary, Some
 from tests.unit.test_learning_tasks import LINEAR, do
-from tests.unit.test_partial_tasks import learner_of
+from tests.unit.test_partial_tasks import TORCH, learner_of
 
 OWN = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
 
@@ -71,6 +71,19 @@ class Confused(LocalPlugin):
             return usual
         many = {f"m{number}": 1.0 for number in range(101)}
         return {"float": 0.5, "vector": torch.ones(3), "none": None, "number": {7: 1.0}, "many": many}[self.what]
+
+
+@register("learner", "curious")
+class Curious(LocalPlugin):
+    """Measures the model whenever it can."""
+
+    def pull(self, held: None, run: LocalRun) -> None:
+        """Measure between two batches."""
+        run.measure()
+
+    def finish(self, held: None, run: LocalRun) -> Mapping[str, float]:
+        """Measure before others look at the network."""
+        return {"loss": run.measure().loss_sum}
 
 
 @register("learner", "ended")
@@ -238,6 +251,17 @@ async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_pl
         do(learner, named("clumsy", remembers="sets"))
     with pytest.raises(TooLarge, match="1048576 are allowed"):
         do(learner, named("clumsy", remembers="much"))
+
+
+@pytest.mark.parametrize("score", [named("importance"), named("importance", online=True)])
+async def test_to_measure_in_the_midst_of_training_changes_neither_it_nor_what_others_find(
+    tmp_path: Path, score: LocalPluginSpec
+) -> None:
+    learner = learner_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
+    plain, facts = do(learner, score)
+    both, more = do(learner, named("curious"), score)
+    assert np.array_equal(plain, both)
+    assert facts.metrics["importance"] == more.metrics["importance"]
 
 
 def task(number: int, job: str = "j") -> Task:
