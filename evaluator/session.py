@@ -1,6 +1,5 @@
 """The evaluator daemon."""
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from threading import Event
@@ -49,8 +48,7 @@ class Evaluator(SiteDaemon):
             raise Stale("an evaluator only evaluates")
         app = self.shelf.get(task.app).app
         _, arrays = await self.fetcher.fetch(task.work.model, task.work.base)
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self.thread, self._evaluate, app, task, arrays)
+        found = await self.compute(self._evaluate, app, task, arrays)
         faults.reach("evaluation-done")
         request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
         request.evaluation.MergeFrom(codec.evaluation_to_wire(found))

@@ -4,8 +4,9 @@
     per_example  mean over examples of ‖∇ℓ‖²: the paper's formula, one gradient for each example
     online       the same as batches, over those of the last epoch of training as they came: free
 
-All are of the app's loss alone, without a proximal term, in training mode; nothing is updated. Scores of the three
-forms cannot be compared with one another, and sites with less than a batch of data have higher ones.
+All are of the app's loss, without a proximal term (online, with what a plugin's `penalty` adds), in training mode;
+nothing is updated. Scores of the three forms cannot be compared with one another, and sites with less than a batch of
+data have higher ones.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from hansa.common.errors import Refused, TooLarge
 from hansa.common.ids import TaskId
@@ -60,14 +60,13 @@ class Notes:
 
     def keep(self, task: Task, after: dict[str, JsonValue]) -> None:
         """Write down what they know after the task."""
-        before = self.recall(task)
-        if before == after:
-            return  # most plugins remember nothing
         try:
-            note = Note(task=task.id, before=before, after=deepcopy(after))
-        except ValidationError:
+            note = Note(task=task.id, before=self.recall(task), after=after)  # a copy, to the bottom
+            size = len(note.model_dump_json(include={"after"}).encode())
+        except ValueError:
             raise Refused("what the plugins remember is not JSON: strings, numbers, lists and dictionaries") from None
-        size = len(note.model_dump_json())
+        if note.before == note.after:
+            return  # most plugins remember nothing
         if size > LARGEST:
             raise TooLarge(f"the plugins remember {size} bytes of the job; {LARGEST} are allowed")
         self._files.put(task.job, note, durable=True)

@@ -53,7 +53,7 @@ class LocalRun(Course):
     pulse: Callable[[], int | None]  # optimizer steps committed to the job, as far as is known; none: out of reach
 
     def rng(self, name: str) -> "torch.Generator":
-        """Return chance of a plugin's own: the same for the same task, and independent of the order of examples."""
+        """Return chance of a plugin's own: the same whenever a task asks for it, whatever the order of examples."""
         import torch
 
         words = [self.seed, crc32(name.encode())]

@@ -1,6 +1,6 @@
 """The plugins of learners: which there are, which a task asks for, and how they take part in its training."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,11 +8,11 @@ import torch
 from pydantic import ValidationError
 
 from hansa.common.app import App
-from hansa.common.errors import InvalidApp, Refused
+from hansa.common.errors import InvalidApp, Refused, TooLarge
 from hansa.common.ids import NAME
 from hansa.common.job_check import located, problems
 from hansa.common.plugins import discover, kinds, not_loaded
-from hansa.common.tasks import LocalPluginSpec, Probe, Train
+from hansa.common.tasks import METRICS, LocalPluginSpec, Probe, Train
 from hansa.learner import adaptive, batches, proximal  # noqa: F401 - registers them
 from hansa.learner.importance import Score
 from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
@@ -80,11 +80,16 @@ class Company:
         """Return what all have found."""
         found: dict[str, float] = {}
         for plugin, held in self._held:
-            for name, number in plugin.finish(held, self._run).items():
-                if not NAME.fullmatch(str(name)) or not isinstance(number, int | float):
+            told = plugin.finish(held, self._run)
+            if not isinstance(told, Mapping):
+                raise Refused(f"learner {plugin.kind!r} found {told!r:.100}; it takes numbers by name")
+            for name, number in told.items():
+                if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(number, int | float):
                     said = f"{name!r}: {number!r:.100}"
                     raise Refused(f"learner {plugin.kind!r} found {said}; it takes a name without spaces, and a number")
                 found[name] = float(number)
+        if len(found) > METRICS:
+            raise TooLarge(f"the plugins found {len(found)} numbers; {METRICS} are allowed")
         return found
 
     def _having(self, method: str) -> list[tuple[LocalPlugin, Any]]:
@@ -102,8 +107,16 @@ class Company:
         return call if calls else None
 
     def _penalty(self) -> torch.Tensor | None:
-        found = [plugin.penalty(held, self._run) for plugin, held in self._having("penalty")]
-        terms = [term for term in found if term is not None]
+        terms: list[torch.Tensor] = []
+        for plugin, held in self._having("penalty"):
+            term = plugin.penalty(held, self._run)
+            if term is None:
+                continue
+            if not isinstance(term, torch.Tensor) or term.ndim:
+                raise Refused(
+                    f"learner {plugin.kind!r}: a penalty is a tensor of one number, this one is {term!r:.100}"
+                )
+            terms.append(term)
         return torch.stack(terms).sum() if terms else None
 
     def _enough(self) -> bool:
@@ -113,19 +126,24 @@ class Company:
     def _batches(self, generator: torch.Generator) -> Iterator[torch.Tensor]:
         assert self._source is not None
         count = len(self._run.examples)
-        for rows in self._source.epoch(self._run, generator):
+        epoch = self._source.epoch(self._run, generator)
+        if not isinstance(epoch, Iterable):
+            raise Refused(f"batches {self._source.kind!r}: an epoch is a row of batches, this one is {epoch!r:.100}")
+        for rows in epoch:
             yield _require_rows(self._source, rows, count)
 
 
 def _require_rows(source: BatchSource, given: "Iterable[int] | torch.Tensor | np.ndarray", count: int) -> torch.Tensor:
     """Return row numbers as a tensor; numbers that are none of a row are told, not wrapped around."""
     try:
-        rows = torch.as_tensor(given)
+        rows = given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))  # in any order in memory
     except (TypeError, ValueError):
         rows = torch.empty(0)
-    if rows.ndim != 1 or rows.is_floating_point() or rows.dtype is torch.bool or not len(rows):
+    odd_kind = rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool
+    if rows.ndim != 1 or odd_kind or not len(rows):
         raise Refused(f"batches {source.kind!r}: a batch is a list of row numbers, this one is {given!r:.100}")
+    rows = rows.long()
     if rows.min() < 0 or rows.max() >= count:
         odd = rows.min() if rows.min() < 0 else rows.max()
         raise Refused(f"batches {source.kind!r}: row {int(odd)} is none of the site's {count}, which begin with 0")
-    return rows.long()
+    return rows

@@ -92,7 +92,7 @@ class Learner(SiteDaemon):
         loop = asyncio.get_running_loop()
         match task.work:
             case Survey() as work:
-                told = await loop.run_in_executor(self.thread, self._survey, app, task, work)
+                told = await self.compute(self._survey, app, task, work)
                 request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
                 request.profile.MergeFrom(codec.profile_to_wire(told))
                 await self.attendance.insist(lambda: self.attendance.stub.Report(request))
@@ -100,19 +100,19 @@ class Learner(SiteDaemon):
             case Probe() as work:
                 _, arrays = await self.fetcher.fetch(work.model)
                 try:
-                    found = await loop.run_in_executor(self.thread, self._probe, app, task, work, arrays, cancelled)
+                    found = await self.compute(self._probe, app, task, work, arrays, cancelled)
                 except Cancelled as error:
                     raise Stale(str(error)) from None
                 request = fleet.TaskReport(site=self.options.identity.site, task=task.id, importance=found)
                 await self.attendance.insist(lambda: self.attendance.stub.Report(request))
                 return
             case Init():
-                manifest, payload, facts = await loop.run_in_executor(self.thread, self._initialise, app, task)
+                manifest, payload, facts = await self.compute(self._initialise, app, task)
             case Train() as work:
                 base, arrays = await self.fetcher.fetch(work.model, work.base)
                 try:
-                    manifest, payload, facts = await loop.run_in_executor(
-                        self.thread, self._train, app, task, work, base, arrays, cancelled, loop
+                    manifest, payload, facts = await self.compute(
+                        self._train, app, task, work, base, arrays, cancelled, loop
                     )
                 except Cancelled as error:
                     raise Stale(str(error)) from None
@@ -203,6 +203,12 @@ class Learner(SiteDaemon):
             network = self._network(app, task)
             load(network, arrays)
             started = time.monotonic()
+
+            def measured() -> Evaluation:
+                found = self._measure(app, task, validation, {})
+                scope.awaken()  # whoever measures in the midst of training leaves others the network as it was
+                return found
+
             run = LocalRun(
                 app=app,
                 task=task,
@@ -214,7 +220,7 @@ class Learner(SiteDaemon):
                 validation=validation.tensors,
                 memory=self._notes.recall(task),
                 cancelled=drag,
-                measure=lambda: self._measure(app, task, validation, {}),
+                measure=measured,
                 pulse=lambda: self._pulse(task, work),
             )
             trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too

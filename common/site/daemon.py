@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale
 from hansa.common.ids import JobId, TaskId
@@ -23,6 +23,8 @@ from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class SiteDaemon(ABC):
         self._jobs: dict[TaskId, Job] = {}
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._draining = False
+
+    async def compute(self, work: Callable[[*Given], T], *given: *Given) -> T:
+        """Run what calls an app or a plugin on the thread that computes."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, _answered, work, *given)
 
     @abstractmethod
     async def perform(self, task: Task, cancelled: Event) -> None:
@@ -164,6 +170,14 @@ class SiteDaemon(ABC):
             log.exception("task %s failed", task.id)
             reason = str(error) if isinstance(error, HansaError) else blame(error)
             await self.attendance.report_failure(task.id, reason, final=False)
+
+
+def _answered(work: Callable[[*Given], T], *given: *Given) -> T:
+    """Call something; StopIteration, which asyncio leaves unanswered for ever, becomes an error that it can tell of."""
+    try:
+        return work(*given)
+    except StopIteration as error:
+        raise RuntimeError("StopIteration was raised").with_traceback(error.__traceback__) from None
 
 
 def make_room(kept: dict[JobId, Any]) -> None:
