@@ -9,7 +9,8 @@ HansaError
 ├── NotFound            no such job, model, site                   NOT_FOUND            1
 ├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
 ├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
-│   └── Stale           the task is over: nobody waits for this    ABORTED              1
+│   ├── Stale           the task is over: nobody waits for this    ABORTED              1
+│   └── Unequipped      the site lacks what the job asks for
 ├── Unproven            the certificate is missing, over, revoked  UNAUTHENTICATED      1
 ├── Forbidden           the certificate is not for this            PERMISSION_DENIED    1
 ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
@@ -77,6 +78,10 @@ class Stale(Refused):
     """The task is over; nobody waits for its result."""
 
     code = "ABORTED"
+
+
+class Unequipped(Refused):
+    """The site lacks what the job asks for, and no other try will help."""
 
 
 class Unproven(HansaError):

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from hansa.common.app import App
-from hansa.common.errors import InvalidApp, Refused, TooLarge
+from hansa.common.errors import InvalidApp, Refused, TooLarge, Unequipped
 from hansa.common.ids import NAME
 from hansa.common.job_check import located, problems
 from hansa.common.plugins import discover, kinds, not_loaded
@@ -45,7 +45,8 @@ def probe_of(app: App, work: Probe) -> Score:
 def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
     cls = kinds(point).get(spec.name)
     if cls is None:
-        raise Refused(f"the rule asks for {WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}")
+        lacking = f"{WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}"
+        raise Unequipped(f"the rule asks for {lacking}")
     assert issubclass(cls, kind)
     if app.train is not None:
         raise InvalidApp(cls.alone)
@@ -87,6 +88,8 @@ class Company:
                 if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(number, int | float):
                     said = f"{name!r}: {number!r:.100}"
                     raise Refused(f"learner {plugin.kind!r} found {said}; it takes a name without spaces, and a number")
+                if name in found:
+                    raise Refused(f"learner {plugin.kind!r} found {name!r}, which another plugin has found, too")
                 found[name] = float(number)
         if len(found) > METRICS:
             raise TooLarge(f"the plugins found {len(found)} numbers; {METRICS} are allowed")

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar, TypeVarTuple
 
-from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale
+from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale, Unequipped
 from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
 from hansa.common.plugins import blame
@@ -164,7 +164,7 @@ class SiteDaemon(ABC):
         except asyncio.CancelledError:
             if not job.cancelled.is_set():
                 raise
-        except (InvalidApp, InvalidData, Forbidden) as error:
+        except (InvalidApp, InvalidData, Forbidden, Unequipped) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
         except (Exception, SystemExit) as error:  # of the app or a plugin: anything may come
             log.exception("task %s failed", task.id)

@@ -44,10 +44,12 @@ def test_a_site_without_the_package_says_so(scene: Site) -> None:
     started = scene.cli("controller", "start", "--daemon", "--listen", scene.address, "--state", state, PYTHONPATH=path)
     assert started.returncode == 0, started.stderr
     try:
-        scene.daemon("learner", "a")
-        one = ("--set", "local={kind: clip}", "--set", "sites.min=1")
+        for site in "ab":
+            scene.daemon("learner", site)
+        one = ("--set", "local={kind: clip}", "--set", "sites.min=2")
         done = scene.cli("job", "submit", "job.yaml", "--wait", *one, PYTHONPATH=path)
         assert done.returncode == 1
-        assert "a: the rule asks for the learner's plugin 'clip', which this learner does not have" in done.stdout
+        said = done.stdout + done.stderr
+        assert ": the rule asks for the learner's plugin 'clip', which this learner does not have" in said, said
     finally:
         assert scene.cli("controller", "stop", "--state", state).returncode == 0

@@ -238,6 +238,11 @@ def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
         asked_of(OWN, work(plugin))
 
 
+def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
+    with pytest.raises(Refused, match="learner 'diary' found 'tasks', which another plugin has found, too"):
+        trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
+
+
 async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
     learner = learner_of(tmp_path, LINEAR)
     _, facts = do(learner, named("diary"))
