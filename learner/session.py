@@ -5,9 +5,9 @@ import importlib
 import logging
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any, assert_never
 
@@ -47,11 +47,11 @@ from hansa.learner.importance import Gauge
 from hansa.learner.memory import Memory, Notes
 from hansa.learner.optimizers import States, make_optimizer, states_after, take_up
 from hansa.learner.own_training import train_own
-from hansa.learner.parts import LocalRun
+from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins import Company, asked_of, probe_of
 from hansa.learner.slow import Drag
 from hansa.learner.trainer import Cancelled, train
-from hansa.learner.window import Windows
+from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class Learner(SiteDaemon):
         cancelled: Event,
         loop: asyncio.AbstractEventLoop,
     ) -> tuple[Manifest, np.ndarray, UpdateFacts]:
-        plugins, source = asked_of(app, work)
+        asked = asked_of(app, work)
         training, validation = self._data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -197,12 +197,33 @@ class Learner(SiteDaemon):
             pack(spec, made, payload)
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:
-            assert training.tensors is not None
-            assert validation.tensors is not None
             whole = {}
             network = self._network(app, task)
             load(network, arrays)
-            started = time.monotonic()
+            facts = self._fit(app, task, work, arrays, asked, drag, progress, window)
+            networks.payload_of(network, spec, payload)
+        if work.validate_update:
+            facts["evaluation"] = self._measure(app, task, validation, whole)
+        return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+
+    def _fit(
+        self,
+        app: App,
+        task: Task,
+        work: Train,
+        start: Mapping[str, np.ndarray],
+        asked: tuple[list[LocalPlugin], BatchSource | None],
+        drag: Drag,
+        progress: Callable[[int, int, float], None],
+        window: Window | None,
+    ) -> dict[str, Any]:
+        """Train the job's network, which holds what the task starts from, with the plugins that the task asks for."""
+        (training, validation), network = self._data(app, task), self._network(app, task)
+        assert training.tensors is not None
+        assert validation.tensors is not None
+        started = time.monotonic()
+        trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
+        with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
 
             def measured() -> Evaluation:
                 found = self._measure(app, task, validation, {})
@@ -215,7 +236,7 @@ class Learner(SiteDaemon):
                 work=work,
                 seed=task_seed(task),
                 model=network,
-                anchor=arrays,
+                anchor=start,
                 examples=training.tensors,
                 validation=validation.tensors,
                 memory=self._notes.recall(task),
@@ -223,21 +244,15 @@ class Learner(SiteDaemon):
                 measure=measured,
                 pulse=lambda: self._pulse(task, work),
             )
-            trained = () if task.local_statistics else work.tensors  # what stays at the site moves, too
-            with Scope(network, trained) as scope, self._remembering(task, work, network) as optimizer:
-                company = Company(plugins, source, run)
-                hooks = company.hooks(scope.awaken)
-                done = train(app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer)
-                drag.rest()
-                facts = {"n_used": done.n_used, "steps": done.steps, "epochs": done.epochs, "loss": done.loss}
-                facts["seconds"] = time.monotonic() - started
-                scope.awaken()
-                facts["metrics"] = company.finish()
-            self._notes.keep(task, run.memory)
-            networks.payload_of(network, spec, payload)
-        if work.validate_update:
-            facts["evaluation"] = self._measure(app, task, validation, whole)
-        return seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+            company = Company(*asked, run)
+            hooks = company.hooks(scope.awaken)
+            done = train(app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer)
+            drag.rest()
+            seconds = time.monotonic() - started
+            scope.awaken()
+            found = company.finish()
+        self._notes.keep(task, run.memory)
+        return asdict(done) | {"seconds": seconds, "metrics": found}
 
     @contextmanager
     def _remembering(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
