@@ -251,7 +251,10 @@ def read_shards(folder: Path) -> Picture:
     labels = [load_npz(path, "train").y for path in paths]
     for path, y in zip(paths, labels, strict=True):
         if y.ndim != 1 or y.dtype.kind not in "iu" or not len(y):
-            raise InvalidData(f"{path}: labels must be integers, at least one, to be counted by class")
+            raise InvalidData(
+                f"{path}: y has shape {list(y.shape)} and holds {y.dtype.name}; to count classes it needs an integer"
+                " for each example, at least one"
+            )
     known = Key.of(np.concatenate(labels))
     ends = np.cumsum([len(y) for y in labels])
     matrix = np.array([np.bincount(codes, minlength=len(known.names)) for codes in np.split(known.codes, ends[:-1])])

@@ -147,8 +147,8 @@ class Dvw(Weigher):
         """Part the reports that can be pooled from those that do not fit the others, with the reason.
 
         How many classes or labels there are is what most sites say, those whose findings on other updates are known
-        included: where only a few answer, one that is wrong must not outvote the others. Of equally many the owner is
-        right.
+        included: where only a few answer, one that is wrong must not outvote the others. Of equally many those are
+        right that the metric can score, lest one site of two ends the job, and else the owner.
         """
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
@@ -158,11 +158,15 @@ class Dvw(Weigher):
             odd = dict.fromkeys(sorted(wrong), "its loss is not a number")
             return {site: r for site, r in reports.items() if site not in odd}, odd
         told = {site: shape_of(r) for site, r in reports.items() if r.n}
-        if told and not any(size for size, _ in told.values()):
-            raise InvalidJob(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
         state.shapes |= told
+        if told and not any(size for size, _ in state.shapes.values()):
+            raise InvalidJob(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
         votes = Counter(state.shapes.values())
-        usual = max(votes, key=lambda it: (it[0] > 0, votes[it], it == told.get(owner), -it[0], it[1]), default=None)
+        usual = max(
+            votes,
+            key=lambda it: (it[0] > 0, votes[it], self.metric in SCORES[it[1]], it == told.get(owner), -it[0], it[1]),
+            default=None,
+        )
         if usual and self.metric not in SCORES[usual[1]]:
             raise InvalidJob(
                 f"weigh.metric {self.metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss where an"

@@ -290,6 +290,13 @@ def test_findings_that_count_other_labels_or_classes_than_most_are_left_out() ->
     assert dict(tied.missing) == {"b": "it counts 2 labels, most count 2 classes"}  # the learner is believed
 
 
+def test_one_site_of_two_that_counts_what_the_metric_cannot_score_does_not_end_the_job() -> None:
+    labels = Evaluation(n=10, loss_sum=1.0, labels=((3, 1, 1), (2, 0, 2)))
+    right = Evaluation(n=10, loss_sum=1.0, confusion=((5, 0), (0, 5)))
+    score = Dvw(sites="ab", evaluators="ab", weigh={"metric": "gmean"}).update("a", labels, {"b": right})
+    assert (score.value, score.missing) == (1.0, {"a": "it counts 2 labels, most count 2 classes"})
+
+
 def test_findings_without_a_matrix_do_not_outvote_one() -> None:
     score = Dvw().update("a", right_of(8), dict.fromkeys("bcd", Evaluation(n=10, loss_sum=1.0)))
     assert (score.value, score.basis, sorted(score.missing)) == (0.8, "own", ["b", "c", "d"])
@@ -324,6 +331,14 @@ def test_a_score_of_classes_is_refused_where_there_are_none() -> None:
         job.answer(asked["b"], Evaluation(n=3, loss_sum=1.0))
     told = "weigh 'dvw': weigh.metric micro_f1 needs confusion matrices; use inverse_loss for regression"
     assert blame(caught.value) == told
+
+
+def test_where_few_answer_one_that_has_no_classes_does_not_end_a_job_in_which_others_have_them() -> None:
+    job = Dvw(sites="ab", evaluators="ab")
+    job.update("a", right_of(5), {"b": right_of(5)})
+    score = job.update("a", Evaluation(n=10, loss_sum=1.0), {"b": "gone"})
+    assert (score.value, score.basis) == (0.5, "previous")
+    assert dict(score.missing) == {"a": "its matrix has 0 classes, most have 2", "b": "gone"}
 
 
 # Nothing is worth anything.

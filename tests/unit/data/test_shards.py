@@ -155,6 +155,12 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
     assert "not a partition's record" in cli("describe", str(out), code=2).output
 
 
+def test_examples_with_several_labels_are_not_counted_by_class_and_that_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 1)), y=np.array([[0, 1], [1, 1]]))
+    told = cli("describe", str(tmp_path), code=2).output
+    assert "a.npz: y has shape [2, 2] and holds int64; to count classes it needs an integer for each example" in told
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_partition_is_drawn(tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is an extra")
