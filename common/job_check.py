@@ -42,7 +42,8 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         return []  # JobSpec says so
     faults: list[Problem] = []
     if name not in known and final:
-        faults.append((("rule",), f"there is no rule {name!r}" + suggestion(name, list(known)) + not_loaded()))
+        hint = suggestion(name, list(known)) or "; see `hansa rules list`"
+        faults.append((("rule",), f"there is no rule {name!r}" + hint + not_loaded()))
     rule = known.get(name)
     for point in POINTS:
         given = data.get(point)

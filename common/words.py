@@ -20,6 +20,8 @@ def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
     """Return a hint with the nearest names, or with all of them if none is near and they are few."""
     folded = {name.lower(): name for name in known}
     near = [folded[each] for each in difflib.get_close_matches(word.lower(), folded, n=3, cutoff=0.6)]
+    if len(word) > 2:
+        near = near or [folded[each] for each in folded if word.lower() in each][:3]
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
     return f" (known: {', '.join(sorted(known))})" if known and len(known) <= 20 else ""

@@ -322,6 +322,8 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
         ("rule=fedadamm", "there is no rule 'fedadamm'"),
         ("rule=FedYogi", "there is no rule 'FedYogi' (did you mean 'fedyogi'"),
+        ("rule=dvw", "there is no rule 'dvw' (did you mean 'sync-dvw' or 'async-dvw' or 'async-dvw-adaptive'?)"),
+        ("rule=zzz", "there is no rule 'zzz'; see `hansa rules list`"),
         ("train.optimizer=adam", "train.optimizer: should be a section of keys and values, such as {kind: adam}"),
         ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
         ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
