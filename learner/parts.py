@@ -8,6 +8,7 @@ Both are frozen values whose fields are the arguments that the task brings. What
 controller's and the learner's side of a method in one file.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -94,6 +95,6 @@ class BatchSource(Plugin):
 
     alone: ClassVar[str] = "the app trains by a function of its own, which makes batches of its own"
 
+    @abstractmethod
     def epoch(self, run: LocalRun, generator: "torch.Generator") -> Iterable["torch.Tensor | np.ndarray"]:
         """Yield the batches of an epoch as row numbers of `run.examples`. All chance comes from the generator."""
-        raise NotImplementedError

@@ -31,7 +31,8 @@ def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin], BatchSource | No
     if work.source is not None and work.batches:
         raise Refused(f"batches {work.source.name!r}: a task that is a window of batches has no other source of them")
     plugins = [_made(LocalPlugin, "learner", spec, app) for spec in work.plugins]
-    return plugins, _made(BatchSource, "batches", work.source, app) if work.source else None
+    source = _made(BatchSource, "batches", work.source, app) if work.source else None  # type: ignore[type-abstract]
+    return plugins, source
 
 
 def probe_of(app: App, work: Probe) -> Score:
