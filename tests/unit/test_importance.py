@@ -169,6 +169,18 @@ def test_every_task_asks_for_the_score_and_every_update_is_heard_before_the_next
     assert play.again().memories == play.machine.memories
 
 
+def test_the_score_of_a_site_that_leaves_is_kept_for_its_return() -> None:
+    play = Play(**importance())
+    first, second = play.training("a", "b", "c", "d").values()
+    play.update(first, importance=3.0)
+    play.leave(first.site)
+    play.update(second, importance=1.0)
+    play.join(first.site)
+    state = play.machine.memories["sample"]
+    assert isinstance(state, Scores)
+    assert state.seen == {first.site: 3.0, second.site: 1.0}
+
+
 def test_with_a_probe_all_sites_measure_the_first_model_before_the_first_round() -> None:
     play = Play(**importance(init="probe"))
     play.join("a", "b", "c", "d")
