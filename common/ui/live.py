@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from hansa.common.terminal import guarded, screen
 from hansa.common.views import HistoryView, JobView, warnings
 from hansa.common.words import counted
 
@@ -13,9 +14,7 @@ NAME = 20  # columns of a site's name that the bars leave it on a narrow termina
 
 async def show_live(views: AsyncIterator[JobView], quiet: bool = False) -> JobView:
     """Show a job until it ends; return its last view."""
-    from rich.console import Console
-
-    console = Console()
+    console = screen()
     if quiet:
         return await _last(views)
     if not console.is_terminal:
@@ -64,7 +63,8 @@ async def _table(views: AsyncIterator[JobView], console: Any) -> JobView:
     from rich.live import Live
 
     view = None
-    with Live(console=console, refresh_per_second=8, transient=False) as live:
+    # What others print meanwhile goes through rich, which reads colours and links in it: it is cleaned before.
+    with Live(console=console, refresh_per_second=8, transient=False) as live, guarded():
         async for view in views:
             live.update(rendered(view))
     assert view is not None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hansa import App, Examples
+from hansa.common import networks
 from hansa.common.app import load_app, load_npz
 from hansa.common.errors import InvalidApp, InvalidData, Refused
 from hansa.common.tasks import Evaluation
@@ -114,6 +115,17 @@ def test_a_missing_module_is_refused() -> None:
 def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidApp, match=said):
         App(**{"model": list, **fields})
+
+
+@pytest.mark.parametrize("name", ["größe", "my layer", "a//b", "\x1b[2J"])
+def test_a_model_with_names_that_cannot_travel_is_refused(name: str) -> None:
+    import torch
+
+    layer = torch.nn.Module()
+    layer.add_module(name, torch.nn.Linear(2, 2))
+    for network in (layer, {name: np.zeros((2, 2))}):
+        with pytest.raises(InvalidApp, match=r"the app's model: .* cannot be the name of a tensor or layer: use up to"):
+            networks.describe(network)
 
 
 def test_a_regression_app_needs_no_classes() -> None:
