@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hansa.common import faults
 from hansa.common.errors import Stale, one_line, reason
 from hansa.common.ids import JobId, SiteName, TaskId
-from hansa.common.plugins import ANYTHING, blame, culprit
+from hansa.common.plugin_check import ANYTHING
+from hansa.common.plugins import blame, culprit
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
 from hansa.controller.chores import Chores, Traffic

@@ -37,6 +37,7 @@ def with_text(base: M, path: Path, text: str) -> M:
     *way, last = path
     for field in way:
         held = getattr(at, field.name)
+        assert field.message_type is not None
         if field.message_type.GetOptions().map_entry:
             held[text] = 1.0
             return made

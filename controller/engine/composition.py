@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hansa.common.errors import one_line
 from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import ANYTHING
+from hansa.common.plugin_check import ANYTHING
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher

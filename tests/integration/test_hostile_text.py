@@ -164,20 +164,16 @@ async def attack(served: Served, learner: LightSite, stub: Any, operators: Any) 
         await submit(operators, with_text(head, path, NASTY))
     for document in spoiled(JOB):
         await submit(operators, operator_pb2.SubmitHeader(job_json=json.dumps(document)))
-    for kind, method in (
-        ("JobRequest", "Show"),
-        ("JobRequest", "Cancel"),
-        ("JobRequest", "Watch"),
-        ("ModelRequest", "Model"),
-    ):
-        for path in string_fields(operator_pb2.DESCRIPTOR.message_types_by_name[kind]):
-            request = with_text(getattr(operator_pb2, kind)(), path, NASTY)
+    for method in ("Show", "Cancel", "Watch", "Model"):
+        asked: Any = operator_pb2.ModelRequest if method == "Model" else operator_pb2.JobRequest
+        for path in string_fields(asked.DESCRIPTOR):
+            request = with_text(asked(), path, NASTY)
             call = getattr(operators, method)(request)
             await status(call if method in ("Show", "Cancel") else anext(aiter(call)))
 
 
-async def run(*arguments: str, cwd: Path, **env: str) -> tuple[str, str]:
-    done = await asyncio.to_thread(hansa, *arguments, cwd=cwd, **env)
+async def run(*arguments: str, cwd: Path, **env: Any) -> tuple[str, str]:
+    done = await asyncio.to_thread(lambda: hansa(*arguments, cwd=cwd, **env))
     where = f"hansa {' '.join(arguments)}"
     require_clean(done.stdout, where)
     require_clean(done.stderr, where)
