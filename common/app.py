@@ -48,13 +48,15 @@ class TrainingRun:
     epochs: int
     batch_size: int
     optimizer: OptimizerSpec
-    seed: int
+    seed: int  # of 32 bits, as numpy.random.seed and other libraries take it; of this task
     round: int
     turn: int  # which of the job's trainings in turn this is: hops where models travel, else rounds; for schedules
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
     tensors: tuple[str, ...] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
+    device: str = "cpu"  # the learner's --device
+    data: Path = Path()  # the learner's --data
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hansa import __version__
-from hansa.common.settings import check_options, defaults
+from hansa.common.settings import check_options, defaults, show_variables
 from hansa.common.terminal import guarded
 
 COMMANDS = {
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
-        return found
+        return show_variables(found)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Name the nearest commands if there is none of that name."""

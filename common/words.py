@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 # What can steer a terminal, forge a line, or stand in a text without being seen: control characters (C0, DEL, C1), line
 # and paragraph separators, Unicode's format characters (bidi marks, zero width, tags), variation selectors, letters
@@ -32,6 +33,7 @@ def cleaned(document: object) -> object:
     return document
 
 
+@lru_cache(maxsize=4096)
 def in_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key by which people sort names: site-2 before site-10."""
     parts = re.split(r"([0-9]+)", name)
@@ -43,6 +45,14 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     held = list(names)
     rest = f" and {len(held) - most} more" if len(held) > most else ""
     return ", ".join(held[:most]) + rest
+
+
+def by_reason(reasons: Mapping[str, str], most: int = 5) -> list[str]:
+    """Write why something befell each of several sites; sites with the same reason are named together."""
+    sites: dict[str, list[str]] = {}
+    for site in sorted(reasons, key=in_order):
+        sites.setdefault(reasons[site], []).append(site)
+    return [f"{listed(held, most)}: {why}" for why, held in sites.items()]
 
 
 def counted(count: int, noun: str, several: str = "") -> str:

@@ -13,6 +13,7 @@ from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_ke
 from hansa.common.job import JobSpec
 from hansa.common.job_check import located
 from hansa.common.model import Manifest
+from hansa.common.words import listed
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
@@ -273,7 +274,7 @@ class Federation:
         if not found:
             raise NotFound(f"there is no job {words!r}; `hansa job list` shows all")
         if len(found) > 1:
-            raise NotFound(f"{words!r} could be any of the jobs {', '.join(runner.id for runner in found)}")
+            raise NotFound(f"{words!r} could be any of the jobs {listed((runner.id for runner in found), 10)}")
         return found[0]
 
     @property

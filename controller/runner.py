@@ -12,6 +12,7 @@ from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import blame, culprit
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
+from hansa.common.words import listed
 from hansa.controller.chores import Chores, Traffic
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
@@ -208,7 +209,7 @@ class JobRunner:
             return
         app = session.apps.get(self.machine.spec.app)
         if app is None or app.error:
-            allowed = ", ".join(sorted(session.apps)) or "none"
+            allowed = listed(sorted(session.apps)) or "none"
             reason = f"app {self.machine.spec.app!r} is not allowed there (allowed: {allowed})"
             self.post(
                 ev.SiteUnfit(at=self._now(), site=session.site, role=session.role, reason=app.error if app else reason)

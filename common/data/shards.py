@@ -22,6 +22,7 @@ from hansa.common.ids import SiteName
 from hansa.common.job import DataSpec
 from hansa.common.site.holdout import split
 from hansa.common.tasks import ValidationSpec
+from hansa.common.words import in_order
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -244,7 +245,7 @@ def read_shards(folder: Path) -> Picture:
             raise InvalidData(f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes")
         _still_as_described(folder, held["sites"])
         return Picture(title, sites, classes, matrix, measure(matrix))
-    paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem)) if folder.is_dir() else []
+    paths = sorted(folder.glob("*.npz"), key=lambda path: in_order(path.stem)) if folder.is_dir() else []
     paths = [path for path in paths if path.name != TEST]
     if not paths:
         raise InvalidInput(f"{folder}: no {RECORD} and no .npz files in it; `hansa data partition` makes them")

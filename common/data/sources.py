@@ -173,7 +173,7 @@ def _digits() -> DataSet:
 def _published(source: Source, root: Path | None) -> DataSet:
     if root is None:
         raise NotFound(
-            f"{source.name}: where are the data sets? Set {ROOT} or --root to the folder that has"
+            f"{source.name}: where are the data sets? Set {ROOT} to the folder that has"
             f" {source.place(Path())}/{source.forms[0].files[0]}; published at {source.published}"
         )
     found = source.find(root)

@@ -31,6 +31,7 @@ from hansa.common.words import counted, suggestion
 
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+OWN_METRICS = 3  # of an app, in the summary; the report has all
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
 
 
@@ -199,7 +200,7 @@ class LocalFederation:
             await self._evaluators_attend(client)
             submitted = await client.submit(self._spec)
             warn(submitted)
-            watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet))
+            watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet, tell_failure=False))
             minding = asyncio.create_task(self._mind())
             try:
                 await asyncio.wait((watching, minding), return_when=asyncio.FIRST_COMPLETED)
@@ -293,15 +294,17 @@ def why_ended(code: int | None, log: Path) -> str:
     return "it left no message"
 
 
-def _quality(view: JobView) -> str:
+def _quality(view: JobView, part: str) -> str:
+    """Say how good the newest model is, by what its app measures, on a part of the data: test or validation."""
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if not view.examples:
         why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
         return f"not measured{why}"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} test examples is not a finite number"
+        return f"the loss on {view.examples} {part} examples is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
-    return f"{what} on {view.examples} test examples that no site trained on"
+    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {view.examples} {part} examples that no site trained on"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:
@@ -310,6 +313,8 @@ def suits_ten_sites(data: DataSpec) -> bool:
 
 
 def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
+    from hansa.common.data.shards import TEST
+
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
@@ -319,7 +324,8 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
     sites = len({site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))})
     work = f"{counted(view.rounds, view.unit)}, {view.seconds:.1f} s"
     click.echo(f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}.")
-    click.echo(f"  result   {_quality(view)}")
+    part = "test" if (folder / "data" / TEST).exists() else "validation"
+    click.echo(f"  result   {_quality(view, part)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/model.safetensors")
     click.echo(f"  report   {where}/report.json, logs in {where}/logs")

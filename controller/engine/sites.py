@@ -4,6 +4,7 @@ from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName, update_key
 from hansa.common.job_check import located
 from hansa.common.tasks import Init, Task
+from hansa.common.words import in_order, listed
 from hansa.controller.engine import appraisal, endings, events, hops, merges, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.evaluation import settle
@@ -126,13 +127,13 @@ def too_few(job: Job) -> str:
     """Say who is missing."""
     wait = f"{job.spec.sites.wait:g} s"
     if job.state.phase != "gathering":
-        awaited = sorted(job.desk.busy)
-        away = f": {', '.join(awaited)}" if awaited else ""
+        awaited = listed(sorted(job.desk.busy, key=in_order))
+        away = f": {awaited}" if awaited else ""
         return f"the sites that round {job.state.round} waits for did not come back in {wait}{away}"
     here = job.eligible
-    names = f" ({', '.join(here)})" if here else ""
-    empty = sorted(site for site, examples in job.state.learners.items() if not examples)
-    without = f"; without examples: {', '.join(empty)}" if empty else ""
+    names = f" ({listed(sorted(here, key=in_order))})" if here else ""
+    empty = sorted((site for site, examples in job.state.learners.items() if not examples), key=in_order)
+    without = f"; without examples: {listed(empty)}" if empty else ""
     return f"{len(here)} of the {job.spec.sites.min} sites needed attended after {wait}{names}{without}"
 
 
@@ -154,7 +155,7 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
 
 def ask_one_more(job: Job, now: float) -> list[Effect]:
     """Ask another site for version 0, too: the one that was asked may hang."""
-    slow = ", ".join(sorted(job.desk.busy))
+    slow = listed(sorted(job.desk.busy, key=in_order))
     effects = ask_for_model(job, now)
     job.state.reason = f"the first model has not come from {slow} in {PATIENCE:g} s" + (
         "; another site was asked, too" if effects else "; no other site is here to be asked"

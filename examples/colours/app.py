@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from hansa import App, Examples
-from hansa.common.app import load_npz
+from hansa import App, Examples, load_npz
 
 PICTURES = int(os.environ.get("COLOURS_PICTURES", "2000"))  # of a site's, drawn at random; half as many for tests
 
