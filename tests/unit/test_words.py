@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from hansa.common.words import CONTROL, WITHIN_LINES, cleaned, in_order, listed, plain
+from hansa.common.words import CONTROL, WITHIN_LINES, by_reason, cleaned, in_order, listed, plain
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # Unicode's categories of what steers, hides, separates lines, or is half
 
@@ -43,3 +43,8 @@ def test_site_2_comes_before_site_10() -> None:
 )
 def test_a_long_list_names_a_few(count: int, said: str) -> None:
     assert listed("abcdefghijklmnopqrstuvwxyz"[:count], 3) == said
+
+
+def test_sites_with_the_same_reason_are_named_together() -> None:
+    lost = {"site-10": "slow", "site-2": "slow", "a": "gone"}
+    assert by_reason(lost) == ["a: gone", "site-2, site-10: slow"]
