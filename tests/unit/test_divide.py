@@ -148,16 +148,19 @@ def test_the_prepass_reports_all_metrics_and_warns_if_they_disagree() -> None:
     round_of(play)
     round_of(play, facts([0.1, 0.1, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9]))
     told = shown(play)[1]
-    assert told["splits"] == {"eq3": 2, "cosine": 1, "relative_l2": 1}
+    assert told["splits"] == {"eq3": 2, "cosine": 3, "relative_l2": 3}
+    assert told["clear"] == {"eq3": True, "cosine": False, "relative_l2": False}
+    assert told["best"]["eq3"] == {"split": 2, "cost": 0.0, "ratio": 9.0}
+    assert told["runner_up"] == dict.fromkeys(METRICS), "of four layers, only one split has two on each side"
     assert told["divergences"]["cosine"] == [0.1, 0.9, 0.9, 0.9]
     assert told["warning"] == (
-        "the metrics would divide differently: eq3 after layer 2, cosine after layer 1, relative_l2 after layer 1"
+        "the metrics would divide differently: eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
     )
     assert work_of(play).tensors == names("one", "two")
     assert shown(play)[0]["layers"] == list(LAYERS)
 
 
-@pytest.mark.parametrize(("metric", "wanted"), [("eq3", ("one", "two")), ("cosine", ("one",))])
+@pytest.mark.parametrize(("metric", "wanted"), [("eq3", ("one", "two")), ("cosine", ("one", "two", "three"))])
 def test_the_metric_of_the_job_decides(metric: str, wanted: tuple[str, ...]) -> None:
     play = play_of(layers={"prepass": 1, "metric": metric})
     play.training("a", "b")
@@ -171,6 +174,22 @@ def test_without_a_clear_split_only_the_last_layer_is_apart_and_that_is_said() -
     round_of(play, facts([0.5, 0.5, 0.5, 0.6]))
     assert work_of(play).tensors == names("one", "two", "three")
     assert "no clear split by eq3" in shown(play)[0]["warning"]
+
+
+def test_a_runner_up_that_is_too_close_keeps_the_split_and_is_warned_of() -> None:
+    deep = (*LAYERS, "five")
+    spec = ModelSpec(tuple(_tensors(deep)), deep)
+    found = facts([0.1, 0.1, 0.52, 0.9, 0.9])
+    for changed, clear in (({}, False), ({"margin": 1.0}, True), ({"choose": "log"}, True)):
+        play = play_of(outline_of(spec, Anatomy()), layers={"prepass": 1, **changed})
+        play.training("a", "b")
+        round_of(play, found)
+        told = shown(play)[0]
+        assert (told["split"], told["clear"]["eq3"]) == (2, clear)
+        assert work_of(play).tensors == tuple(info.name for info in spec.tensors if info.layer < 2)
+        assert told["runner_up"]["eq3"]["split"] == 3
+        assert told["best"]["eq3"]["cost"] < told["runner_up"]["eq3"]["cost"]
+        assert ("and after layer 3 0.118, which is too close" in told.get("warning", "")) is not clear
 
 
 def test_a_split_that_is_given_is_taken_whatever_the_prepass_finds() -> None:
@@ -530,5 +549,6 @@ def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    usual = {"prepass": 5, "split": None, "metric": "eq3", "min_ratio": 2.0, "decay": 0.9, "fine_lr": 0.5}
-    assert Divide().model_dump().items() >= (usual | {"restart": False, "blocks": False}).items()
+    usual = {"prepass": 5, "split": None, "metric": "eq3", "decay": 0.9, "fine_lr": 0.5}
+    chooser = {"choose": "raw", "min_ratio": 2.0, "margin": 0.8}
+    assert Divide().model_dump().items() >= (usual | chooser | {"restart": False, "blocks": False}).items()
