@@ -61,6 +61,7 @@ class Divide(Policy):
     """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
 
     needs_outline: ClassVar[bool] = True
+    needs_anatomy: ClassVar[bool] = True
     prepass: int = Field(5, ge=0, strict=True, description="rounds on the whole model before the first feature round")
     split: int | None = Field(
         None, ge=1, strict=True, description="divide after this layer, counted from 1; none: the pre-pass finds out"
@@ -128,15 +129,14 @@ class Divide(Policy):
         """Refuse models that cannot be divided, or not where the job says."""
         count, at = len(model.layers), ("layers", "split")
         if not count:
-            given = "nothing is known of the model's layers; let a site build version 0 instead of giving a file"
-            return [(("layers",), given if model.anatomy is None else "no part of the model has a matrix of weights")]
+            return [(("layers",), "no part of the model has a matrix of weights")]
         if count < 2:
             return [(("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")]
         if self.order and sorted(self.order) != sorted(model.layers):
             odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
             return [(("layers", "order"), f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}")]
         if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
-            return [(("layers", "blocks"), "nothing is known of the model's blocks; let a site build version 0")]
+            return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
         legal = self._legal(model)
         if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
