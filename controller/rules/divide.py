@@ -30,7 +30,7 @@ from hansa.controller.engine.parts import Policy
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
-from hansa.controller.rules.splitting import Choice, Scale, choose_split
+from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
 
 LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
 PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
@@ -232,8 +232,8 @@ class Divide(Policy):
         told: dict[str, JsonValue] = {
             "splits": {metric: choice.split for metric, choice in choices.items()},
             "clear": {metric: choice.clear for metric, choice in choices.items()},
-            "best": {metric: choice.best and asdict(choice.best) for metric, choice in choices.items()},
-            "runner_up": {metric: choice.runner_up and asdict(choice.runner_up) for metric, choice in choices.items()},
+            "best": {metric: _told(choice.best) for metric, choice in choices.items()},
+            "runner_up": {metric: _told(choice.runner_up) for metric, choice in choices.items()},
         }
         if self.split is not None:
             return told
@@ -353,6 +353,10 @@ class Divide(Policy):
 def _between(ranks: Sequence[int], split: int) -> bool:
     """Whether some layers come before a split and some behind it."""
     return bool(ranks) and min(ranks) < split <= max(ranks)
+
+
+def _told(candidate: Candidate | None) -> JsonValue:
+    return asdict(candidate) if candidate else None
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:

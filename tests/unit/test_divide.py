@@ -1,6 +1,6 @@
 """Divide-and-Conquer in the engine: phases, the pre-pass and what it finds, and what is refused (§2, §4, §7, §8)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -471,7 +471,7 @@ def test_a_model_from_a_file_is_described_by_a_site_before_the_first_round() -> 
 
 def test_the_job_is_the_same_after_a_crash_at_every_step_of_it() -> None:
     play = given_play()
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: play.join("a", "b"),
         lambda: play.describe(next(iter(play.tasks(Init).values()))),
         lambda: round_of(play),
