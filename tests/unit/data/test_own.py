@@ -191,8 +191,8 @@ def test_other_shapes_and_empty_files_are_refused(tmp_path: Path) -> None:
 def test_test_rows_are_used_if_every_site_has_some(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((4, 3)), "y": np.zeros(4, int)}
     test = {"x_test": np.ones((2, 3)), "y_test": np.zeros(2, int)}
-    np.savez(tmp_path / "a.npz", **arrays, **test)
-    np.savez(tmp_path / "b.npz", **arrays)
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays, **test)
+    np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)
     assert agreed(app_of(), {"a": tmp_path / "a.npz"}) == "test"
     assert agreed(app_of(), {name: tmp_path / f"{name}.npz" for name in "ab"}) == "validation"
     assert read_site(app_of(), tmp_path / "a.npz", "train").tested
