@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BATCH = 64  # events that are made durable together
+JOURNALED = {  # points at which tests kill a controller
+    ev.UpdateArrived: "update-journaled",
+    ev.ModelDescribed: "description-journaled",
+    ev.Merged: "merge-journaled",
+}
 Post = tuple[ev.Event, "asyncio.Future[int]"]
 
 
@@ -152,8 +157,8 @@ class JobRunner:
     def _conclude(self, outcome: "_Outcome") -> None:
         """Act on an event that is durable, and answer whoever brought it."""
         if outcome.entry:
-            if isinstance(outcome.event, ev.UpdateArrived | ev.Merged):
-                faults.reach("update-journaled" if isinstance(outcome.event, ev.UpdateArrived) else "merge-journaled")
+            if point := JOURNALED.get(type(outcome.event)):
+                faults.reach(point)
             self._clear_hands(outcome.event)
             self._carry_out([effect for effect in outcome.effects if not isinstance(effect, ef.StartMerge)])
         if outcome.refusal:

@@ -53,6 +53,11 @@ class Composition:
         """Whether some part must know the model's tensors and layers."""
         return any(part.needs_outline for part in self.parts.values())
 
+    @property
+    def needs_anatomy(self) -> bool:
+        """Whether some part must know what only the app can tell of the model."""
+        return any(part.needs_anatomy for part in self.parts.values())
+
     def misfits(self, model: Outline) -> list[Problem]:
         """Return what does not go together with a model, and why."""
         return self._asked(lambda part: part.misfits(model) if part.needs_outline else [])

@@ -45,6 +45,7 @@ class Part(Plugin):
     """
 
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+    needs_anatomy: ClassVar[bool] = False  # and what only the app knows; if version 0 is a file, a site is asked
 
     @property
     def examination_seconds(self) -> float:

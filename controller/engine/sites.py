@@ -94,7 +94,7 @@ def gathered(job: Job, now: float) -> list[Effect]:
     job.state.alarms.pop(GATHER, None)
     if survey.wanted(job):
         return survey.ask(job)
-    if job.state.version < 0:
+    if job.state.version < 0 or undescribed(job):
         job.state.phase = "initialising"
         return ask_for_model(job, now)
     return next_round(job, now)
@@ -140,8 +140,21 @@ def too_few(job: Job) -> str:
 # Version 0.
 
 
+def undescribed(job: Job) -> bool:
+    """Whether version 0 came from a file, and the rule must know what only a site can tell of it."""
+    return job.state.version >= 0 and job.rule.needs_anatomy and job.state.outline is None
+
+
+def _building(job: Job) -> str:
+    """Say what a site is asked to do with the first model."""
+    return "describe the first model" if undescribed(job) else "build the first model"
+
+
 def ask_for_model(job: Job, now: float) -> list[Effect]:
-    """Ask a site that has not been asked yet to build version 0. Every site builds the same."""
+    """Ask a site that has not been asked yet to build version 0. Every site builds the same.
+
+    If version 0 came from a file, what the site built tells its outline, and its numbers stay where they are.
+    """
     candidates = [site for site in job.eligible if site not in job.state.init_tried and site not in job.desk.busy]
     if candidates:
         return [job.issue(candidates[0], 0, Init()), job.set_alarm(FIRST_MODEL, now + PATIENCE)]
@@ -149,7 +162,7 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
         return []  # all have been asked: one will do
     job.state.alarms.pop(FIRST_MODEL, None)
     if job.eligible:
-        return endings.end(job, "failed", "no site could build the first model", now)
+        return endings.end(job, "failed", f"no site could {_building(job)}", now)
     return []  # all are away; the next to join is asked
 
 
@@ -157,7 +170,8 @@ def ask_one_more(job: Job, now: float) -> list[Effect]:
     """Ask another site for version 0, too: the one that was asked may hang."""
     slow = listed(sorted(job.desk.busy, key=in_order))
     effects = ask_for_model(job, now)
-    job.state.reason = f"the first model has not come from {slow} in {PATIENCE:g} s" + (
+    what = "first model has not been described by" if undescribed(job) else "first model has not come from"
+    job.state.reason = f"the {what} {slow} in {PATIENCE:g} s" + (
         "; another site was asked, too" if effects else "; no other site is here to be asked"
     )
     return effects
@@ -165,12 +179,30 @@ def ask_one_more(job: Job, now: float) -> list[Effect]:
 
 def built(job: Job, task: Task, digest: str, outline: Outline | None, now: float) -> list[Effect]:
     """Take version 0 and go on; others who build it need not."""
+    effects = _answered(job, task)
+    effects += first_version(job, update_key(task.id), digest, outline, now)
+    return _begin(job, effects, now)
+
+
+def described(job: Job, task: Task, outline: Outline, now: float) -> list[Effect]:
+    """Take what a site tells of version 0 and go on; others who build the model need not."""
+    effects = _answered(job, task)
+    effects += _outlined(job, outline, now)
+    return _begin(job, effects, now)
+
+
+def _answered(job: Job, task: Task) -> list[Effect]:
+    """Close the task that brought the first model, and those of others who were asked for it, too."""
     job.state.alarms.pop(FIRST_MODEL, None)
     job.finish(task.id)
     effects: list[Effect] = [WithdrawTask(other, "the first model is here") for other in job.desk.work()]
     for other in job.desk.work():
         job.finish(other.id)
-    effects += first_version(job, update_key(task.id), digest, outline, now)
+    return effects
+
+
+def _begin(job: Job, effects: list[Effect], now: float) -> list[Effect]:
+    """Go on from the first model to the first round."""
     if job.ended:
         return effects
     job.state.phase = "gathering"
@@ -181,7 +213,7 @@ def could_not_build(job: Job, site: SiteName, reason: str, now: float) -> list[E
     """Ask another site for version 0."""
     job.state.init_tried.add(site)
     if not job.desk.busy and not set(job.eligible) - job.state.init_tried:
-        return endings.end(job, "failed", f"site {site} could not build the first model: {reason}", now)
+        return endings.end(job, "failed", f"site {site} could not {_building(job)}: {reason}", now)
     return ask_for_model(job, now)
 
 
@@ -196,8 +228,14 @@ def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
 def first_version(job: Job, key: ModelKey, digest: str, outline: Outline | None, at: float) -> list[Effect]:
     """Enter version 0; a job whose rule cannot do with such a model ends."""
     job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)
+    effects = _outlined(job, outline, at) if outline is not None else []
+    if not job.ended and job.state.reference is not None:
+        effects.append(job.begin_measurement(key))
+    return effects
+
+
+def _outlined(job: Job, outline: Outline, at: float) -> list[Effect]:
+    """Take note of what the model is; a job whose rule cannot do with such a model ends."""
     job.state.outline = outline
-    wrong = job.rule.misfits(outline) if outline is not None else []
-    if wrong:
-        return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at)
-    return [job.begin_measurement(key)] if job.state.reference is not None else []
+    wrong = job.rule.misfits(outline)
+    return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at) if wrong else []

@@ -197,7 +197,10 @@ def test_rows_can_be_taken() -> None:
         ({"x": X, "y": np.array([0, 1, 3, 4])}, "label 3 at row 2 is outside 0 … 2 (2 such labels)"),
         ({"x": X, "y": np.array([0, -1, 2, 0])}, "label -1 at row 1 is outside 0 … 2 (1 such label)"),
         ({"x": X, "y": Y.astype(np.float64)}, "labels must be integers, these are float64"),
-        ({"x": X, "y": np.array(["a", "b", "c", "d"])}, "labels must be integers"),
+        (
+            {"x": X, "y": np.array(["a", "b", "c", "d"])},
+            "the labels are words (a, b, c, d), and other sites may have others; name all of them in the app",
+        ),
         ({"x": _with_nan(X, 2), "y": Y}, "x holds NaN or infinite values in 1 row, first in row 2"),
         ({"x": _with_nan(X, 1, np.inf), "y": Y}, "x holds NaN or infinite values in 1 row, first in row 1"),
         ({"x": np.array(["a", "b", "c", "d"]), "y": Y}, "x"),

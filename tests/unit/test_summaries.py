@@ -44,7 +44,7 @@ def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
     ("metrics", "part", "said"),
     [
         ({"loss": 0.3, "accuracy": 0.912}, "test", "accuracy 91.2% on 90 test examples that no site trained on"),
-        ({"loss": 0.3}, "validation", "loss 0.3000 on 90 validation examples that no site trained on"),
+        ({"loss": 0.3}, "validation", "loss 0.3000 on 90 validation examples that sites kept back"),
         ({"loss": 0.3, "mae": 0.16}, "test", "loss 0.3000, mae 0.1600 on 90 test examples that no site trained on"),
         (
             {"loss": 0.3, "accuracy": 0.9, "micro_f1": 0.5},
