@@ -8,8 +8,11 @@ from hansa.common.job_check import located
 from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.participation import shortfalls
 from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
+
+NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        evaluators=len(state.evaluators),
+        shortfalls=tuple(shortfalls(state, "barrier" in machine.rule.pace.provides)[:NAMED]) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )

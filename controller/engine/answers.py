@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, probes, sites
+from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, participation, probes, sites
 from hansa.controller.engine.actions import Action, Stop
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.evaluation import evaluate, settle
@@ -40,11 +40,13 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
     if refusal:
         actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
+        participation.failed(job, task, refusal)
         _committed(job, contribution)
         job.models.add(contribution.model)
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
+    participation.answered(job, task)
     _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
@@ -61,6 +63,7 @@ def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
     """A site could not do a task."""
     task = job.open_task(event.task, event.site)
     if event.final:
+        participation.failed(job, task, event.reason)
         return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at)
     return lost(job, task, event.reason, event.at)
 
@@ -74,6 +77,7 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
+    participation.failed(job, task, reason)
     match task.work:
         case Survey():
             return endings.end(job, "failed", f"site {task.site} could not tell of its data: {reason}", now)
