@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, JsonValue
 
+from hansa.common.resolved import Resolved
 from hansa.common.tasks import Value
 
 
@@ -55,6 +56,8 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    digest: str = ""  # of the model
+    receipt: str = ""  # hash of the receipt that names it, in the job's chain
     phase: str = ""  # what the rule calls this round, if its rounds differ
     distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
@@ -139,6 +142,7 @@ class JobView(Value):
     shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
     history: tuple[HistoryView, ...] = ()
+    resolved: Resolved | None = None  # the job with every default filled in, if one job was asked for
 
     @property
     def ended(self) -> bool:

@@ -92,6 +92,8 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            digest=record.digest,
+            receipt=record.receipt,
             distance=record.distance,
             phase=record.phase,
             metrics=_metrics(machine, record),

@@ -11,8 +11,8 @@ from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
-from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
+from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.views import HistoryView, JobView, warnings
 
 T = TypeVar("T")
@@ -64,6 +64,7 @@ def details(view: JobView) -> dict[str, object]:
     """Return a job with its history and, if sites told of their data, with what they told."""
     told: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
     told["shortfalls"] = [shortfall.model_dump() for shortfall in view.shortfalls]
+    told["resolved"] = view.resolved.model_dump(mode="json") if view.resolved else None
     return outcome(view) | told | {"history": [entry.model_dump() for entry in view.history]}
 
 
@@ -223,8 +224,8 @@ def model(job_id: str, controller: Endpoint, output: Path, version: int | None, 
 
     if not output.absolute().parent.is_dir():
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
-    manifest, payload = ask(controller, lambda client: client.model(job_id, version))
-    save_checkpoint(output, manifest, payload)
+    manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
+    save_checkpoint(output, manifest, payload, origin)
     if as_json:
         print_json({"file": str(output), "tensors": len(manifest.digests), "digest": manifest.digest.hex()})
     else:

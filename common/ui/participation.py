@@ -18,7 +18,7 @@ def warning_lines(view: JobView) -> list[str]:
 
 
 def warn_of_shortfalls(view: JobView) -> None:
-    """Tell those who waited for a job which sites contributed little to it; programs that read JSON are not disturbed."""
+    """Tell those who waited for a job which sites contributed little; programs that read JSON are not disturbed."""
     for line in shortfall_lines(view):
         click.echo(f"hansa: warning: {line}", err=True)
 
@@ -56,5 +56,5 @@ def shortfall_line(site: Shortfall) -> str:
 
 def metrics_missing(view: JobView) -> str:
     """Say that nobody evaluates a job's models, once there is one that could have been."""
-    tried = view.metrics or any(entry.metrics or entry.unevaluated for entry in view.history)
+    tried = view.metrics or any(entry.metrics or entry.evaluated or entry.unevaluated for entry in view.history)
     return "" if view.evaluators or tried or view.version < 1 else NO_EVALUATOR

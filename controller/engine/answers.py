@@ -26,7 +26,10 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     else:
         contribution = Contribution(task=task, model=update_key(task.id), digest=event.digest, facts=event.facts)
         effects = _contributed(job, contribution, event.at)
-    job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    job.state.receipts[task.site] = receipt
+    if isinstance(task.work, Init):
+        job.record(0).receipt = receipt.hash
     return effects
 
 
@@ -151,7 +154,10 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
     weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
-    job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
+    receipt = job.issue_receipt(
+        version=event.version, contributions=weights, digest=event.digest, moments=event.moments
+    )
+    job.record(event.version).receipt = receipt.hash
     merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:

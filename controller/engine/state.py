@@ -51,6 +51,7 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    receipt: str = ""  # hash of the receipt that names it; empty: the submission brought it
     distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
