@@ -69,7 +69,9 @@ def run(
 ) -> None:
     """Run a whole federation on this machine: controller, learners and evaluators as real processes.
 
-    The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
+    The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end:
+    model.safetensors, report.json, and job.resolved.yaml, the job with every default filled in. Ctrl-C cancels the job
+    and keeps what there is; a second one ends everything at once.
     """
     spec = load_job(file, changes, here=True)
     if spec.data is None:
