@@ -86,7 +86,11 @@ def run(
     federation.part_data()
     try:
         view = asyncio.run(federation.run(quiet=as_json))
-    except Interrupted:
+    except (Interrupted, HansaError) as error:
+        if not federation.interrupted:
+            raise
+        if isinstance(error, HansaError):
+            click.echo(f"hansa: {error}", err=True)
         click.echo(f"\nstopped; every process has ended, the state is kept in {folder}", err=True)
         raise SystemExit(INTERRUPTED) from None
     if as_json:

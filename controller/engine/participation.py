@@ -4,8 +4,6 @@ A site that fails in every round must not go unnoticed because the others make a
 never drawn, that came late, or that is merely slow is not at fault.
 """
 
-from collections.abc import Iterator
-
 from hansa.common.ids import SiteName
 from hansa.common.tasks import Task, Train
 from hansa.common.views import Shortfall
@@ -115,34 +113,54 @@ def shortfalls(state: JobState, rounds: bool) -> list[Shortfall]:
     seldom or came late is measured by the little that it could do. Without common `rounds` a site that is not asked
     again after its failures is left out for good; with them it may merely not be drawn.
     """
-    found = sorted(_measured(state, rounds), key=lambda each: (each[0], each[1].site))
-    return [shortfall for share, shortfall in found if share < ENOUGH]
+    found = [(share, site) for site in state.participation if (share := _share(state, site, rounds)) < ENOUGH]
+    return [_shortfall(state, site, rounds) for _, site in sorted(found)]
 
 
-def _measured(state: JobState, rounds: bool) -> Iterator[tuple[float, Shortfall]]:
-    made = _made(state)
-    for site, account in state.participation.items():
-        known = made - account.since
-        idle = made if rounds or account.idle_since is None else account.idle_since
-        out = min(idle, made if account.away_since is None else account.away_since)
-        missed, absence = account.away + made - out, IDLE if idle < made and idle == out else account.absence
-        share = account.answered / account.asked if account.asked else 1.0
-        if known:
-            share *= (known - missed) / known
-        if known and not account.asked and state.learners.get(site) == 0:
-            share, missed, absence = 0.0, known, "it has no examples to train on"
-        slow = not account.answered and 2 * account.unfinished > made
-        yield (
-            0.0 if slow else share,
-            Shortfall(
-                site=site,
-                contributed=account.answered,
-                asked=account.asked,
-                failures=account.failures,
-                reason=account.reason,
-                missed=missed,
-                known=known,
-                absence=absence,
-                unfinished=slow,
-            ),
-        )
+def _share(state: JobState, site: SiteName, rounds: bool) -> float:
+    """Return which share of what a site could have contributed it did."""
+    account = state.participation[site]
+    known, missed = _made(state) - account.since, _missed(state, account, rounds)
+    if _unfinished(state, account) or (known and _has_nothing(state, site)):
+        return 0.0
+    share = account.answered / account.asked if account.asked else 1.0
+    return share * (known - missed) / known if known else share
+
+
+def _shortfall(state: JobState, site: SiteName, rounds: bool) -> Shortfall:
+    account = state.participation[site]
+    known, missed, absence = _made(state) - account.since, _missed(state, account, rounds), account.absence
+    if _has_nothing(state, site):
+        missed, absence = known, "it has no examples to train on"
+    elif not rounds and account.idle_since is not None and account.idle_since == _out_since(state, account, rounds):
+        absence = IDLE
+    return Shortfall(
+        site=site,
+        contributed=account.answered,
+        asked=account.asked,
+        failures=account.failures,
+        reason=account.reason,
+        missed=missed,
+        known=known,
+        absence=absence,
+        unfinished=_unfinished(state, account),
+    )
+
+
+def _missed(state: JobState, account: Participation, rounds: bool) -> int:
+    """Return how many versions were made while a site was away, or was not asked any more."""
+    return account.away + _made(state) - _out_since(state, account, rounds)
+
+
+def _out_since(state: JobState, account: Participation, rounds: bool) -> int:
+    moments = (account.away_since, None if rounds else account.idle_since, _made(state))
+    return min(moment for moment in moments if moment is not None)
+
+
+def _unfinished(state: JobState, account: Participation) -> bool:
+    """Whether most versions were made while a site worked at its first task, in vain."""
+    return not account.answered and 2 * account.unfinished > _made(state)
+
+
+def _has_nothing(state: JobState, site: SiteName) -> bool:
+    return state.learners.get(site) == 0 and not state.participation[site].asked
