@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS
+from hansa.common.resolved import Software
 from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
 
 Part = Mapping[str, Any]
@@ -125,6 +126,7 @@ class DataSpec(Value):
     examples: int | None = Field(None, ge=1, description="train on so many only, of each class in proportion")
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
+    central: bool = Field(False, description="one site holds all data, as after `hansa run --central`")
 
     @field_validator("files")
     @classmethod
@@ -173,6 +175,7 @@ class JobSpec(Value):
     init: str | None = Field(None, description="a safetensors file with version 0")
     reference: str | None = Field(None, description="a safetensors file: how far each version is from it is measured")
     operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
+    made_with: Software | None = Field(None, description="what it is run with; the controller writes it, likewise")
     data: DataSpec | None = None
 
     @field_validator("name")

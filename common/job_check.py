@@ -10,6 +10,7 @@ from hansa.common.errors import InvalidJob, one_line
 from hansa.common.job import FieldPath, JobSpec, Part, Problem
 from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import POINTS, Plugin, not_loaded
+from hansa.common.resolved import MADE_WITH
 from hansa.common.tasks import Value
 from hansa.common.words import suggestion
 
@@ -27,6 +28,8 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     faults = part_faults(data, final)
     if data.get("operator"):
         faults.append((("operator",), "only the controller says who submitted a job"))
+    if data.get(MADE_WITH):
+        faults.append(((MADE_WITH,), "only the controller says what a job is run with"))
     try:
         spec = JobSpec.model_validate(data)
     except ValidationError as error:

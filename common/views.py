@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, JsonValue
 
+from hansa.common.resolved import Resolved
 from hansa.common.tasks import Value
 
 
@@ -55,6 +56,8 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    digest: str = ""  # of the model
+    receipt: str = ""  # hash of the receipt that names it, in the job's chain
     phase: str = ""  # what the rule calls this round, if its rounds differ
     distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
@@ -90,6 +93,20 @@ class SiteProgress(Value):
     examples: int = 0
 
 
+class Shortfall(Value):
+    """A site that contributed nothing or little to a job."""
+
+    site: str
+    contributed: int  # updates that were taken
+    asked: int  # that it was asked for, without what was under way when the job ended
+    failures: int = 0  # of its tasks; a round may be issued twice
+    reason: str = ""  # of the last failure
+    missed: int = 0  # versions that were made while it was away, could not be used, or was not asked any more
+    known: int = 0  # versions that were made since the job first knew of it
+    absence: str = ""  # why it missed them
+    unfinished: bool = False  # it worked at its first task for most of the job
+
+
 class SurveyView(Value):
     """What sites told of their data."""
 
@@ -121,8 +138,11 @@ class JobView(Value):
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()
+    evaluators: int = 0  # that are connected and can evaluate this job's models
+    shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
     history: tuple[HistoryView, ...] = ()
+    resolved: Resolved | None = None  # the job with every default filled in, if one job was asked for
 
     @property
     def ended(self) -> bool:

@@ -9,8 +9,11 @@ from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.common.words import in_order
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.participation import shortfalls
 from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
+
+NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        evaluators=len(state.evaluators),
+        shortfalls=tuple(shortfalls(state, "barrier" in machine.rule.pace.provides)[:NAMED]) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
@@ -89,6 +94,8 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            digest=record.digest,
+            receipt=record.receipt,
             distance=record.distance,
             phase=record.phase,
             metrics=_metrics(machine, record),

@@ -233,11 +233,11 @@ class OperatorServicer:
         for brought in filter(None, (manifest, reference)):
             require_size(brought, self._largest)
         runner = await self._federation.submit(spec, manifest, stream, who, reference)
-        return operator.JobReply(view_json=runner.view().model_dump_json())
+        return operator.JobReply(view_json=runner.whole_view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """Show one job."""
-        return operator.JobReply(view_json=self._federation.find(request.job).view().model_dump_json())
+        return operator.JobReply(view_json=self._federation.find(request.job).whole_view().model_dump_json())
 
     async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:
         """List all jobs."""
@@ -277,7 +277,8 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1]):
+        origin = runner.origin(wanted).model_dump_json()
+        async for message in self._federation.downloads.send(key, set(), _operator(context)[1], origin):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
-from hansa.common.errors import Unreachable
+from hansa.common.errors import Broken, Unreachable
 from hansa.common.frames import FRAME, FrameCheck, allocate, cut
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
+from hansa.common.resolved import ModelOrigin
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
-V = TypeVar("V", JobView, DaemonView, StatusView)
+V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
 
 
 class Client:
@@ -46,7 +47,7 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model and its reference if it names them."""
-        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator"})
+        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator", "made_with"})
         header = operator.SubmitHeader(operator=_user())
         payloads: list[Any] = []
         if spec.init:
@@ -92,6 +93,10 @@ class Client:
 
     async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
         """Download a community model and check it; return its manifest and payload."""
+        return (await self.export(job, version))[:2]
+
+    async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
+        """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
         with self._reaching(), translated():
             stream = aiter(self._stub.Model(operator.ModelRequest(job=job, version=version)))
             header = fleet.FetchHeader.FromString(await anext(stream))
@@ -105,7 +110,7 @@ class Client:
                 memoryview(payload.data)[at : at + len(frame)] = frame
             if not check.complete:
                 raise Unreachable("the download ended early")
-        return manifest, payload
+        return manifest, payload, _origin(header.origin_json, manifest)
 
     async def sites(self) -> list[DaemonView]:
         """Return the fleet."""
@@ -161,6 +166,19 @@ class _Reaching:
 def _read(kind: type[V], text: str) -> V:
     """Read a view; what a controller or a site has written in it becomes plain text here."""
     return kind.model_validate(cleaned(json.loads(text)))
+
+
+def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
+    """Read what a controller says of a model, which must be the model that it sent."""
+    if not text:
+        return None
+    try:
+        origin = _read(ModelOrigin, text)
+    except ValueError:
+        raise Broken("the controller's description of the model cannot be read") from None
+    if origin.digest != manifest.digest.hex():
+        raise Broken("the controller's description is of another model than the one that it sent")
+    return origin
 
 
 def _user() -> str:

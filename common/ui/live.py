@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hansa.common.terminal import guarded, screen
+from hansa.common.ui.participation import metrics_missing
 from hansa.common.views import HistoryView, JobView, warnings
 from hansa.common.words import counted, in_order, listed
 
@@ -29,7 +30,7 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
-    said, told, view = "", 0, None
+    said, told, unmeasured, view = "", 0, False, None
     async for view in views:
         closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
@@ -38,6 +39,9 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
             click.echo(f"job {view.job} ({view.name}): {state}")
         evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
+        if due > 0 and not unmeasured and metrics_missing(view):
+            unmeasured = True
+            click.echo(metrics_missing(view))
         for entry in view.history:
             if told < entry.version <= due:
                 click.echo(_line(entry, view))
@@ -85,7 +89,7 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
     head.append(f"   {view.rule}   {view.seconds:.0f} s")
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
-    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None)
+    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None) or metrics_missing(view)
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),

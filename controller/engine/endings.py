@@ -1,7 +1,7 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job import TargetSpec
-from hansa.controller.engine import hops, inquiries
+from hansa.controller.engine import hops, inquiries, participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.evaluation import evaluate, metrics
 from hansa.controller.engine.job import Job
@@ -19,6 +19,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason
+    participation.stopped(job)
     _give_up_merges(job)
     unfinished = [*job.desk.work(), *(state.tasks[task] for task in state.judging)]
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
@@ -37,6 +38,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
 def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     """Nothing more will happen."""
     state = job.state
+    participation.stopped(job)
     effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
     for task in list(state.tasks):
         job.finish(task)

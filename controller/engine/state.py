@@ -51,6 +51,7 @@ class VersionRecord(BaseModel):
     round: int
     at: float
     digest: str
+    receipt: str = ""  # hash of the receipt that names it; empty: the submission brought it
     distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
@@ -137,6 +138,23 @@ class Kept(Value):
     digest: str
 
 
+class Participation(BaseModel):
+    """How much of what a site was asked for it has contributed."""
+
+    since: int  # the newest version when the job first knew of the site
+    away: int = 0  # versions that were made while it was away, until it was last back
+    away_since: int | None = None  # the newest version when it went; none: it is here
+    absence: str = ""  # why it was away last
+    asked: int = 0  # rounds, hops or tasks that have ended for it
+    answered: int = 0  # of them, with an update that was taken
+    failures: int = 0
+    reason: str = ""  # of the last failure
+    last: tuple[int, int] = (0, 0)  # round and hop that were counted last
+    counted: bool = False  # whether its update of them was taken
+    idle_since: int | None = None  # the newest version when it failed, until it is asked again
+    unfinished: int = 0  # versions that were made while it worked at its last task, if that was open at the end
+
+
 class JobState(BaseModel):
     """A job's memory."""
 
@@ -161,6 +179,7 @@ class JobState(BaseModel):
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open
     receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
+    participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}
     appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
