@@ -13,9 +13,11 @@ from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import HistoryView, JobView, warnings
+from hansa.common.words import share_of
 
 T = TypeVar("T")
 SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
 
@@ -145,6 +147,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
             numbers(entry.metrics),
+            share_of(entry.examples, entry.examples_total) if entry.examples else "-",
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
             ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
             "; ".join(_remarks(entry)),
@@ -152,7 +155,8 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     distance = ("distance",) if measured else ()
-    print_table(("version", "round", "seconds", "metrics", *distance, "contributions", "remarks"), rows, "no model yet")
+    titles = ("version", "round", "seconds", "metrics", "examples", *distance, "contributions", "remarks")
+    print_table(titles, rows, "no model yet")
     print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()

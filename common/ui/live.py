@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import counted
+from hansa.common.words import counted, share_of
 
 NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
 
@@ -29,8 +29,12 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 
 async def _plain(views: AsyncIterator[JobView]) -> JobView:
-    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
+    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics.
+
+    Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of their own.
+    """
     said, told, view = "", 0, None
+    unmeasured: set[int] = set()  # versions that were told of without their metrics
     async for view in views:
         closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
@@ -43,16 +47,27 @@ async def _plain(views: AsyncIterator[JobView]) -> JobView:
             if told < entry.version <= due:
                 click.echo(_line(entry, view))
                 told = entry.version
+                unmeasured |= set() if entry.evaluated else {entry.version}
+            elif entry.evaluated and entry.version in unmeasured:
+                click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}")
+                unmeasured.discard(entry.version)
     assert view is not None
     click.echo(f"job {view.job} {view.status}: {view.reason}")
     return view
 
 
-def _line(entry: HistoryView, view: JobView) -> str:
+def _evaluation(entry: HistoryView) -> str:
+    """Write a version's metrics, of how many examples they are, and whose are missing."""
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
+    values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
+    values += f"  not evaluated by: {', '.join(entry.unevaluated)}" if entry.unevaluated else ""
+    return values
+
+
+def _line(entry: HistoryView, view: JobView) -> str:
+    values = _evaluation(entry)
     values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
-    lost += f"  not evaluated by: {', '.join(entry.unevaluated)}" if entry.unevaluated else ""
     lost += f"  {entry.note}" if entry.note else ""
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
@@ -84,6 +99,8 @@ def rendered(view: JobView) -> Any:
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
     metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None)
+    if view.metrics_version is not None:
+        metrics += f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),

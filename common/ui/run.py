@@ -27,7 +27,7 @@ from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
 from hansa.common.views import JobView
-from hansa.common.words import counted, suggestion
+from hansa.common.words import counted, share_of, suggestion
 
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
@@ -296,12 +296,27 @@ def why_ended(code: int | None, log: Path) -> str:
 def _quality(view: JobView) -> str:
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if not view.examples:
-        why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
-        return f"not measured{why}"
+        return f"not measured{_why_not_measured(view)}"
+    whole = view.examples == view.examples_total
+    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} test examples"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} test examples is not a finite number"
+        return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
-    return f"{what} on {view.examples} test examples that no site trained on"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return f"{what} on {on} that no site trained on{'' if last else of}"
+
+
+def _why_not_measured(view: JobView) -> str:
+    """Say why versions since the one whose metrics are shown have none that count."""
+    since = [entry for entry in view.history if entry.version > (view.metrics_version or 0)]
+    last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
+    if last is None:
+        return ""
+    some = f" on enough examples, only on {share_of(last.examples, last.examples_total)}" if last.examples else ""
+    missing = [f"{site}: {why}" for site, why in last.unevaluated.items()]
+    more = f" and {counted(len(missing) - 3, 'other')}" if len(missing) > 3 else ""
+    return f"{some}; missing: {', '.join(missing[:3])}{more}"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:

@@ -24,8 +24,8 @@ class Job:
     """A job's specification, rule and state. The engine's modules are functions over it.
 
     Beside the state stand indices (eligible, evaluators, desk, models), so that an event costs no more than what it
-    changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members, current and
-    history goes through a method here, or tells the index.
+    changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members,
+    current and history goes through a method here, or tells the index.
     """
 
     state: JobState

@@ -32,6 +32,7 @@ def leave(
             "seconds": 0.5 * version,
             "metrics": {"loss": loss} if version else {},
             "examples": examples if version else 0,
+            "covered": version > 0,
             "bytes_up": 10,
             "bytes_down": 20,
         }

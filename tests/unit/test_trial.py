@@ -11,6 +11,7 @@ def entry(version: int, *updates: tuple[str, int, int], accuracy: float | None =
         "version": version,
         "seconds": 10.0 + version,
         "metrics": {} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
+        "covered": accuracy is not None,
         "contributions": {site: 1.0 for site, _, _ in updates},
         "steps": {site: steps for site, steps, _ in updates},
         "staleness": {site: (stale, 0) for site, _, stale in updates},
