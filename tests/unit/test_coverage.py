@@ -276,13 +276,13 @@ def test_who_is_missing_in_a_job_that_is_cancelled_is_told() -> None:
 
 
 def right(site: str, version: int, start: int) -> int:
-    """Return how many of a site's examples a version has right: one site in turn is good, all are from `start` on."""
-    good = SITES[version // 3 % len(SITES)] == site or version >= start
+    """Return how many of a site's examples a version has right: one site in turn is bad, and none from `start` on."""
+    good = SITES[version % len(SITES)] != site or version >= start
     return EXAMPLES[site] * (95 if good else 30) // 100
 
 
 class Trial:
-    """An asynchronous job in which a version is good for some sites long before it is good for all."""
+    """An asynchronous job in which versions are good enough for most sites long before they are for all together."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -383,7 +383,7 @@ def test_a_target_is_never_reached_on_some_of_the_examples_in_200_jobs_in_any_or
         for found in trial.play.machine.state.history
         if found.pooled.get("accuracy", 0) >= TARGET and found.version < trial.start
     ]
-    assert len(tempting) > 200, "many versions are good enough for the sites that have evaluated them"
+    assert len(tempting) > 100, "many versions are good enough for the sites that have evaluated them"
     assert not any(found.covered for found in tempting)
 
 
