@@ -1,8 +1,8 @@
 """Coverage: how many examples of how many a model was evaluated on, and who is missing.
 
-All evaluators that are connected count, and those that are not but were asked before in this job; each with the number
-of examples that it reported last. As long as one has never reported, nobody knows how many there are, and no version
-was evaluated on all of them.
+All evaluators count that are connected or were at any time since the job began to run, each with the number of
+examples that it reported last. As long as one has never reported, nobody knows how many there are, and no version was
+evaluated on all of them.
 """
 
 from collections.abc import Set as AbstractSet
@@ -32,9 +32,9 @@ def tally(job: Job, findings: Findings, pending: AbstractSet[SiteName] = frozens
     can count without it, and with 1 it cannot.
     """
     known = job.state.evaluator_examples
-    for site in sorted((job.state.evaluators | known.keys()) - findings.reports.keys() - pending):
+    for site in sorted(known.keys() - findings.reports.keys() - pending):
         findings.unevaluated.setdefault(site, _why_not_asked(job, site))
-    sizes = [known.get(site) for site in findings.unevaluated.keys() | pending]
+    sizes = [known[site] for site in findings.unevaluated.keys() | pending]
     told = findings.examples + sum(size for size in sizes if size is not None)
     findings.total = None if None in sizes else told
     return told + sizes.count(None) * max((size for size in known.values() if size is not None), default=0)

@@ -49,7 +49,6 @@ def offer_last(job: Job) -> list[Effect]:
 
 def _ask(job: Job, site: SiteName) -> SendTask:
     assert job.state.current is not None
-    job.state.evaluator_examples.setdefault(site, None)
     return job.issue(site, job.state.round, Evaluate(model=job.state.current, version=job.state.version))
 
 

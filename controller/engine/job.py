@@ -105,11 +105,14 @@ class Job:
     def evaluator_came(self, site: SiteName) -> None:
         """Enter an evaluator."""
         self.state.evaluators.add(site)
+        self.state.evaluator_examples.setdefault(site, None)
         self.evaluators.add(site)
 
     def evaluator_went(self, site: SiteName) -> None:
         """Strike an evaluator."""
         self.state.evaluators.discard(site)
+        if self.state.status == "waiting":  # the job begins without it
+            del self.state.evaluator_examples[site]
         self.evaluators.discard(site)
 
     # Tasks.

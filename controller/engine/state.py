@@ -156,7 +156,7 @@ class JobState(BaseModel):
     sequence: int = 0  # events handled so far: the journal's numbering
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
     evaluators: set[SiteName] = set()  # attending
-    evaluator_examples: dict[SiteName, int | None] = {}  # of all who were ever asked, as they last reported
+    evaluator_examples: dict[SiteName, int | None] = {}  # of those and of others that left, as they last reported
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
