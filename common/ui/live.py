@@ -65,7 +65,8 @@ def _evaluation(entry: HistoryView) -> str:
 
 
 def _line(entry: HistoryView, view: JobView) -> str:
-    values = _evaluation(entry)
+    under_way = entry.examples and not entry.evaluated  # what some sites find says little
+    values = "" if under_way and not view.ended else _evaluation(entry)
     values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {', '.join(entry.lost)}" if entry.lost else ""
     lost += f"  {entry.note}" if entry.note else ""

@@ -458,7 +458,7 @@ class AnyOrder:
             assert len(awaited) == int("evaluation" in state.alarms)
         for record in state.history:
             if record.covered:
-                assert record.examples == record.total > 0
+                assert 0 < record.examples == record.total
                 assert not machine.awaits(record)
         counted = [record.version for record in state.history if record.covered]
         assert state.covered == (counted[-1] if counted else None)
