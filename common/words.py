@@ -60,6 +60,11 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
+def share_of(part: int, total: int | None) -> str:
+    """Return how many of how many, such as `400 of 1000`; none: nobody knows of how many."""
+    return f"{part} of {'an unknown number of' if total is None else total}"
+
+
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
     """Return a hint with the nearest names, or with all of them if none is near and they are few."""
     folded = {name.lower(): name for name in known}

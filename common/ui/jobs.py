@@ -15,10 +15,11 @@ from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import by_reason, in_order, listed
+from hansa.common.words import by_reason, in_order, listed, share_of
 
 T = TypeVar("T")
 SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 SHOWN = 10  # contributions of a version in the table; JSON has all
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
@@ -164,7 +165,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
             str(entry.version),
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
-            *(() if unmeasured else (numbers(entry.metrics),)),
+            *(() if unmeasured else (numbers(entry.metrics), _measured_on(entry))),
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
             _shares(entry),
             "; ".join(_remarks(entry)),
@@ -172,9 +173,9 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     distance = ("distance",) if measured else ()
-    metrics = () if unmeasured else ("metrics",)
-    heads = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
-    print_table(heads, rows, "no model yet")
+    metrics = () if unmeasured else ("metrics", "examples")
+    titles = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
+    print_table(titles, rows, "no model yet")
     print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()
@@ -260,6 +261,10 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
     if entry.note:
         yield entry.note
     yield from warnings(entry)
+
+
+def _measured_on(entry: HistoryView) -> str:
+    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
 
 
 def _shares(entry: HistoryView) -> str:

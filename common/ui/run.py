@@ -29,7 +29,7 @@ from hansa.common.ui.options import amount, print_json
 from hansa.common.ui.participation import metrics_missing, warn_of_shortfalls
 from hansa.common.ui.run_folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
 from hansa.common.views import JobView
-from hansa.common.words import counted, suggestion
+from hansa.common.words import counted, in_order, listed, share_of, suggestion
 
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
@@ -379,14 +379,28 @@ def _quality(view: JobView, split: "Part") -> str:
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
     if not view.examples:
-        why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
-        return f"not measured{why}"
+        return f"not measured{_why_not_measured(view)}"
+    whole = view.examples == view.examples_total
+    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} {split} examples is not a finite number"
+        return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
     own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
-    whose = "test examples that no site trained on" if split == "test" else "validation examples that sites kept back"
-    return f"{', '.join([what, *own[:OWN_METRICS]])} on {view.examples} {whose}"
+    whose = "that no site trained on" if split == "test" else "that sites kept back"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}{'' if last else of}"
+
+
+def _why_not_measured(view: JobView) -> str:
+    """Say why versions since the one whose metrics are shown have none that count."""
+    since = [entry for entry in view.history if entry.version > (view.metrics_version or 0)]
+    last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
+    if last is None:
+        return ""
+    some = f" on enough examples, only on {share_of(last.examples, last.examples_total)}" if last.examples else ""
+    missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
+    return f"{some}; missing: {listed(missing, 3)}"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:

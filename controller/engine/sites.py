@@ -7,7 +7,7 @@ from hansa.common.tasks import Init, Task
 from hansa.common.words import in_order, listed
 from hansa.controller.engine import appraisal, endings, events, hops, merges, participation, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask
-from hansa.controller.engine.evaluation import settle
+from hansa.controller.engine.evaluation import offer_last, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
@@ -23,7 +23,7 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
         if event.site in job.state.evaluators:
             raise Stale(f"evaluator {event.site} is known")
         job.evaluator_came(event.site)
-        return []
+        return offer_last(job) if job.state.phase == "closing" and job.state.version > 0 else []
     if job.state.learners.get(event.site) == event.examples:
         raise Stale(f"learner {event.site} is known")
     job.learner_came(event.site, event.examples)
@@ -63,7 +63,7 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     effects: list[Effect] = []
     for task in job.desk.judgements(event.site):
         if task.id in job.state.scoring:
-            effects += hops.scored(job, task, None)
+            effects += hops.scored(job, task, None, "the site left")
         else:
             effects += appraisal.settle(job, task, None, event.at, "the site left")
     for task in job.desk.evaluations(event.site):
