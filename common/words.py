@@ -37,7 +37,8 @@ def cleaned(document: object) -> object:
 def in_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key by which people sort names: site-2 before site-10."""
     parts = re.split(r"([0-9]+)", name)
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
+    numbers = {part: part.lstrip("0") for part in parts if part.isdecimal()}  # of any length: the longer is the larger
+    return tuple((0, len(numbers[part]), numbers[part]) if part in numbers else (1, 0, part) for part in parts if part)
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
