@@ -29,6 +29,10 @@ def examples(rows: int, seed: int = 0) -> Examples:
     return Examples(rng.standard_normal((rows, 2)).astype(np.float32), rng.integers(0, 2, rows))
 
 
+def drawn(window: Window, drop_single: bool = False) -> list[list[int]]:
+    return [batch.tolist() for batch in window.batches(drop_single, lambda: False)]
+
+
 class Site:
     """A learner's windows, driven task by task as a controller would."""
 
@@ -68,7 +72,7 @@ class Site:
     def begin(self, task: Task) -> list[list[int]]:
         assert isinstance(task.work, Train)
         opened = self.windows.begin(task, task.work, task_seed(task), self.data)
-        return [batch.tolist() for batch in opened.rows]
+        return drawn(opened)
 
     def acknowledge(self, task: Task) -> None:
         """The controller has committed the update, and the receipt came."""
@@ -124,8 +128,8 @@ def test_in_every_pass_each_example_is_used_exactly_once(rows: int, size: int, b
     work = Train(model=ModelKey("m"), version=0, epochs=1, batches=batches, batch_size=size, optimizer=OptimizerSpec())
     for number in range(passes * ceil(ceil(rows / size) / batches)):
         opened = open_window(place or Place(seed=number), number, rows, work)
-        assert 1 <= len(opened.rows) <= batches
-        seen.update(opened.examples.tolist())
+        assert 1 <= len(drawn(opened)) == opened.count <= batches
+        seen.update(flat([drawn(opened)]))
         place = opened.end
     assert place is None
     assert seen == dict.fromkeys(range(rows), passes)
@@ -162,15 +166,16 @@ def test_steps_of_a_pacer_go_on_through_the_passes(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_one_is_dropped_for_normalisation_and_used_up_all_the_same() -> None:
-    held = Window((torch.arange(4), torch.tensor([4])), None)
-    assert [len(batch) for batch in held.batches(drop_single=True)] == [4]
-    assert [len(batch) for batch in held.batches(drop_single=False)] == [4, 1]
+    work = Train(model=ModelKey("m"), version=0, epochs=1, batches=2, batch_size=4, optimizer=OptimizerSpec())
+    held = open_window(Place(seed=1), 1, 5, work)
+    assert [len(batch) for batch in drawn(held, drop_single=True)] == [4]
+    assert [len(batch) for batch in drawn(held)] == [4, 1]
+    assert held.end is None
 
 
 def test_without_examples_there_is_nothing_to_train_on(tmp_path: Path) -> None:
     site = Site(tmp_path, 0, 5, 2)
     assert site.take(steps=3) == []
-    assert len(Window((), None).examples) == 0
 
 
 # What a learner still knows.
