@@ -6,6 +6,7 @@ from typing import Any, get_origin
 from pydantic import ValidationError
 
 from hansa.common import plugins
+from hansa.common.documents import excess
 from hansa.common.errors import InvalidJob
 from hansa.common.job import FieldPath, JobSpec, Part, Problem
 from hansa.common.plugins import POINTS, Plugin, not_loaded
@@ -22,6 +23,9 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     """
     if not isinstance(data, Mapping):
         raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
+    beyond = excess(data)
+    if beyond:  # nobody else is to look at it
+        raise InvalidJob(located(beyond, lines or {}, source))
     faults = part_faults(data, final)
     if data.get("operator"):
         faults.append((("operator",), "only the controller says who submitted a job"))
@@ -86,6 +90,11 @@ def problems(error: ValidationError, model: type[Value] = Value, within: FieldPa
     return [((*within, *f["loc"]), describe(f, model, f["loc"])) for f in error.errors(include_url=False)]
 
 
+def described(error: ValidationError, model: type[Value] = Value) -> str:
+    """Describe every fault that pydantic found in one line."""
+    return "; ".join(located(problem, {}) for problem in problems(error, model))
+
+
 def located(problem: Problem, lines: Lines, source: str = "") -> str:
     """Write a problem with its field and, if known, its line."""
     path, text = problem
@@ -101,7 +110,7 @@ def _line_in(lines: Lines) -> Callable[[Problem], int]:
 def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
     """Say in one sentence what is wrong with a field, in the words of job files."""
     given = fault.get("input")
-    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
+    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r:.100})"
     match fault["type"]:
         case "extra_forbidden":
             of = ""

@@ -18,7 +18,7 @@ from hansa.common.errors import HansaError
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin
-from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train
+from hansa.common.tasks import SECONDS, Evaluation, LocalPluginSpec, Task, Train
 from hansa.common.views import Score
 from hansa.controller.engine.actions import Action
 from hansa.controller.engine.evidence import Evidence, Findings
@@ -278,7 +278,7 @@ class EvalPlan(Part):
     Evaluation never blocks training: an evaluator that is behind is not asked for a version that is not the last.
     """
 
-    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+    timeout: float = Field(60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators after the last merge")
 
     @property
     def midway(self) -> bool:

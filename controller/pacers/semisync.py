@@ -11,6 +11,8 @@ from hansa.controller.engine.actions import Action, Ask
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.pacers.sync import Sync, SyncState
 
+LONGEST = 10_000  # epochs of the slowest site in a round
+
 
 class SemiSyncState(SyncState):
     """A round under way and how fast each site was last."""
@@ -28,7 +30,9 @@ class SemiSync(Sync):
     """
 
     model_config = ConfigDict(populate_by_name=True)
-    periods: float = Field(1.0, gt=0, alias="lambda", description="length of a round in epochs of the slowest site")
+    periods: float = Field(
+        1.0, gt=0, le=LONGEST, alias="lambda", description="length of a round in epochs of the slowest site"
+    )
 
     def begin(self) -> SemiSyncState:
         """Return the state to start from."""
