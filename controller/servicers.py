@@ -26,6 +26,7 @@ from hansa.common.errors import (
 from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
 from hansa.common.job_check import located, parse_job, problems
 from hansa.common.plugins import ANYTHING
+from hansa.common.rpc.decoding import Decoder
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import TEXT, Evaluation, Profile, Task
 from hansa.common.views import StatusView
@@ -311,7 +312,7 @@ def _decoded(kind: Any, message: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return kind.FromString(message)
+        return Decoder(kind.DESCRIPTOR)(message)
     except DecodeError:
         raise InvalidInput(f"the stream does not begin with a {kind.DESCRIPTOR.name}") from None
 

@@ -256,7 +256,7 @@ class Attendance:
     async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
         """Tell the controller that a task cannot be done."""
         request = fleet.TaskReport(site=self.identity.site, task=task)
-        request.failure.reason, request.failure.final = reason, final
+        request.failure.reason, request.failure.final = plain(reason), final
         try:
             await self.insist(lambda: self.stub.Report(request))
         except HansaError as error:
