@@ -13,7 +13,7 @@ VALUES = 100_000  # in one document; an alias of YAML that stands for much count
 TEXT = 10_000  # characters of one text
 KEY = 200  # characters of a key
 NUMBER = 1 << 63  # whole numbers are smaller: not every reader of JSON takes larger ones
-SHOWN = 4  # steps of a path
+SHOWN = 4  # steps of a path that goes too deep
 
 Path = tuple[Any, ...]
 
@@ -30,11 +30,11 @@ def excess(document: object) -> "tuple[Path, str] | None":
         seen += 1
         why = f"more than {VALUES} values in one document" if seen > VALUES else _unfit(value, len(path))
         if why:
-            return path if len(path) <= SHOWN else (*path[:SHOWN], "…"), why
+            return path if len(path) < DEPTH else (*path[:SHOWN], "…"), why
         inner = list(_inner(value))
         for key, _ in inner:
             if isinstance(key, str) and (why := _unfit_text(key, KEY)):
-                return (*path[:SHOWN], key[:40].encode("ascii", "backslashreplace").decode()), f"as a key, {why}"
+                return (*path, key[:40].encode("ascii", "backslashreplace").decode()), f"as a key, {why}"
         waiting += [((*path, key), each) for key, each in reversed(inner)]
     return None
 

@@ -146,7 +146,7 @@ class JobSpec(Value):
     name: str = "job"
     seed: int = Field(1990, ge=0, lt=1 << 63, strict=True)
     app: str = Field(max_length=TEXT)
-    rule: str = Field("fedavg", max_length=TEXT)
+    rule: str = "fedavg"
     pace: Part | None = None
     sample: Part | None = None
     local: Part | None = None

@@ -47,7 +47,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     faults: list[Problem] = []
     if name not in known and final:
         hint = suggestion(name, list(known)) or "; see `hansa rules list`"
-        faults.append((("rule",), f"there is no rule {name!r}" + hint + not_loaded()))
+        faults.append((("rule",), f"there is no rule {name!r:.100}" + hint + not_loaded()))
     rule = known.get(name)
     for point in POINTS:
         given = data.get(point)
@@ -57,7 +57,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
                 faults.append(
-                    ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + not_loaded())
+                    ((point, "kind"), f"there is no {kind!r:.100}" + suggestion(str(kind), list(kinds)) + not_loaded())
                 )
             continue
         if rule is None and kind is None:  # a part of a rule that nobody here knows
