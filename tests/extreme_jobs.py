@@ -14,10 +14,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 import annotated_types as at
 from pydantic.fields import FieldInfo
 
-import hansa.controller.rules  # noqa: F401 - registers them
 from hansa.common import plugins
+from hansa.common.errors import InvalidJob
 from hansa.common.job import JobSpec
+from hansa.common.job_check import parse_job
 from hansa.common.tasks import Value
+from hansa.controller.rules.compose import compose
 
 EDGES = (0, 1, 2, 1 << 31, 1 << 32, 1 << 53, 1 << 63, 1 << 64)
 WHOLE: list[int] = sorted(
@@ -61,7 +63,14 @@ class Extremes:
         self._app = app
 
     def job(self) -> dict[str, Any]:
-        """Return the next job."""
+        """Return the next job; every other one is sure to be accepted, for most at random are not."""
+        document = self._draw()
+        if self._chance.random() < 0.5:
+            while not acceptable(document):
+                document = self._draw()
+        return document
+
+    def _draw(self) -> dict[str, Any]:
         chance = self._chance
         document: dict[str, Any] = {
             "name": "extreme",
@@ -82,11 +91,11 @@ class Extremes:
     def _fields(self, document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
         """Yield every field of a job, those of the parts of its rule, too."""
         yield from _leaves(JobSpec, ())
-        rule = plugins.rules().get(document["rule"])
+        rule = plugins.rules().get(str(document["rule"]))
         for point in PARTS:
             given = document.get(point)
             kind = given["kind"] if isinstance(given, dict) and "kind" in given else rule and rule.part(point)["kind"]
-            cls = plugins.kinds(point).get(str(kind)) if kind else None
+            cls = plugins.kinds(point).get(str(kind))
             if cls:
                 yield from ((((point, field.alias or name)), field) for name, field in cls.model_fields.items())
 
@@ -119,6 +128,15 @@ class Extremes:
             key = chance.choice((*TEXTS, "kind", "sizes", "g"))
             return {key: chance.choice((nested(chance.choice((1, 30, 500)), "map"), *TEXTS, *WHOLE, *FLOATS))}
         return kind  # a choice of a Literal, or none
+
+
+def acceptable(document: dict[str, Any]) -> bool:
+    """Whether a controller accepts a job."""
+    try:
+        compose(parse_job(document))
+    except InvalidJob:
+        return False
+    return True
 
 
 def _leaves(model: type[Value], within: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:

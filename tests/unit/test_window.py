@@ -15,10 +15,11 @@ from hansa.common.app import Examples
 from hansa.common.errors import InvalidInput
 from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.tasks import STEPS, OptimizerSpec, Task, Train, ValidationSpec
 from hansa.learner import job_files as module
 from hansa.learner.batches import shuffled
 from hansa.learner.session import task_seed
+from hansa.learner.slow import Cancelled
 from hansa.learner.window import Place, Window, Windows, open_window
 
 JOB = JobId("j1")
@@ -176,6 +177,90 @@ def test_a_batch_of_one_is_dropped_for_normalisation_and_used_up_all_the_same() 
 def test_without_examples_there_is_nothing_to_train_on(tmp_path: Path) -> None:
     site = Site(tmp_path, 0, 5, 2)
     assert site.take(steps=3) == []
+
+
+def eagerly(start: Place, seed: int, rows: int, work: Train) -> tuple[list[list[int]], Place | None]:
+    """Draw a window as the definition has it: batch by batch, and every order from its seed."""
+
+    def order(place: Place) -> list[int]:
+        generator = torch.Generator().manual_seed(place.seed)
+        for _ in range(place.draw):
+            torch.randperm(rows, generator=generator)
+        return list(torch.randperm(rows, generator=generator).tolist())
+
+    batches: list[list[int]] = []
+    place = start
+    while len(batches) < (work.steps or work.batches):
+        if place.row >= rows:
+            if not work.steps:
+                break
+            place = Place(seed=seed, draw=place.draw + 1 if place.seed == seed else 0)
+        batches.append(order(place)[place.row : place.row + work.batch_size])
+        place = place.model_copy(update={"row": place.row + len(batches[-1])})
+    return batches, place if place.row < rows else None
+
+
+@given(
+    rows=st.integers(1, 30),
+    size=st.integers(1, 12),
+    batches=st.integers(1, 9),
+    steps=st.integers(0, 40),
+    seeds=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    draw=st.integers(0, 3),
+    used=st.floats(0, 1, exclude_max=True),
+)
+def test_a_window_that_is_drawn_as_it_is_used_is_the_same_as_one_drawn_before(
+    rows: int, size: int, batches: int, steps: int, seeds: tuple[int, int], draw: int, used: float
+) -> None:
+    work = Train(
+        model=ModelKey("m"),
+        version=0,
+        epochs=1,
+        batches=batches,
+        steps=steps,
+        batch_size=size,
+        optimizer=OptimizerSpec(),
+    )
+    start = Place(seed=seeds[0], draw=draw, row=int(used * rows))
+    window = open_window(start, seeds[1], rows, work)
+    assert (drawn(window), window.end) == eagerly(start, seeds[1], rows, work)
+
+
+def test_a_window_of_any_size_is_opened_at_once_and_ends_within_a_batch_when_the_task_is_withdrawn(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, 7, 2, batches=1)
+    task = site.next(steps=STEPS)
+    assert isinstance(task.work, Train)
+    window = site.windows.begin(task, task.work, task_seed(task), site.data)
+    assert window.count == STEPS
+    withdrawn = False
+    batches = window.batches(drop_single=False, cancelled=lambda: withdrawn)
+    assert [len(next(batches)) for _ in range(9)] == [2, 2, 2, 1, 2, 2, 2, 1, 2]
+    withdrawn = True
+    with pytest.raises(Cancelled):
+        for _ in batches:
+            pass
+
+
+def test_what_is_passed_over_for_a_later_window_ends_too_when_the_task_is_withdrawn() -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, batches=1, batch_size=2, optimizer=OptimizerSpec())
+    asked = 0
+
+    def withdrawn() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 5
+
+    with pytest.raises(Cancelled):
+        next(open_window(Place(seed=1, draw=STEPS), 1, 7, work).batches(False, withdrawn))
+    assert asked == 6
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 5), (7, 1)])
+def test_a_window_of_single_rows_only_gives_a_normalising_network_nothing_at_once(rows: int, size: int) -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=STEPS, batch_size=size, optimizer=OptimizerSpec())
+    assert drawn(open_window(Place(seed=1), 1, rows, work), drop_single=True) == []
 
 
 # What a learner still knows.
