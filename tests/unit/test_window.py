@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from math import ceil
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.common.app import Examples
+from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.errors import InvalidInput
 from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.tasks import STEPS, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.tasks import STEPS, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.torch_data import Tensors
+from hansa.learner import importance, trainer
 from hansa.learner import job_files as module
 from hansa.learner.batches import shuffled
+from hansa.learner.own_training import train_own
 from hansa.learner.session import task_seed
-from hansa.learner.slow import Cancelled
+from hansa.learner.slow import Cancelled, Drag
 from hansa.learner.window import Place, Window, Windows, open_window
 
 JOB = JobId("j1")
@@ -447,3 +451,70 @@ def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     site = Site(tmp_path / "state", 23, 5, 2)
     with pytest.raises(InvalidInput, match="is no id of a job"):
         site.begin(site.next().model_copy(update={"job": JobId("../escape")}))
+
+
+# Training on windows.
+
+
+def test_a_function_of_the_apps_own_gets_a_window_of_several_passes_pass_by_pass(tmp_path: Path) -> None:
+    """However many steps are asked for, it is handed no more examples at a time than the site has."""
+    seen: list[list[int]] = []
+    notes: list[tuple[int, int]] = []
+    data = Examples(np.arange(7, dtype=np.float32).reshape(7, 1), np.zeros(7, np.int64))
+
+    def train(arrays: dict[str, np.ndarray], run: TrainingRun) -> dict[str, np.ndarray]:
+        assert (run.epochs, run.steps) == (1, 0)
+        seen.append(run.examples.x[:, 0].astype(int).tolist())
+        run.progress(1, 0.5)
+        return {"w": arrays["w"] + len(run.examples)}
+
+    app = App(model=dict, classes=2, train=train, evaluate=lambda *_: Evaluation(n=0, loss_sum=0.0))
+    site = Site(tmp_path, 7, 2, batches=1)
+    task = site.next(steps=9)
+    assert isinstance(task.work, Train)
+    window = open_window(Place(seed=1, row=4), 5, 7, task.work)
+    made, facts = train_own(
+        app,
+        task,
+        task.work,
+        5,
+        {"w": np.zeros(1)},
+        data,
+        lambda epoch, steps, _: notes.append((epoch, steps)),
+        Drag(1.0, Event()),
+        window,
+    )
+    assert [len(rows) for rows in seen] == [3, 7, 6]  # the rest of a pass, a whole one, and three batches of the next
+    assert [row for rows in seen for row in rows] == flat([drawn(window)])
+    assert made["w"] == 16
+    assert (facts["n_used"], facts["steps"], facts["epochs"]) == (16, 9, pytest.approx(16 / 7))
+    assert notes == [(1, 2), (1, 6), (1, 9)]
+
+
+def test_a_window_of_many_batches_is_trained_on_without_holding_a_loss_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=23, batch_size=2, optimizer=OptimizerSpec())
+    window = open_window(Place(seed=1), 1, 7, work)
+    app = App(model=lambda: torch.nn.Linear(2, 2), classes=2)
+    data = examples(7)
+    tensors = Tensors(torch.from_numpy(data.x), torch.from_numpy(data.y))
+    found = []
+    for held in (4096, 5):
+        monkeypatch.setattr(trainer, "HELD", held)
+        torch.manual_seed(0)
+        network = torch.nn.Linear(2, 2)
+        found.append(trainer.train(app, network, tensors, work, 1, lambda *_: None, lambda: False, window=window))
+    assert found[0].n_used == found[1].n_used == len(flat([drawn(window)]))
+    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-12)
+
+
+def test_the_mean_of_squares_is_the_same_however_few_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [torch.tensor(float(n), dtype=torch.float64) for n in range(23)]
+    monkeypatch.setattr(importance, "HELD", 5)
+    mean = importance.Mean()
+    assert mean.value() is None
+    for value in values:
+        mean.add([value])
+    assert mean.value() == pytest.approx(11)
+    assert len(mean._held) < 5
