@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 
 from hansa.common.job_file import load_job
 from hansa.common.rpc.channel import connect
@@ -97,6 +98,7 @@ async def trial(address: str, ordinary: Any) -> Counter[str]:
     return outcomes
 
 
+@pytest.mark.timeout(120 + 4 * JOBS)
 def test_after_any_job_with_extreme_numbers_every_site_serves_the_next_one(scene: Site) -> None:
     address = scene.controller()
     daemons = [scene.daemon(role, site) for site in "abc" for role in ("learner", "evaluator")]
