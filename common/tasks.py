@@ -15,7 +15,8 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
-STEPS = 1 << 30  # of the optimizer, in one task
+STEPS = 1 << 32  # of the optimizer, that an update can have
+ASKED = 1_000_000_000  # of them, that one task can ask for
 EPOCHS = 100_000  # of one task
 BATCHES = 1_000_000  # of one task that is a window of batches
 BATCH = 1 << 31  # examples in a batch, at most: more than any site has
@@ -191,7 +192,7 @@ class Train(Value):
     committed: Long = 0  # optimizer steps in the model when the task was given
     tensors: tuple[Text, ...] = ()
     epochs: int = Field(ge=1, le=EPOCHS)
-    steps: int = Field(0, ge=0, le=STEPS)  # if not 0: so many optimizer steps instead of epochs
+    steps: int = Field(0, ge=0, le=ASKED)  # if not 0: so many optimizer steps instead of epochs
     batches: int = Field(0, ge=0, le=BATCHES)  # if not 0: the next so many batches of a pass instead of epochs
     after: ShortText = ""  # with batches: the task of the site's last update that is committed
     batch_size: int = Field(ge=1, le=BATCH)

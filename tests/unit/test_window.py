@@ -16,7 +16,7 @@ from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.errors import InvalidInput
 from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.tasks import STEPS, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.tasks import ASKED, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
 from hansa.common.torch_data import Tensors
 from hansa.learner import importance, trainer
 from hansa.learner import job_files as module
@@ -234,10 +234,10 @@ def test_a_window_of_any_size_is_opened_at_once_and_ends_within_a_batch_when_the
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path, 7, 2, batches=1)
-    task = site.next(steps=STEPS)
+    task = site.next(steps=ASKED)
     assert isinstance(task.work, Train)
     window = site.windows.begin(task, task.work, task_seed(task), site.data)
-    assert window.count == STEPS
+    assert window.count == ASKED
     withdrawn = False
     batches = window.batches(drop_single=False, cancelled=lambda: withdrawn)
     assert [len(next(batches)) for _ in range(9)] == [2, 2, 2, 1, 2, 2, 2, 1, 2]
@@ -257,13 +257,13 @@ def test_what_is_passed_over_for_a_later_window_ends_too_when_the_task_is_withdr
         return asked > 5
 
     with pytest.raises(Cancelled):
-        next(open_window(Place(seed=1, draw=STEPS), 1, 7, work).batches(False, withdrawn))
+        next(open_window(Place(seed=1, draw=ASKED), 1, 7, work).batches(False, withdrawn))
     assert asked == 6
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 5), (7, 1)])
 def test_a_window_of_single_rows_only_gives_a_normalising_network_nothing_at_once(rows: int, size: int) -> None:
-    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=STEPS, batch_size=size, optimizer=OptimizerSpec())
+    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=ASKED, batch_size=size, optimizer=OptimizerSpec())
     assert drawn(open_window(Place(seed=1), 1, rows, work), drop_single=True) == []
 
 
