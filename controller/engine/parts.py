@@ -18,7 +18,7 @@ from hansa.common.errors import HansaError
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin, contract
-from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train
+from hansa.common.tasks import SECONDS, Evaluation, LocalPluginSpec, Task, Train
 from hansa.common.views import Score
 from hansa.controller.engine.actions import Action
 from hansa.controller.engine.evidence import Evidence, Findings
@@ -285,7 +285,9 @@ class EvalPlan(Part):
     answered or the time is up. The last version of a job is evaluated by all who are connected, whatever the plan says.
     """
 
-    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators, of every version and of the last")
+    timeout: float = Field(
+        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
+    )
     min_coverage: float = Field(
         1.0, gt=0, le=1, description="share of all evaluators' examples on which a version must be evaluated to count"
     )
