@@ -85,6 +85,7 @@ class SitesSpec(Value):
     together: int = Field(1, ge=1, strict=True, description="a community model is of so many sites' updates, or more")
     wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
+    same_app: bool = Field(False, description="only sites that have loaded the same source of the app take part")
 
     @model_validator(mode="after")
     def _enough_names(self) -> "SitesSpec":
