@@ -246,7 +246,7 @@ class LocalFederation:
         threads = max(1, (os.cpu_count() or 1) // len(self._sites))
         arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
         arguments += ["--data", str(self._folder / "data" / f"{name}.npz"), "--state", str(self._folder / name)]
-        arguments += ["--threads", str(threads), "--drain", "0", *more]
+        arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
         self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"), environment=ALONE)
 
     async def _mind(self) -> JobView:
