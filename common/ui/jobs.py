@@ -1,7 +1,7 @@
 """`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have modules of their own."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,10 +61,11 @@ def details(view: JobView) -> dict[str, object]:
     return summary(view) | told | {"history": [entry.model_dump() for entry in view.history]}
 
 
-def warn(view: JobView) -> None:
-    """Tell whoever submits a job what in it is likely not meant; programs that read JSON are not disturbed."""
+def warn(view: JobView, told: Sequence[str] = ()) -> None:
+    """Tell whoever submits or follows a job what is likely not meant; programs that read JSON are not disturbed."""
     for warning in view.warnings:
-        click.echo(f"hansa: warning: {warning}", err=True)
+        if warning not in told:
+            click.echo(f"hansa: warning: {warning}", err=True)
 
 
 def exit_code(view: JobView) -> int:
@@ -92,6 +93,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
             click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
         return
     ended = follow(controller, view.job, quiet=as_json)
+    warn(ended, told=view.warnings)
     if as_json:
         print_json(summary(ended))
     raise SystemExit(exit_code(ended))
@@ -168,6 +170,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
 def watch(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Follow a job until it ends; exit 1 unless it completed."""
     ended = follow(controller, job_id, quiet=as_json)
+    warn(ended)
     if as_json:
         print_json(summary(ended))
     raise SystemExit(exit_code(ended))

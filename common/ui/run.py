@@ -209,6 +209,7 @@ class LocalFederation:
                     task.cancel()
                 await asyncio.gather(watching, minding, return_exceptions=True)
             final = await client.show(view.job)
+            warn(final, told=submitted.warnings)
             if final.version > 0 or final.history:
                 manifest, payload = await client.model(view.job)
                 save_checkpoint(self._folder / "model.safetensors", manifest, payload)

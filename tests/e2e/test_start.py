@@ -95,6 +95,8 @@ def test_an_edit_of_the_app_is_told_by_site_the_daemon_and_the_job(scene: Site) 
     one = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.names=[a]", "--set", "sites.min=1")
     assert one.returncode == 0, one.stdout + one.stderr
     assert "warning: app.py:app has changed on disk since these daemons loaded it: evaluator a, learner a" in one.stderr
+    job = scene.json("job", "list")[0]["job"]
+    assert "warning: app.py:app has changed on disk since" in scene.cli("job", "watch", job).stderr
     rows = [line for line in scene.cli("site", "list").stdout.splitlines() if line.startswith("a ")]
     assert all("(changed on disk since)" in row for row in rows)
 
