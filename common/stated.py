@@ -12,7 +12,7 @@ from hansa.common.words import counted
 OWN = "own"  # the task of an app with its own train and evaluate functions
 TASKS = (*get_args(TaskKind), OWN)
 SHORT = 8  # digits of a digest that people are shown
-NAMED = 5  # daemons of a group that are named
+NAMED = 5  # daemons of a group, and groups, that are named
 
 
 class Stated(Value):
@@ -80,10 +80,10 @@ def _grouped(kinds: Mapping[str, str]) -> str:
     for name, kind in sorted(kinds.items()):
         groups.setdefault(kind, []).append(name)
     largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    return "; ".join(f"{kind}: {listed(names)}" for kind, names in largest_first)
+    return listed([f"{kind}: {listed(names)}" for kind, names in largest_first], "; ")
 
 
-def listed(names: list[str]) -> str:
+def listed(names: list[str], between: str = ", ") -> str:
     """List the first few of some names, and say how many more there are."""
     rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return between.join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

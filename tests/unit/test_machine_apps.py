@@ -122,6 +122,14 @@ def test_long_lists_of_daemons_are_cut_short() -> None:
     assert "learner s05 and 6 more; source bbbbbbbb: learner s00)" in told
 
 
+def test_many_different_apps_are_cut_short() -> None:
+    play = Play(sites={"min": 1})
+    for number in range(100):
+        join(play, f"s{number:02}", TEN.model_copy(update={"source": f"{number:08}"}))
+    (told,) = play.machine.warnings
+    assert told.endswith("; source 00000004: learner s04 and 95 more)")
+
+
 def test_a_site_whose_survey_makes_no_sense_does_not_end_a_job_that_has_enough_others() -> None:
     play = Play(survey={"standardise": "global"}, sites={"min": 2})
     play.join("a", "b")
