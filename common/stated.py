@@ -7,12 +7,12 @@ from pydantic import Field
 
 from hansa.common.app import App, TaskKind
 from hansa.common.tasks import Value
-from hansa.common.words import counted
+from hansa.common.words import counted, in_order, listed
 
 OWN = "own"  # the task of an app with its own train and evaluate functions
 TASKS = (*get_args(TaskKind), OWN)
 SHORT = 8  # digits of a digest that people are shown
-NAMED = 5  # daemons of a group, and groups, that are named
+GROUPS = 5  # of daemons that are named
 
 
 class Stated(Value):
@@ -77,13 +77,8 @@ def by_source(apps: Mapping[str, Stated]) -> str:
 
 def _grouped(kinds: Mapping[str, str]) -> str:
     groups: dict[str, list[str]] = {}
-    for name, kind in sorted(kinds.items()):
-        groups.setdefault(kind, []).append(name)
+    for name in sorted(kinds, key=in_order):
+        groups.setdefault(kinds[name], []).append(name)
     largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    return listed([f"{kind}: {listed(names)}" for kind, names in largest_first], "; ")
-
-
-def listed(names: list[str], between: str = ", ") -> str:
-    """List the first few of some names, and say how many more there are."""
-    rest = len(names) - NAMED
-    return between.join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    told = "; ".join(f"{kind}: {listed(names)}" for kind, names in largest_first[:GROUPS])
+    return told + (f"; and {len(groups) - GROUPS} more" if len(groups) > GROUPS else "")

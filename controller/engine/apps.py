@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec
-from hansa.common.stated import Stated, by_shape, by_source, listed, shapes_differ, sources_differ
+from hansa.common.stated import Stated, by_shape, by_source, shapes_differ, sources_differ
+from hansa.common.words import in_order, listed
 from hansa.controller.engine.job import Job
 
 
@@ -54,7 +55,7 @@ def warnings(job: Job) -> list[str]:
     told = []
     if sources_differ(apps):
         told.append(f"the sites have different versions of {job.spec.app} ({by_source(apps)})")
-    changed = sorted(name for name, app in apps.items() if app.changed)
+    changed = sorted((name for name, app in apps.items() if app.changed), key=in_order)
     if changed:
         told.append(
             f"{job.spec.app} has changed on disk since these daemons loaded it: {listed(changed)}; they go on with what"

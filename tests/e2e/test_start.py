@@ -58,7 +58,7 @@ def listed(scene: Site, site: str, role: str = "learner") -> dict[str, Any]:
 def test_a_daemon_that_keeps_going_can_work_as_soon_as_its_data_come(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "late", "--keep-going")
-    scene.until(lambda: "No such file" in listed(scene, "late").get("apps", {}).get("app.py:app", ""))
+    scene.until(lambda: "no such file" in listed(scene, "late").get("apps", {}).get("app.py:app", ""))
     draft = scene.folder / "draft.npz"
     write_data(draft, 0)
     draft.rename(scene.folder / "late.npz")

@@ -127,7 +127,7 @@ def test_many_different_apps_are_cut_short() -> None:
     for number in range(100):
         join(play, f"s{number:02}", TEN.model_copy(update={"source": f"{number:08}"}))
     (told,) = play.machine.warnings
-    assert told.endswith("; source 00000004: learner s04 and 95 more)")
+    assert told.endswith("; source 00000004: learner s04; and 95 more)")
 
 
 def test_a_site_whose_survey_makes_no_sense_does_not_end_a_job_that_has_enough_others() -> None:

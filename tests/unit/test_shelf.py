@@ -125,7 +125,7 @@ def save(folder: Path, width: int = 3, rows: int = 5) -> None:
 
 def test_an_app_whose_data_come_later_can_be_used_then(folder: Path) -> None:
     shelf, ref = shelf_of(folder), f"{folder}/app.py:app"
-    assert "No such file" in shelf.unusable()
+    assert "no such file" in shelf.unusable()
     assert shelf.due() == []
     save(folder, width=4)
     assert shelf.due() == [ref]
