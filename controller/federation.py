@@ -154,8 +154,7 @@ class Federation:
         if spec.init:
             with suppress(Stale):  # the job says itself what its rule has against the model
                 await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline))
-        for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
-            runner.attended(session)
+        await runner.gather(self.fleet.sessions)
         return runner
 
     async def _resume_all(self) -> None:

@@ -134,7 +134,7 @@ class FleetServicer:
             site=site_name(enrol.site),
             role=ROLES[enrol.role],
             instance=identifier(enrol.instance, "process"),
-            apps={plain(app.ref): AppState(plain(app.error), app.examples) for app in enrol.apps},
+            apps={plain(app.ref): _app_state(app) for app in enrol.apps},
             in_hand={TaskId(identifier(task, "task")) for task in enrol.tasks},
             since=now,
             last_seen=now,
@@ -186,7 +186,14 @@ class FleetServicer:
         """Check an update's manifest and say where to start."""
         site, task = SiteName(request.site), TaskId(request.task)
         self._federation.intake.require_wanted(site, task)
-        facts = _parsed(codec.facts_from_wire, request.facts, "the update's facts make no sense: ")
+        stated = self._federation.runner(job_of(task)).machine.stated("learner", site)
+        try:
+            facts = _parsed(
+                lambda wire: codec.facts_from_wire(wire, stated), request.facts, "the update's facts make no sense: "
+            )
+        except InvalidInput as error:
+            await self._federation.intake.turn_down(site, task, str(error))
+            raise
         manifest = codec.manifest_from_wire(request.manifest)
         require_size(manifest, self._largest)
         start, receipt = await self._federation.intake.offer(site, task, manifest, facts)
@@ -209,10 +216,10 @@ class FleetServicer:
         wanted, caller = role_of(runner.open_task(task, site)), caller_of(context)
         if caller and caller.role != wanted:
             raise Forbidden(f"{caller} cannot answer a task of the site's {wanted}")
-        now = self._federation.clock.now()
+        now, stated = self._federation.clock.now(), runner.machine.stated(wanted, site)
         event: ev.Event
         try:
-            outcome = _parsed(codec.outcome_from_wire, request)
+            outcome = _parsed(lambda wire: codec.outcome_from_wire(wire, stated), request)
         except InvalidInput as error:
             event = ev.TaskFailed(at=now, task=task, site=site, reason=f"nonsense reported: {error}", final=False)
             await runner.post(event)
@@ -318,6 +325,11 @@ def peak_memory() -> float:
     import resource
 
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _app_state(wire: fleet.AppState) -> AppState:
+    stated = _parsed(codec.stated_from_wire, wire, f"app {plain(wire.ref)}: ")
+    return AppState(plain(wire.error), wire.examples, stated)
 
 
 def _decoded(kind: Any, message: bytes) -> Any:

@@ -90,6 +90,7 @@ class Attendance:
         self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
         self._heartbeat = 5.0
         self._leaving = False
+        self._again = False  # what was said at enrolment is no longer true
         self._pulses: dict[JobId, int] | None = None  # steps committed to jobs, as heard; none: out of reach
 
     def _connect(self) -> None:
@@ -196,6 +197,7 @@ class Attendance:
 
     async def _session(self, worker: Worker) -> AsyncIterator[fleet.ToSite]:
         self._outbox = asyncio.Queue()
+        self._again = False
         enrol = fleet.Enrol(
             protocol=PROTOCOL,
             version=__version__,
@@ -216,9 +218,9 @@ class Attendance:
         outbox = self._outbox
         yield fleet.FromSite(enrol=enrol)
         while True:
-            if self._renew():
+            if self._renew() or self._again:
                 self._renewed = True
-                return  # the session ends and begins again, with the new certificate
+                return  # the session ends and begins again, with the new certificate or other apps
             try:
                 message = await asyncio.wait_for(outbox.get(), self._heartbeat)
             except TimeoutError:
@@ -229,6 +231,11 @@ class Attendance:
 
     def _who(self) -> tuple[str, str, str]:
         return self.identity.controller, self.identity.role, self.identity.site
+
+    def enrol_again(self) -> None:
+        """Tell the controller anew which apps can be used: the session ends and begins again."""
+        self._again = True
+        self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))  # wakes whoever writes the stream
 
     def report_progress(self, progress: Progress) -> None:
         """Send a progress note with the next opportunity; it may be lost."""

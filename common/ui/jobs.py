@@ -1,7 +1,7 @@
 """`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have modules of their own."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,14 +72,16 @@ def details(view: JobView) -> dict[str, object]:
     return outcome(view) | told | {"history": [entry.model_dump() for entry in view.history]}
 
 
-def warn(view: JobView) -> None:
-    """Tell whoever submits a job what in it is likely not meant; programs that read JSON are not disturbed."""
+def warn(view: JobView, told: Sequence[str] = ()) -> None:
+    """Tell whoever submits or follows a job what is likely not meant; programs that read JSON are not disturbed."""
     for warning in view.warnings:
-        click.echo(f"hansa: warning: {warning}", err=True)
+        if warning not in told:
+            click.echo(f"hansa: warning: {warning}", err=True)
 
 
-def conclude(ended: JobView, as_json: bool) -> None:
-    """Say what else there is to say of a job that was waited for."""
+def conclude(ended: JobView, as_json: bool, told: Sequence[str] = ()) -> None:
+    """Say what else there is to say of a job that was waited for; `told` are warnings that were given before."""
+    warn(ended, told)
     if as_json:
         print_json(outcome(ended))
     else:
@@ -111,7 +113,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
             click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
         return
     ended = follow(controller, view.job, quiet=as_json)
-    conclude(ended, as_json)
+    conclude(ended, as_json, told=view.warnings)
     raise SystemExit(exit_code(ended))
 
 
