@@ -145,7 +145,8 @@ class FleetServicer:
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:
-            async for message in self._federation.downloads.send(key, set(request.held), who):
+            sending = self._federation.downloads.send(key, set(request.held), who, request.start, request.continued)
+            async for message in sending:
                 runner.traffic.down += len(message)
                 yield message
         except StoreFailed as error:
@@ -266,7 +267,8 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1]):
+        who = _operator(context)[1]
+        async for message in self._federation.downloads.send(key, set(), who, request.start, request.continued):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hansa.common import codec
-from hansa.common.errors import HansaError, InvalidInput, Refused, Rejected, Stale, Unreachable
+from hansa.common.errors import HansaError, InvalidInput, Refused, Rejected, Stale, Unoffered, Unreachable
 from hansa.common.frames import cut
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
@@ -192,10 +192,10 @@ async def refused(call: Callable[[], Any], match: str, kind: type[HansaError]) -
 
 async def test_an_upload_without_offer_or_by_a_stranger_is_refused(scene: Scene) -> None:
     manifest, frames = update()
-    await refused(lambda: scene.upload(frames), "offer the update before", Refused)
+    await refused(lambda: scene.upload(frames), "offer the update before", Unoffered)
     await scene.offer(manifest)
     await refused(lambda: scene.upload(frames, site="b"), "is over", Stale)
-    await refused(lambda: scene.upload(frames, start=2), "frame 0 is expected", Refused)
+    await refused(lambda: scene.upload(frames, start=2), "frame 0 is expected", Unoffered)
     stranger = fleet.OfferRequest(site="b", task=scene.task.id)
     await refused(lambda: scene.stub.Offer(stranger), "is over", Stale)
     assert not scene.runner.machine.ended

@@ -1,0 +1,77 @@
+"""A TCP proxy that cuts its connections after so many bytes, or holds new ones back: a bad network, on purpose."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+PIECE = 64 << 10
+
+
+class CuttingProxy:
+    """Passes bytes on to an address."""
+
+    def __init__(self, to: str, down: int | None = None) -> None:
+        self._host, _, self._port = to.rpartition(":")
+        self.down = down  # bytes from the server after which a connection is cut; None: never
+        self.passes = asyncio.Event()  # connections made while it is clear have to wait
+        self.passes.set()
+        self.made = asyncio.Event()  # set with every new connection
+        self.cuts = self.received = self.sent = 0  # connections cut; bytes from and to the server
+        self.address = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["CuttingProxy"]:
+        """Listen on loopback until the block ends."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._connect(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made.set()
+        await self.passes.wait()
+        try:
+            back, forth = await asyncio.open_connection(self._host, int(self._port))
+        except OSError:
+            writer.transport.abort()
+            return
+        ways = [asyncio.ensure_future(self._up(reader, forth)), asyncio.ensure_future(self._down(back, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (writer, forth):
+                end.transport.abort()
+
+    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(PIECE):
+                self.sent += len(piece)
+                writer.write(piece)
+                await writer.drain()
+
+    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passed = 0
+        with suppress(OSError):
+            while piece := await reader.read(PIECE):
+                passed += len(piece)
+                self.received += len(piece)
+                writer.write(piece)
+                await writer.drain()
+                if self.down is not None and passed >= self.down:
+                    self.cuts += 1
+                    await asyncio.sleep(0)
+                    return
