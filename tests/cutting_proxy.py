@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 PIECE = 64 << 10
+PAUSE = 0.2  # seconds before a cut: what has come and was not asked for yet gRPC throws away with the connection
 
 
 class CuttingProxy:
@@ -53,8 +54,8 @@ class CuttingProxy:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for end in (writer, forth):
-                end.transport.abort()
+            writer.close()  # what has passed arrives; how much an abort would throw away is a matter of chance
+            forth.transport.abort()
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -73,5 +74,5 @@ class CuttingProxy:
                 await writer.drain()
                 if self.down is not None and passed >= self.down:
                     self.cuts += 1
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(PAUSE)
                     return

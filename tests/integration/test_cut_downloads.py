@@ -30,7 +30,7 @@ SPEC = ModelSpec(
     )
 )
 SIZE = Layout(SPEC).size
-LOST = 3 * FRAME  # of a connection that is cut: a frame that came in part, and what waited in the proxy
+LOST = 5 * FRAME // 2  # of a connection that is cut: a frame that came in part, and what gRPC threw away
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ async def test_an_operator_gets_a_model_that_no_connection_carries_whole(
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         async with CuttingProxy(served.address, 5 * FRAME).listening() as proxy:
             found = await fetched(proxy, runner)
-            assert proxy.cuts == 1
-            assert proxy.received < SIZE + LOST
+            assert 1 <= proxy.cuts <= 2
+            assert proxy.received < SIZE + proxy.cuts * LOST
         for name, array in model_of(served, runner).items():
             np.testing.assert_array_equal(found[name], array)
     nothing_was_unforeseen(caplog)
