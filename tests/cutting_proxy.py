@@ -14,6 +14,8 @@ class CuttingProxy:
     def __init__(self, to: str, down: int | None = None) -> None:
         self._host, _, self._port = to.rpartition(":")
         self.down = down  # bytes from the server after which a connection is cut; None: never
+        self.up: int | None = None  # bytes to the server after which a connection is stuck; None: never
+        self.stuck = asyncio.Event()  # set when one is
         self.passes = asyncio.Event()  # connections made while it is clear have to wait
         self.passes.set()
         self.made = asyncio.Event()  # set with every new connection
@@ -58,11 +60,16 @@ class CuttingProxy:
             forth.transport.abort()
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passed = 0
         with suppress(OSError):
             while piece := await reader.read(PIECE):
+                passed += len(piece)
                 self.sent += len(piece)
                 writer.write(piece)
                 await writer.drain()
+                if self.up is not None and passed >= self.up:
+                    self.stuck.set()
+                    await asyncio.Event().wait()
 
     async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         passed = 0
