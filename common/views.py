@@ -136,7 +136,8 @@ class DaemonView(Value):
     site: str
     role: str
     state: str  # attending, away
-    since: str
+    since: str  # when it began to be so
+    why: str = ""  # it is away
     doing: tuple[str, ...] = ()
     apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples" or what is wrong
     version: str = ""

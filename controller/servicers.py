@@ -12,6 +12,7 @@ from hansa.common import codec
 from hansa.common.errors import (
     Broken,
     Forbidden,
+    HansaError,
     InvalidInput,
     InvalidJob,
     NotFound,
@@ -61,7 +62,7 @@ class FleetServicer:
         """Keep a daemon's session for as long as its stream lives."""
         session = self._enrol(await anext(aiter(messages), fleet.FromSite()), context)
         self._federation.fleet.attend(session)
-        goodbye = asyncio.create_task(self._listen(session, messages))
+        goodbye, why = asyncio.create_task(self._listen(session, messages)), ""
         try:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
@@ -69,10 +70,13 @@ class FleetServicer:
                 yield self._to_site(session, message)
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
+        except (asyncio.CancelledError, HansaError) as error:
+            why = str(error)  # empty if the connection broke
+            raise
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
-            self._federation.fleet.broken(session, goodbye=said)
+            self._federation.fleet.broken(session, goodbye=said, why=why)
 
     def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite:
         if isinstance(message, PulseDue):
