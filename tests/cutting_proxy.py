@@ -36,6 +36,11 @@ class CuttingProxy:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Cut all connections there are."""
+        for task in list(self._tasks):
+            task.cancel()
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._connect(reader, writer))
         self._tasks.add(task)
