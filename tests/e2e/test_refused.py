@@ -23,12 +23,13 @@ def status(scene: Site, name: str, site: str = "a") -> Any:
 def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_has_a_new_one(scene: Site) -> None:
     consortium = Consortium(scene.folder / "pki")
     hub, alice = consortium.issue("controller", "hub"), consortium.issue("operator", "alice")
-    mine = consortium.issue("learner", "a")
+    mine, other = consortium.issue("learner", "a"), consortium.issue("learner", "b")
     scene.controller(HANSA_TLS=str(hub))
     scene.daemon("learner", "a", HANSA_TLS=str(mine))
     scene.until(lambda: "attends" in note(scene, "learner-a", "says"))
     assert status(scene, "learner-a").returncode == 0
-    consortium.revoke(mine)
+    for each in (mine, other):
+        consortium.revoke(each)
     consortium.hand_on_revoked(hub)
     scene.until(lambda: note(scene, "learner-a", "refused"), 60)
     refused = status(scene, "learner-a")
@@ -41,11 +42,7 @@ def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_ha
     consortium.issue("learner", "a", out=Path(mine).name)
     scene.until(lambda: "attends" in note(scene, "learner-a", "says"), 60)
     assert status(scene, "learner-a").returncode == 0
-    # Another one starts with a certificate that is revoked from the beginning.
-    other = consortium.issue("learner", "b")
-    consortium.revoke(other)
-    consortium.hand_on_revoked(hub)
-    scene.daemon("learner", "b", HANSA_TLS=str(other))
+    scene.daemon("learner", "b", HANSA_TLS=str(other))  # its certificate was revoked before it came
     scene.until(lambda: note(scene, "learner-b", "ended"), 60)
     scene.nursery.processes["learner-b"].join()
     ended = status(scene, "learner-b", "b")
