@@ -48,21 +48,33 @@ class CuttingProxy:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.made.set()
-        await self.passes.wait()
         try:
+            await self.passes.wait()
             back, forth = await asyncio.open_connection(self._host, int(self._port))
+            try:
+                await self._carry((reader, forth), (back, writer))
+            finally:
+                forth.transport.abort()
         except OSError:
-            writer.transport.abort()
-            return
-        ways = [asyncio.ensure_future(self._up(reader, forth)), asyncio.ensure_future(self._down(back, writer))]
+            pass  # nobody listens there just now
+        finally:
+            writer.close()  # what has passed arrives; how much an abort would throw away is a matter of chance
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _carry(
+        self,
+        up: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        down: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        """Pass bytes on both ways until one side ends."""
+        ways = [asyncio.ensure_future(self._up(*up)), asyncio.ensure_future(self._down(*down))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            writer.close()  # what has passed arrives; how much an abort would throw away is a matter of chance
-            forth.transport.abort()
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         passed = 0
