@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hansa.common import faults
 from hansa.common.conveyor import Conveyor
 from hansa.common.distance import misfit
-from hansa.common.errors import Refused, Rejected, Stale
+from hansa.common.errors import Refused, Rejected, Stale, Unoffered
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, ModelSpec, check_manifest, require_fit
@@ -106,7 +106,7 @@ class Intake:
         upload = self._uploads.get(task_id)
         if upload is None or upload.task.site != site:
             runner.open_task(task_id, site)  # if it ended between offer and upload, that is the reason
-            raise Refused(f"task {task_id}: offer the update before uploading it")
+            raise Unoffered(f"task {task_id}: offer the update before uploading it")  # or we were restarted since
         upload.stream += 1
         mine = upload.stream
         async with upload.turn:  # an older connection may still be writing its last frame
@@ -115,7 +115,7 @@ class Intake:
                 if upload.conveyor:
                     await upload.conveyor.settle()  # its connection may have been ended before that
                 if start > upload.check.next:
-                    raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
+                    raise Unoffered(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
                     rest = await self._take(upload, mine, start, frames, runner)
                 except Rejected as error:

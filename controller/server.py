@@ -18,7 +18,7 @@ from hansa.common.errors import InvalidInput, StoreFailed, Taken
 from hansa.common.lifetime import stop_signal
 from hansa.common.memory import keep_freed_memory
 from hansa.common.rpc.channel import CONCURRENT, SERVER, is_loopback, parse_address
-from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.errors import ErrorStatuses, quiet_hang_ups
 from hansa.common.rpc.guard import Guard
 from hansa.common.rpc.methods import handler
 from hansa.common.rpc.tls import ServerTls
@@ -89,6 +89,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
 
 def make_server(guard: Guard) -> grpc.aio.Server:
     """Return a server whose every RPC passes the guard."""
+    quiet_hang_ups()
     return grpc.aio.server(interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT)
 
 

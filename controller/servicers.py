@@ -13,6 +13,7 @@ from hansa.common import codec
 from hansa.common.errors import (
     Broken,
     Forbidden,
+    HansaError,
     InvalidInput,
     InvalidJob,
     NotFound,
@@ -80,7 +81,7 @@ class FleetServicer:
         """Keep a daemon's session for as long as its stream lives."""
         session = self._enrol(await anext(aiter(messages), fleet.FromSite()), context)
         self._federation.fleet.attend(session)
-        goodbye = asyncio.create_task(self._listen(session, messages))
+        goodbye, why = asyncio.create_task(self._listen(session, messages)), ""
         try:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
@@ -90,10 +91,13 @@ class FleetServicer:
                     yield told
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
+        except (asyncio.CancelledError, HansaError) as error:
+            why = str(error)  # empty if the connection broke
+            raise
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
-            self._federation.fleet.broken(session, goodbye=said)
+            self._federation.fleet.broken(session, goodbye=said, why=why)
 
     def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite | None:
         if isinstance(message, PulseDue):
@@ -173,7 +177,8 @@ class FleetServicer:
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:
-            async for message in self._federation.downloads.send(key, set(request.held), who):
+            sending = self._federation.downloads.send(key, set(request.held), who, request.start, request.continued)
+            async for message in sending:
                 runner.traffic.down += len(message)
                 yield message
         except StoreFailed as error:
@@ -301,8 +306,9 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        origin = runner.origin(wanted).model_dump_json()
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1], origin):
+        who, origin = _operator(context)[1], runner.origin(wanted).model_dump_json()
+        sending = self._federation.downloads.send(key, set(), who, request.start, request.continued, origin)
+        async for message in sending:
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:
