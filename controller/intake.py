@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.conveyor import Conveyor
-from hansa.common.errors import Refused, Rejected, Stale
+from hansa.common.errors import Broken, Refused, Rejected, Stale
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, check_manifest, require_fit
@@ -114,7 +115,8 @@ class Intake:
                 if start > upload.check.next:
                     raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
-                    rest = await self._take(upload, mine, start, frames, runner)
+                    with self._ending(runner):
+                        rest = await self._take(upload, mine, start, frames, runner)
                 except Rejected as error:
                     await self._reject(runner, upload, error)
                     raise
@@ -181,13 +183,24 @@ class Intake:
 
     async def _commit(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         try:
-            return await self._enter(runner, upload, rest)
+            with self._ending(runner):
+                return await self._enter(runner, upload, rest)
         except Rejected as error:
             await self._reject(runner, upload, error)
             raise
         finally:
             if self._uploads.get(upload.task.id) is upload:
                 del self._uploads[upload.task.id]
+
+    @contextmanager
+    def _ending(self, runner: "JobRunner") -> Iterator[None]:
+        """End a job whose updates the store will not take, now or later: its sites would try for ever."""
+        try:
+            yield
+        except Broken as error:
+            why = f"an update could not be stored: {error}"
+            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=why))
+            raise
 
     async def _enter(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         """Publish an update and tell the engine."""

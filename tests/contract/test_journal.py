@@ -28,6 +28,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         if request.param == "redis":
             server, prefix = request.getfixturevalue("redis"), request.node.name.encode().hex()[-40:]
             spaces.append(RedisSpace(f"{server.url}?prefix={prefix}"))
+            spaces[-1].acquire()
             opened.append(RedisJournal(spaces[-1]))
         else:
             opened.append(SqliteJournal(tmp_path / "journal.db"))

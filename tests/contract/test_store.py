@@ -40,6 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
     if request.param == "redis":
         space = RedisSpace(f"{request.getfixturevalue('redis').url}?prefix={request.node.name.encode().hex()[-40:]}")
+        space.acquire()
         yield RedisStore(space)
         space.close()
         return

@@ -19,6 +19,7 @@ from hansa.controller.backends import opened
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.journal import Entry, JobRecord, SqliteJournal
+from hansa.controller.redis_space import key_below
 from hansa.controller.verify import command as verify_command
 from tests.redis_server import RedisServer
 from tests.support import (
@@ -187,7 +188,7 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path:
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         runner = await ended(await served.federation.submit(job(), None, nothing()))
     client = redis.client()
-    client.delete("forgotten:jobs")
+    client.delete(key_below("forgotten", "jobs"))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         (view,) = [each.view() for each in served.federation.jobs]
@@ -203,8 +204,8 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         bad, good = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(2)]
     client = redis.client()
-    client.delete(f"misplaced:model:{bad.machine.state.current}")
-    client.sadd(f"misplaced:model:{bad.machine.state.current}", "no model")
+    client.delete(key_below("misplaced", "model", str(bad.machine.state.current)))
+    client.sadd(key_below("misplaced", "model", str(bad.machine.state.current)), "no model")
     client.close()
     async with serving(tmp_path, store) as served:
         assert served.federation.runner(good.id).view().status == "completed"
