@@ -58,9 +58,10 @@ class Intake:
         self._chores: set[asyncio.Task[None]] = set()
         self._rejected: dict[tuple[SiteName, TaskId], str] = {}  # why; the newest few, for sites that ask again
 
-    def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
+    async def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
         """Refuse what nobody waits for, before anybody takes the trouble to decode it."""
-        runner = self._federation.runner(job_of(task_id))
+        self._federation.archive.require_receipt(site, task_id)
+        runner = await self._federation.recall(job_of(task_id))
         if (site, task_id) in self._rejected:
             raise Rejected(self._rejected[site, task_id])
         if task_id not in self._uploads and not runner.receipt(task_id, site):
@@ -70,7 +71,7 @@ class Intake:
         self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
     ) -> tuple[int, Receipt | None]:
         """Take note of an update to come; return the first frame wanted, or the receipt if it is here already."""
-        runner = self._federation.runner(job_of(task_id))
+        runner = await self._federation.recall(job_of(task_id))
         upload = self._uploads.get(task_id)
         if upload and upload.commit and upload.task.site == site:  # a receipt is given once it is durable
             return 0, await asyncio.shield(upload.commit)

@@ -69,6 +69,27 @@ class RedisJournal(Journal):
         records = [_record(JobId(job.decode()), text) for job, text in held.items()]
         return sorted(records, key=lambda record: (record.at, record.id))
 
+    def job(self, job: JobId) -> JobRecord | None:
+        """Return a job as it was submitted, if it is there."""
+        with self._space.answering():
+            held = self._space.client.hget(self._space.key("jobs"), job)
+        return _record(job, held) if held is not None else None
+
+    def conclude(self, job: JobId, summary: str) -> None:
+        """Keep a summary of an ended job, with which it can be listed without its entries."""
+        self._space.write("HSET", self._space.key("summaries"), job, checksum(job, summary) + summary)
+
+    def summaries(self) -> dict[JobId, str]:
+        """Return all summaries; damaged ones are left out."""
+        with self._space.answering():
+            held = self._space.client.hgetall(self._space.key("summaries"))
+        size, found = len(checksum()), {}
+        for name, kept in held.items():
+            job, text = JobId(name.decode(errors="replace")), kept.decode(errors="replace")
+            if text[:size] == checksum(job, text[size:]):
+                found[job] = text[size:]
+        return found
+
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""
         with self._space.answering():

@@ -42,8 +42,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 def contents(server: RedisServer, prefix: str) -> dict[bytes, Any]:
     """Return all keys of a prefix with what they hold."""
-    client = server.client()
-    held = {key: client.dump(key) for key in client.keys(f"{prefix}:*")}  # type: ignore[union-attr]
+    client: Any = server.client()
+    held = {key: client.dump(key) for key in client.keys(f"{prefix}:*")}
     client.close()
     return held
 

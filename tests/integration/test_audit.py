@@ -37,7 +37,7 @@ async def history(state: Path, pki: Path, store: str = "") -> str:
         async with LightSite(served.address, "a", tls=learner).attending():
             async with Client(Endpoint(served.address, alice)) as client:
                 view = await client.submit(job(pace={"kind": "sync", "rounds": 1}))
-                await ended(served.federation.find(view.job))
+                await ended(await served.federation.find(view.job))
                 endless = await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
             async with Client(Endpoint(served.address, made.issue("operator", "bob"))) as client:
                 assert "bob" in (await client.cancel(endless.job)).reason
