@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.conveyor import Conveyor
-from hansa.common.errors import Broken, Refused, Rejected, Stale
+from hansa.common.errors import Broken, NotFound, Refused, Rejected, Stale
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, check_manifest, require_fit
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hansa.controller.runner import JobRunner
 
 log = logging.getLogger(__name__)
+NOT_STORED = "an update could not be stored"
 REMEMBERED = 256  # reasons of rejected updates
 
 
@@ -116,7 +117,7 @@ class Intake:
                 if start > upload.check.next:
                     raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
-                    with self._ending(runner):
+                    with self._ending(runner, NOT_STORED):
                         rest = await self._take(upload, mine, start, frames, runner)
                 except Rejected as error:
                     await self._reject(runner, upload, error)
@@ -184,7 +185,7 @@ class Intake:
 
     async def _commit(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         try:
-            with self._ending(runner):
+            with self._ending(runner, NOT_STORED):
                 return await self._enter(runner, upload, rest)
         except Rejected as error:
             await self._reject(runner, upload, error)
@@ -194,13 +195,12 @@ class Intake:
                 del self._uploads[upload.task.id]
 
     @contextmanager
-    def _ending(self, runner: "JobRunner") -> Iterator[None]:
-        """End a job whose updates the store will not take, now or later: its sites would try for ever."""
+    def _ending(self, runner: "JobRunner", why: str) -> Iterator[None]:
+        """End a job with whose models the store can do nothing, now or later: its sites would try for ever."""
         try:
             yield
-        except Broken as error:
-            why = f"an update could not be stored: {error}"
-            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=why))
+        except (NotFound, Broken) as error:
+            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=f"{why}: {error}"))
             raise
 
     async def _enter(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
@@ -238,7 +238,8 @@ class Intake:
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
-                wanted = (await self._federation.manifest(task.models[0])).spec
+                with self._ending(runner, "a model was lost"):
+                    wanted = (await self._federation.manifest(task.models[0])).spec
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
                 require_fit(wanted, manifest.spec)

@@ -163,7 +163,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
         }
     for _ in range(2):
         async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
-            again = await ended(served.federation.runner(runner.id))
+            again = await ended(await served.federation.recall(runner.id))
             assert again.view().status == "failed"
             assert "lost" in again.view().reason
     client.close()
