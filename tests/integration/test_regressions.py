@@ -216,7 +216,9 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         assert "WRONGTYPE" in (await ended(served.federation.runner(bad.id))).view().reason
         assert (await served.federation.recall(good.id)).view().status == "completed"
-        assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
+        async with LightSite(served.address, "b").attending():
+            other = await served.federation.submit(job(sites={"names": ["b"]}), None, nothing())
+            assert (await ended(other)).view().status == "completed"
 
 
 @pytest.mark.parametrize(
