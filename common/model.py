@@ -1,6 +1,6 @@
 """What a model is: an ordered list of tensors, their roles and layers, and the digest of each.
 
-Data types follow algorithms/README §1; the payload's layout is in `frames`.
+Data types follow methods/README §1; the payload's layout is in `frames`.
 """
 
 import math

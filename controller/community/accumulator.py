@@ -1,4 +1,4 @@
-"""The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; algorithms/README §4).
+"""The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; methods/README §4).
 
 For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and costs
 O(model), however many others are in the sum. The sums can always be built anew from the store and are then the same,

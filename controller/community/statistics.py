@@ -1,4 +1,4 @@
-"""Batch-norm statistics of all sites' data together, instead of the mean of each site's (algorithms/README §4).
+"""Batch-norm statistics of all sites' data together, instead of the mean of each site's (methods/README §4).
 
 The variance of data that come from several sites is the mean of their variances and the variance of their means. The
 plain mean of variances leaves the second part out, and where sites differ much that is most of it.

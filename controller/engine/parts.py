@@ -1,4 +1,4 @@
-"""The plugin points of a rule and what plugins see and return (algorithms/README §3).
+"""The plugin points of a rule and what plugins see and return (methods/README §3).
 
 A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine keeps it,
 saves it with the job and hands it to every call. Aggregators and server updates are in `arithmetic`; what plugins see

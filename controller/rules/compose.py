@@ -30,7 +30,7 @@ def composed_again(spec: JobSpec) -> Composition:
 
 
 def objections(spec: JobSpec) -> list[Problem]:
-    """Return which parts of a job do not go together, and why (algorithms/README §6)."""
+    """Return which parts of a job do not go together, and why (methods/README §6)."""
     return _filled(spec).objections(spec)
 
 

@@ -2,7 +2,7 @@
 
 Sites whose models have alike statistics form groups, and groups, not sites, are averaged: where many sites share one
 distribution, they stop dominating the mean. Nothing changes at the sites. The arithmetic is in `fusion`; where it
-departs from the paper, algorithms/feddaf says why.
+departs from the paper, docs/methods/feddaf says why.
 
 What is remembered is not p but p divided by the base weight a (`boost`). An update's weight is its base weight times
 that; so without groups the merge is FedAvg's (or the plain mean), bit for bit, and with other sites present than at the

@@ -1,4 +1,4 @@
-"""Divide-and-Conquer over real gRPC with light sites: what travels, and what stays as it is (§5, §8)."""
+"""Divide-and-Conquer over real gRPC with light sites: what travels, and what stays as it is (divide-and-conquer §5, §8)."""
 
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

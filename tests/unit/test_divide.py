@@ -1,4 +1,4 @@
-"""Divide-and-Conquer in the engine: phases, the pre-pass and what it finds, and what is refused (§2, §4, §7, §8)."""
+"""Divide-and-Conquer in the engine: phases, pre-pass, what is refused (divide-and-conquer §2, §4, §7, §8)."""
 
 from collections.abc import Iterator
 from typing import Any

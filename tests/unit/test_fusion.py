@@ -1,4 +1,4 @@
-"""FedDAF's arithmetic: every invariant of its specification (algorithms/feddaf §7), and what it reads from models."""
+"""FedDAF's arithmetic: every invariant of its specification (feddaf §7), and what it reads from models."""
 
 import subprocess
 import sys
@@ -489,7 +489,7 @@ def test_the_divergence_of_sticks_is_none_at_the_prior_and_positive_elsewhere() 
     )
 
 
-# What is read from models (§2).
+# What is read from models (feddaf §2).
 
 
 class Residual(nn.Module):

@@ -1,4 +1,4 @@
-"""Training tasks for some tensors only, as a learner does them: what comes back, and what stays (§2, §8)."""
+"""Training tasks for some tensors only: what comes back, and what stays (divide-and-conquer §2, §8)."""
 
 import asyncio
 from pathlib import Path

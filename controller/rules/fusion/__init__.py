@@ -1,4 +1,4 @@
-"""The arithmetic of FedDAF: from statistics of models to weights of contributions (algorithms/feddaf §2, §3).
+"""The arithmetic of FedDAF: from statistics of models to weights of contributions (feddaf §2, §3).
 
 statistics   one vector of numbers for each model
 reduce       the few directions in which the vectors differ by more than chance

@@ -1,4 +1,4 @@
-"""Partitions by Dirichlet draws, and rounding (algorithms/partitioning §4, §5)."""
+"""Partitions by Dirichlet draws, and rounding (partitioning §4, §5)."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hansa.common.data.partition.transport import project, rounded
 from hansa.common.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of, small_table
 
-# §4 Dirichlet.
+# partitioning §4: Dirichlet.
 
 
 @QUICK
@@ -129,7 +129,7 @@ def test_features_that_do_not_exist_are_refused_with_the_nearest_names() -> None
         part(parse_partition({"features": {"soil": 1}}), TEN, 10, 1)
 
 
-# §5 Rounding.
+# partitioning §5: Rounding.
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,4 +1,4 @@
-"""Partitions of Metis's experiments: sizes × classes (algorithms/partitioning §2)."""
+"""Partitions of Metis's experiments: sizes × classes (partitioning §2)."""
 
 from itertools import combinations, product
 
@@ -14,7 +14,7 @@ from hansa.common.data.partition.transport import balanced
 from hansa.common.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of
 
-# §2 Metis.
+# partitioning §2: Metis.
 
 
 @QUICK

@@ -1,4 +1,4 @@
-"""Partitions: every example at exactly one site, sizes and labels as the papers say (algorithms/partitioning)."""
+"""Partitions: every example at exactly one site, sizes and labels as the papers say (docs/methods/partitioning)."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hansa.common.data.partition.table import counts, deal
 from hansa.common.errors import InvalidInput, InvalidJob
 from tests.unit.data.tables import QUICK, SEEDS, is_partition, matrix_of, small_table
 
-# §1 Sizes.
+# partitioning §1: Sizes.
 
 
 @settings(max_examples=300, deadline=None)
@@ -128,7 +128,7 @@ def test_dealing_gives_exactly_what_the_matrix_says(sites: int, cells: int, data
     assert len(dealt) == len(set(dealt)) == matrix.sum()
 
 
-# §3 IID and Non-IID-L.
+# partitioning §3: IID and Non-IID-L.
 
 
 @settings(max_examples=100, deadline=None)
@@ -243,7 +243,7 @@ def test_a_site_of_a_group_has_at_least_one_example() -> None:
         part(parse_partition({"groups": "2 of 0, 3 of 1"}), labels, 5, 1)
 
 
-# §9 Folds.
+# partitioning §9: Folds.
 
 
 @QUICK

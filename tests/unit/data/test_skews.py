@@ -1,4 +1,4 @@
-"""Partitions by shards, colour, imbalance and natural keys (algorithms/partitioning §7, §8)."""
+"""Partitions by shards, colour, imbalance and natural keys (partitioning §7, §8)."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hansa.common.data.partition.natural import Natural
 from hansa.common.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, is_partition, matrix_of
 
-# §7 Shards.
+# partitioning §7: Shards.
 
 
 @QUICK
@@ -57,7 +57,7 @@ def test_sorted_shards_are_dealt_once(sites: int, each: int, more: int, seed: in
         part(parse_partition({"kind": "mcmahan", "per_site": each, "shards": sites * each + 1}), labels, sites, seed)
 
 
-# §8 Colour, imbalance, natural keys.
+# partitioning §8: Colour, imbalance, natural keys.
 
 
 @pytest.mark.parametrize("gray", ["red", "luma"])
