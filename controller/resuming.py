@@ -39,7 +39,7 @@ class Resumption:
         machines: list[tuple[JobRecord, Machine]] = []
         for record in records:  # no alarm is set before the clock knows all times that have been
             summary = read_summary(record.id, summaries[record.id]) if record.id in summaries and record.spec else None
-            if summary:
+            if summary and not federation.audit.lacks_end(record.id, summary.ended):
                 federation.archive.summaries[record.id] = summary
                 federation.clock.catch_up(summary.ended)
                 continue
