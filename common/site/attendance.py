@@ -132,6 +132,8 @@ class Attendance:
                 async for message in self._session(worker):
                     if message.HasField("enrolled"):
                         self._heartbeat = max(BEAT[0], min(message.enrolled.heartbeat_seconds, BEAT[1]))
+                        # The stream's writer waits for as long as it believed right before it was told.
+                        self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))
                         log.info("attending %s as %s of %s", *self._who())
                         began = now()
                         silent, known, self.refused = False, True, ""
