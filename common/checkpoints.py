@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from hansa.common.errors import InvalidInput
 from hansa.common.frames import Layout, allocate, seal, views
+from hansa.common.ids import odd_tensor
 from hansa.common.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.resolved import ModelOrigin
 from hansa.common.tasks import Value
@@ -69,6 +70,8 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
     notes = _notes(raw, path)
+    if wrong := odd_tensor((*(name for name, _ in held), *notes.layers)):
+        raise InvalidInput(f"{path}: {wrong}")
     infos = []
     for name, tensor in sorted(held, key=lambda item: _position(item[0], notes)):
         dtype = DTYPE_OF.get(tensor["dtype"])

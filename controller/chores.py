@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from hansa.common.errors import HansaError, Stale, reason
 from hansa.common.ids import ModelKey, hop_key
-from hansa.common.plugins import ANYTHING, blame
+from hansa.common.plugin_check import ANYTHING
+from hansa.common.plugins import blame
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.examining import Found, examine

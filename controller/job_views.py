@@ -7,6 +7,7 @@ from hansa.common.clock import iso
 from hansa.common.job_check import located
 from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
+from hansa.common.words import in_order
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.participation import shortfalls
 from hansa.controller.engine.state import HopRecord, VersionRecord
@@ -78,9 +79,10 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     state = machine.state
     if not state.surveyed:
         return None
+    told = sorted(state.profiles.items(), key=lambda item: in_order(item[0]))
     return SurveyView(
-        examples={site: profile.n for site, profile in sorted(state.profiles.items())},
-        classes={site: profile.classes for site, profile in sorted(state.profiles.items()) if profile.classes},
+        examples={site: profile.n for site, profile in told},
+        classes={site: profile.classes for site, profile in told if profile.classes},
         mean=state.standard.mean if state.standard else (),
         deviation=state.standard.deviation if state.standard else (),
     )
@@ -134,7 +136,7 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
     asked = set(training) | set(state.learners) | set(state.history[-1].contributions if state.history else ())
-    for site in sorted(asked):
+    for site in sorted(asked, key=in_order):
         session = fleet.find(site, "learner")
         task = training.get(site)
         note = session.progress.get(task.id) if session and task else None

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from hansa.common import faults
 from hansa.common.errors import InvalidJob, Stale, one_line, reason
 from hansa.common.ids import JobId, SiteName, TaskId
-from hansa.common.plugins import ANYTHING, blame, culprit
+from hansa.common.plugin_check import ANYTHING
+from hansa.common.plugins import blame, culprit
 from hansa.common.resolved import ModelOrigin, Resolved
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
+from hansa.common.words import listed
 from hansa.controller.chores import Chores, Traffic
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BATCH = 64  # events that are made durable together
+JOURNALED = {  # points at which tests kill a controller
+    ev.UpdateArrived: "update-journaled",
+    ev.ModelDescribed: "description-journaled",
+    ev.Merged: "merge-journaled",
+}
 Post = tuple[ev.Event, "asyncio.Future[int]"]
 
 
@@ -153,8 +160,8 @@ class JobRunner:
     def _conclude(self, outcome: "_Outcome") -> None:
         """Act on an event that is durable, and answer whoever brought it."""
         if outcome.entry:
-            if isinstance(outcome.event, ev.UpdateArrived | ev.Merged):
-                faults.reach("update-journaled" if isinstance(outcome.event, ev.UpdateArrived) else "merge-journaled")
+            if point := JOURNALED.get(type(outcome.event)):
+                faults.reach(point)
             self._clear_hands(outcome.event)
             self._carry_out([effect for effect in outcome.effects if not isinstance(effect, ef.StartMerge)])
         if outcome.refusal:
@@ -210,7 +217,7 @@ class JobRunner:
             return
         app = session.apps.get(self.machine.spec.app)
         if app is None or app.error:
-            allowed = ", ".join(sorted(session.apps)) or "none"
+            allowed = listed(sorted(session.apps)) or "none"
             reason = f"app {self.machine.spec.app!r} is not allowed there (allowed: {allowed})"
             self.post(
                 ev.SiteUnfit(at=self._now(), site=session.site, role=session.role, reason=app.error if app else reason)

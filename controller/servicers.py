@@ -21,7 +21,18 @@ from hansa.common.errors import (
     TooLarge,
     Unreachable,
 )
-from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
+from hansa.common.ids import (
+    NAME,
+    PROTOCOL,
+    JobId,
+    ModelKey,
+    SiteName,
+    TaskId,
+    community_key,
+    identifier,
+    job_of,
+    site_name,
+)
 from hansa.common.job_check import located, parse_job, problems
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import Evaluation, Profile, Task, Terms
@@ -105,9 +116,9 @@ class FleetServicer:
         return Session(
             site=site_name(enrol.site),
             role=ROLES[enrol.role],
-            instance=enrol.instance,
+            instance=identifier(enrol.instance, "process"),
             apps={plain(app.ref): AppState(plain(app.error), app.examples) for app in enrol.apps},
-            in_hand={TaskId(task) for task in enrol.tasks},
+            in_hand={TaskId(identifier(task, "task")) for task in enrol.tasks},
             since=now,
             last_seen=now,
             version=plain(enrol.version, 40),

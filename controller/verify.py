@@ -22,6 +22,7 @@ from hansa.common.ids import JobId, ModelKey, community_key, reference_key, upda
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
+from hansa.common.words import listed
 from hansa.controller.audit import check_job
 from hansa.controller.backends import Backends, opened
 from hansa.controller.cli import DEFAULT_STATE
@@ -253,7 +254,7 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
         named = [record for record in jobs if _name(record) == job_id]
         found = named or [record for record in jobs if record.id.startswith(job_id)]
         if len(found) != 1:
-            known = ", ".join(record.id for record in jobs) or "none"
+            known = listed((record.id for record in jobs), 10) or "none"
             raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
         machine, receipts, findings = verify(backends, found[0])
     wrong = [Finding(str(file), what) for what in check_export(file, machine)] if file else []

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ def train_own(
     progress: Callable[[int, int, float], None],
     drag: Drag,
     window: Window | None,
+    device: str = "cpu",
+    data: Path = Path(),
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
     """Let the user's own function train; the arrays are its own. A window's examples are all that it gets."""
     assert app.train is not None
@@ -37,13 +40,15 @@ def train_own(
         epochs=work.epochs,
         batch_size=work.batch_size,
         optimizer=work.optimizer,
-        seed=seed,
+        seed=seed % (1 << 32),
         round=task.round,
         turn=task.turn or task.round,
         steps=work.steps,
         tensors=work.tensors,
         progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
         cancelled=drag,
+        device=device,
+        data=data,
     )
     started = time.monotonic()
     made = app.train(arrays, run)

@@ -9,14 +9,17 @@ import click
 
 from hansa.common.errors import InvalidInput
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.settings import show_variables
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.views import HistoryView, JobView, warnings
+from hansa.common.words import by_reason, in_order, listed
 
 T = TypeVar("T")
 SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SHOWN = 10  # contributions of a version in the table; JSON has all
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
 
@@ -31,7 +34,7 @@ class JobGroup(click.Group):
         """Return a command."""
         if cmd_name in ELSEWHERE:
             found: click.Command = importlib.import_module(ELSEWHERE[cmd_name]).command
-            return found
+            return show_variables(found)
         return super().get_command(ctx, cmd_name)
 
 
@@ -163,7 +166,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
             f"{entry.seconds:.1f}",
             *(() if unmeasured else (numbers(entry.metrics),)),
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
-            ", ".join(f"{site} {weight:g}" for site, weight in entry.contributions.items()),
+            _shares(entry),
             "; ".join(_remarks(entry)),
         )
         for entry in view.history
@@ -250,13 +253,19 @@ def metrics_text(view: JobView) -> str:
 
 def _remarks(entry: HistoryView) -> Iterator[str]:
     """Yield who is missing and why, how far models went apart on their way, and what the aggregator has to say."""
-    yield from (f"{site}: {why}" for site, why in (*entry.lost.items(), *entry.unevaluated.items()))
+    yield from (*by_reason(entry.lost), *by_reason(entry.unevaluated))
     apart = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
     if apart:
         yield f"{len(entry.hops)} hops, divergence {apart[0]}" + (f" to {apart[-1]}" if len(apart) > 1 else "")
     if entry.note:
         yield entry.note
     yield from warnings(entry)
+
+
+def _shares(entry: HistoryView) -> str:
+    """Write what each site's update was worth."""
+    worth = (f"{site} {entry.contributions[site]:g}" for site in sorted(entry.contributions, key=in_order))
+    return listed(worth, SHOWN)
 
 
 def numbers(metrics: object) -> str:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,8 +31,12 @@ from hansa.common.ui.run_folder import MODEL, REPORT, RESOLVED, keep_resolved, k
 from hansa.common.views import JobView
 from hansa.common.words import counted, suggestion
 
+if TYPE_CHECKING:
+    from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
+
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+OWN_METRICS = 3  # of an app, in the summary; the report has all
 INTERRUPTED = 130  # the exit code, whichever signal it was
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
 
@@ -96,7 +101,7 @@ def run(
     if as_json:
         print_json(outcome(view))
     else:
-        _conclude(view, folder, file, spec.data)
+        _conclude(view, folder, file, spec.data, federation.split)
         warn_of_shortfalls(view)
     if federation.interrupted and view.status != "completed":  # it may have ended by itself in that moment
         _say_what_is_left(view, folder)
@@ -134,8 +139,13 @@ def _beside(spec: JobSpec, file: Path) -> JobSpec:
         if not (file.parent / place).is_file():
             raise InvalidJob(f"{file}: app: there is no file {place}, neither here nor beside the job file")
         spec = spec.model_copy(update={"app": f"{os.path.relpath(file.parent / place)}:{attribute}"})
-    beside = file.parent / data.source
-    if Path(data.source).suffix and not Path(data.source).exists() and beside.exists():
+    if data.files is not None:
+        from hansa.common.data.site_files import found_files
+
+        found = {site: str(path) for site, path in found_files(data.files, file.parent).items()}
+        return spec.model_copy(update={"data": data.model_copy(update={"files": found})})
+    beside = file.parent / str(data.source)
+    if beside.suffix and not Path(str(data.source)).exists() and beside.exists():
         spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
 
@@ -149,12 +159,16 @@ class LocalFederation:
         self._count = sites
         self._central = central  # all data at one site
         self._slow = slow  # by which factor some sites' training is slowed down
-        self._sites: list[str] = []  # known when the data are parted
-        self._split = "test"
+        self._files: dict[str, Path] = {}  # of the sites, known when the data are parted
+        self.split: Part = "test"  # what evaluators measure on
         self._spec = spec
         self._folder = folder
         self._nursery = Nursery()
         self._stop = Interruption()
+
+    @property
+    def _sites(self) -> list[str]:
+        return list(self._files)
 
     async def run(self, quiet: bool) -> JobView:
         """Run the job to its end and stop everything; at the first Ctrl-C the job is cancelled, at the second nothing
@@ -178,31 +192,56 @@ class LocalFederation:
         return self._stop.asked.is_set()
 
     def part_data(self) -> None:
-        """Write the sites' files and let the job wait for every one of the sites."""
+        """Find or write the sites' files and let the job wait for every one of the sites."""
+        data = self._spec.data
+        assert data is not None
+        if data.files is not None:
+            self._take_files(data.files)
+        else:
+            self._write_files(data)
+        for name in self._slow:
+            if name not in self._sites:
+                raise InvalidInput(f"--slow {name}: there is no such site" + suggestion(name, self._sites))
+        count, together = len(self._sites), self._spec.sites.together
+        if together > count:
+            raise InvalidInput(f"sites.together: {count} sites cannot make models of {together}")
+        least = SitesSpec(min=count, together=together, wait=max(self._spec.sites.wait, 60))
+        self._spec = self._spec.model_copy(update={"sites": least})
+
+    def _write_files(self, data: DataSpec) -> None:
+        """Split a data set across the sites."""
         from hansa.common.data.shards import TEST, write_pooled, write_shards
 
-        data, where = self._spec.data, self._folder / "data"
-        assert data is not None
+        where, app = self._folder / "data", None
+        if Path(str(data.source)).suffix in (".csv", ".gz", ".parquet") or Path(str(data.source)).is_dir():
+            from hansa.common.app import load_app
+
+            app = load_app(self._spec.app)  # it may say which columns are meant, and what its classes are called
         if self._central or data.central:
-            path, count = write_pooled(data, self._count, self._spec.seed, where)
+            path, count = write_pooled(data, self._count, self._spec.seed, where, app=app)
             paths = [path]
             if not data.central:  # what a central run left behind is the job of one site already
                 self._spec = centralised(self._spec, count)
         else:
-            paths = write_shards(data, self._count, self._spec.seed, where)
+            paths = write_shards(data, self._count, self._spec.seed, where, app=app)
             count = len(paths)
-        self._sites = [path.stem for path in paths]
-        for name in self._slow:
-            if name not in self._sites:
-                raise InvalidInput(f"--slow {name}: there is no such site" + suggestion(name, self._sites))
-        if not (where / TEST).exists():
-            self._split = "validation"  # everything was parted, so there is nothing else to measure on
-        together = self._spec.sites.together
-        if together > len(paths):
-            raise InvalidInput(f"sites.together: {len(paths)} sites cannot make models of {together}")
-        least = SitesSpec(min=len(paths), together=together, wait=max(self._spec.sites.wait, 60))
         made = data.model_copy(update={"sites": count, "central": self._central or data.central})
-        self._spec = self._spec.model_copy(update={"sites": least, "data": made})
+        self._spec = self._spec.model_copy(update={"data": made})
+        self._files = {path.stem: path for path in paths}
+        if not (where / TEST).exists():
+            self.split = "validation"  # everything was parted, so there is nothing else to measure on
+
+    def _take_files(self, files: Mapping[str, str]) -> None:
+        """Take the sites' own files as they are, once they have been read and found to fit one another."""
+        if self._count is not None or self._central:
+            what = "--central" if self._central else "--sites"
+            raise InvalidInput(f"{what}: data.files says which site holds what; {what} needs data.source")
+        from hansa.common.app import load_app
+        from hansa.common.data.site_files import agreed
+
+        self._files = {site: Path(path) for site, path in files.items()}
+        self.split = agreed(load_app(self._spec.app), self._files)
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     async def _work(self, quiet: bool) -> JobView:
         address = await self._stop.unless_asked(self._start_all())
@@ -220,12 +259,12 @@ class LocalFederation:
         for name in self._sites:
             self._start_site("learner", name, address, "--slow", str(self._slow.get(name, 1)))
         for name in self._sites:
-            self._start_site("evaluator", name, address, "--split", self._split)
+            self._start_site("evaluator", name, address, "--split", self.split)
         return address
 
     async def _watch(self, client: Client, job: str, quiet: bool) -> None:
         """Show the job until it ends; raise if the controller does before."""
-        watching = asyncio.create_task(show_live(client.watch(job), quiet))
+        watching = asyncio.create_task(show_live(client.watch(job), quiet, tell_failure=False))
         minding = asyncio.create_task(self._mind())
         cancelling = asyncio.create_task(self._cancel_when_asked(client, job))
         tasks = {watching, minding, cancelling}
@@ -276,7 +315,7 @@ class LocalFederation:
     def _start_site(self, role: str, name: str, address: str, *more: str) -> None:
         threads = max(1, (os.cpu_count() or 1) // len(self._sites))
         arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
-        arguments += ["--data", str(self._folder / "data" / f"{name}.npz"), "--state", str(self._folder / name)]
+        arguments += ["--data", str(self._files[name]), "--state", str(self._folder / name)]
         arguments += ["--threads", str(threads), "--drain", "0", *more]
         self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"), environment=ALONE)
 
@@ -334,7 +373,8 @@ def why_ended(code: int | None, log: Path) -> str:
     return "it left no message"
 
 
-def _quality(view: JobView) -> str:
+def _quality(view: JobView, split: "Part") -> str:
+    """Say how good the newest model is, by what its app measures, on a part of the data: test or validation."""
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
@@ -342,17 +382,23 @@ def _quality(view: JobView) -> str:
         why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
         return f"not measured{why}"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} test examples is not a finite number"
+        return f"the loss on {view.examples} {split} examples is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
-    return f"{what} on {view.examples} test examples that no site trained on"
+    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
+    whose = "test examples that no site trained on" if split == "test" else "validation examples that sites kept back"
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {view.examples} {whose}"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:
     """Whether the data can be parted among ten sites as well: not if they are natural ones, or named one by one."""
-    return set(data.partition) <= {"kind", "labels"} and data.partition.get("kind", "iid") in ("iid", "non-iid-l")
+    return (
+        data.files is None
+        and set(data.partition) <= {"kind", "labels"}
+        and data.partition.get("kind", "iid") in ("iid", "non-iid-l")
+    )
 
 
-def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
+def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Part") -> None:
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
@@ -362,7 +408,7 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec) -> None:
     sites = len({site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))})
     work = f"{counted(view.rounds, view.unit)}, {view.seconds:.1f} s"
     click.echo(f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}.")
-    click.echo(f"  result   {_quality(view)}")
+    click.echo(f"  result   {_quality(view, split)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
     click.echo(f"  model    {where}/{MODEL}")
     click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")

@@ -53,6 +53,8 @@ def _data(data: DataSpec) -> dict[str, Any]:
     """Return where the sites' data came from; a file is named in full."""
     from hansa.common.data.partition import parse_partition
 
+    if data.source is None:  # ready files of sites
+        return {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
     told = data.model_dump(mode="json", exclude_none=True)
     if Path(data.source).suffix and Path(data.source).exists():
         told["source"] = str(Path(data.source).absolute())

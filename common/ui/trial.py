@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.common.errors import HansaError
+from hansa.common.words import in_order
 
 Report = dict[str, Any]  # as report.json has it
 
@@ -71,7 +72,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         loss=measured[-1]["metrics"]["loss"] if measured else None,
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
-        updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
+        updates_by_site={site: merged.count(site) for site in sorted(set(merged), key=in_order)},
         steps=sum(sum(trained.values()) for entry in history for trained in _trainings(entry)),
         virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),

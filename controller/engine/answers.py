@@ -22,6 +22,8 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
         raise Stale(f"task {task.id} asks for no model")
     effects: list[Effect] = []
     if isinstance(task.work, Init):
+        if job.state.version >= 0:
+            raise Stale(f"task {task.id} asks for a description: version 0 is here")
         effects = sites.built(job, task, event.digest, event.outline, event.at)
     else:
         contribution = Contribution(task=task, model=update_key(task.id), digest=event.digest, facts=event.facts)
@@ -30,6 +32,16 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     job.state.receipts[task.site] = receipt
     if isinstance(task.work, Init):
         job.record(0).receipt = receipt.hash
+    return effects
+
+
+def described(job: Job, event: events.ModelDescribed) -> list[Effect]:
+    """Take what a site tells of a version 0 that came from a file."""
+    task = job.open_task(event.task, event.site)
+    if not isinstance(task.work, Init) or not sites.undescribed(job):
+        raise Stale(f"task {task.id} asks for no description")
+    effects = sites.described(job, task, event.outline, event.at)
+    job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
     return effects
 
 

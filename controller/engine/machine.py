@@ -183,6 +183,8 @@ class Machine:
             case ev.ModelGiven():
                 effects = sites.first_version(job, community_key(job.id, 0), event.digest, event.outline, event.at)
                 return effects if job.ended else [*effects, *sites.gathered(job, event.at)]
+            case ev.ModelDescribed():
+                return answers.described(job, event)
             case ev.UpdateArrived():
                 return answers.updated(job, event)
             case ev.UpdateQuarantined():

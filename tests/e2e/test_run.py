@@ -70,6 +70,17 @@ def test_the_plain_view_and_the_summary_tell_a_newcomer_what_happened(tmp_path: 
     assert "Next:" in done.stdout
 
 
+def test_why_a_run_failed_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from torch import nn\nfrom hansa import App\napp = App(model=lambda: nn.Linear(60, 10), classes=10)\n"
+    )
+    (tmp_path / "job.yaml").write_text("app: app.py:app\ndata: {source: digits, sites: 2}\n")
+    done = hansa("run", "job.yaml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "The federation failed: " in done.stderr
+    assert (done.stdout + done.stderr).count("cannot be multiplied") == 1
+
+
 def start_run(out: Path, *options: str) -> subprocess.Popen[str]:
     """Start `hansa run` of the digits in a process group of its own; every line is told at once."""
     return subprocess.Popen(

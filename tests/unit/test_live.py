@@ -66,3 +66,20 @@ def test_sites_can_be_told_apart_on_a_narrow_terminal() -> None:
     shown = console.file.getvalue()
     assert "north-1" in shown
     assert "north-2" in shown
+
+
+async def test_why_a_job_failed_is_left_to_a_caller_that_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+    await show_live(_play(view("running"), view("failed", "no site came")), tell_failure=False)
+    assert capsys.readouterr().out == "job j1 (try): running\n"
+    console = Console(width=80, file=StringIO(), force_terminal=True, color_system=None)
+    console.print(rendered(view("failed", "no site came"), tell_failure=False))
+    assert isinstance(console.file, StringIO)
+    assert "no site came" not in console.file.getvalue()
+
+
+async def test_of_many_sites_a_few_are_named_in_the_order_of_people(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = {f"site-{n}": "slow" for n in range(40, 0, -1)}
+    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True, lost=lost)
+    await show_live(_play(view("completed", "", first)))
+    named = "lost: site-1, site-2, site-3, site-4, site-5 and 35 more"
+    assert capsys.readouterr().out.splitlines()[0].endswith(named)

@@ -331,7 +331,10 @@ class AnyOrder:
             self.answered |= {task.id} & set(self.play.machine.state.tasks)
             right = min(n, 4)
             own = Evaluation(n=n, loss_sum=1.0 * n, confusion=((right, n - right), (0, 0)))
-            self.happen(lambda: self.play.update(task, n_train=n, own=own, importance=float(n)))
+            if isinstance(task.work, Init) and self.play.machine.state.version >= 0:
+                self.happen(lambda: self.play.describe(task))
+            else:
+                self.happen(lambda: self.play.update(task, n_train=n, own=own, importance=float(n)))
 
     def restart(self) -> None:
         """Kill the controller and replay the journal, from the last snapshot on; the job is the same and goes on."""
