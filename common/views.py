@@ -47,6 +47,8 @@ class HopView(Value):
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
     metrics: Mapping[str, Number] = {}  # of the mean of the travelling models, if that is evaluated
     examples: int = 0  # that the metrics are over
+    examples_total: int | None = None  # that all evaluators of the job have together; none: one has never reported
+    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
     trouble: str = ""  # why the models could not be looked at
 
 
@@ -62,8 +64,10 @@ class HistoryView(Value):
     distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
-    evaluated: bool = False  # every evaluator that was asked has answered
-    unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
+    examples_total: int | None = None  # that all evaluators of the job have together; none: one has never reported
+    covered: bool = False  # the metrics are over enough of them to count (`evaluate.min_coverage`)
+    evaluated: bool = False  # there are metrics, and no evaluator is waited for any more
+    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
     contributions: Mapping[str, float] = {}
     updates: int = 0  # that were merged: where models travel, one site may have been the last to train several
     steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it; see also `hops`
@@ -133,8 +137,10 @@ class JobView(Value):
     phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""
-    metrics: Mapping[str, Number] = {}
+    metrics: Mapping[str, Number] = {}  # of the newest version that was evaluated on enough examples to count
+    metrics_version: int | None = None  # which version that is
     examples: int = 0  # that the metrics are over
+    examples_total: int | None = None  # that all evaluators of the job had together then; none: unknown
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()
@@ -158,7 +164,9 @@ class DaemonView(Value):
     state: str  # attending, away
     since: str
     doing: tuple[str, ...] = ()
-    apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples" or what is wrong
+    apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples, source 1f2e3d4c" or what is wrong
+    sources: Mapping[str, str] = {}  # reference -> digest of the source that was loaded
+    changed: tuple[str, ...] = ()  # apps whose source on disk is no longer the one that was loaded
     version: str = ""
     peer: str = ""
 

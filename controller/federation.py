@@ -26,7 +26,7 @@ from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import JobRecord, Journal
-from hansa.controller.records import NO_EVENTS, Records, read_spec
+from hansa.controller.records import NO_EVENTS, Records, read_again, read_spec
 from hansa.controller.rules.compose import compose, composed_again
 from hansa.controller.rules.resolve import software
 from hansa.controller.runner import JobRunner
@@ -105,6 +105,7 @@ class Federation:
 
         The frames are those of its first model, if there is a manifest of it, and then those of its reference.
         """
+        spec = read_again(spec)
         rule = compose(spec)
         spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
@@ -153,8 +154,7 @@ class Federation:
         if spec.init:
             with suppress(Stale):  # the job says itself what its rule has against the model
                 await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline))
-        for session in sorted(self.fleet.sessions, key=runner.suits):  # those that cannot take part first
-            runner.attended(session)
+        await runner.gather(self.fleet.sessions)
         return runner
 
     async def _resume_all(self) -> None:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from hansa.common.clock import Clock, iso
 from hansa.common.errors import Taken
 from hansa.common.ids import JobId, SiteName, TaskId
+from hansa.common.stated import Stated, short
 from hansa.common.tasks import Progress, Task
 from hansa.common.views import DaemonView
 from hansa.common.words import in_order
@@ -25,6 +26,7 @@ class AppState:
 
     error: str
     examples: int
+    stated: Stated = field(default_factory=Stated)
 
 
 @dataclass(frozen=True)
@@ -181,14 +183,23 @@ class Fleet:
 
 
 def _view(session: Session) -> DaemonView:
-    apps = {ref: app.error or f"ok, {app.examples} examples" for ref, app in session.apps.items()}
     return DaemonView(
         site=session.site,
         role=session.role,
         state="attending",
         since=iso(session.since),
         doing=tuple(sorted(session.in_hand, key=in_order)),
-        apps=apps,
+        apps={ref: _words(app) for ref, app in session.apps.items()},
+        sources={ref: app.stated.source for ref, app in session.apps.items() if app.stated.source},
+        changed=tuple(sorted(ref for ref, app in session.apps.items() if app.stated.changed)),
         version=session.version,
         peer=session.peer,
     )
+
+
+def _words(app: AppState) -> str:
+    """Say whether an app can be used, with how many examples, and which source was loaded."""
+    if app.error:
+        return app.error
+    source = f", source {short(app.stated.source)}" if app.stated.source else ""
+    return f"ok, {app.examples} examples{source}{' (changed on disk since)' if app.stated.changed else ''}"

@@ -266,6 +266,15 @@ class Intake:
             await self._quarantine(runner, task, str(error))
             raise
 
+    async def turn_down(self, site: SiteName, task_id: TaskId, reason: str) -> None:
+        """Refuse an update of which the site says nonsense; the task is lost, unless the update is here already."""
+        upload = self._uploads.get(task_id)
+        runner = self._federation.runner(job_of(task_id))
+        task = runner.machine.state.tasks.get(task_id)
+        if task is not None and task.site == site and not (upload and upload.commit):
+            self.discard(task_id)
+            await self._quarantine(runner, task, reason)
+
     async def _reject(self, runner: "JobRunner", upload: _Upload, error: Rejected) -> None:
         """Throw away an update whose frames are not what they should be, unless another took its place."""
         if self._uploads.get(upload.task.id) is upload:

@@ -38,8 +38,7 @@ def _needs(machine: Machine) -> str:
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
     """Return a job as operators see it; of the history, the versions from `since` on, or none and no sites either."""
     state, spec = machine.state, machine.spec
-    shown = state.evaluated if state.evaluated is not None else state.reported
-    newest = state.history[shown] if shown is not None else None
+    newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
     return JobView(
         job=machine.job,
@@ -48,7 +47,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
-        warnings=tuple(located(warning, {}) for warning in machine.rule.warnings(spec)),
+        warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.pace.rounds_asked(),
@@ -57,7 +56,9 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
         metrics=_metrics(machine, newest) if newest else {},
+        metrics_version=newest.version if newest else None,
         examples=newest.examples if newest else 0,
+        examples_total=newest.total if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
@@ -100,7 +101,9 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             phase=record.phase,
             metrics=_metrics(machine, record),
             examples=record.examples,
-            evaluated=bool(record.examples) and record.version not in machine.evaluating,
+            examples_total=record.total,
+            covered=record.covered,
+            evaluated=bool(record.examples) and not machine.awaits(record),
             unevaluated=record.unevaluated,
             contributions=record.contributions,
             updates=record.updates,
@@ -128,6 +131,8 @@ def _hop_view(record: HopRecord, submitted: float) -> HopView:
         divergence=record.divergence,
         metrics=record.pooled,
         examples=record.pooled_examples,
+        examples_total=record.total,
+        unevaluated=record.unevaluated,
         trouble=record.trouble,
     )
 

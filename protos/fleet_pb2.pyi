@@ -120,18 +120,34 @@ class AppState(google.protobuf.message.Message):
     REF_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     EXAMPLES_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    CHANGED_FIELD_NUMBER: builtins.int
     ref: builtins.str
     error: builtins.str
     """empty: app and data are loaded and sound"""
     examples: builtins.int
+    task: builtins.str
+    """classification, multilabel, regression, or own for an app with its own functions"""
+    classes: builtins.int
+    """or labels; reports must have as many"""
+    source: builtins.bytes
+    """digest of the app's source as it was loaded"""
+    changed: builtins.bool
+    """the source on disk is no longer the one that was loaded"""
     def __init__(
         self,
         *,
         ref: builtins.str = ...,
         error: builtins.str = ...,
         examples: builtins.int = ...,
+        task: builtins.str = ...,
+        classes: builtins.int = ...,
+        source: builtins.bytes = ...,
+        changed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "examples", b"examples", "ref", b"ref"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["changed", b"changed", "classes", b"classes", "error", b"error", "examples", b"examples", "ref", b"ref", "source", b"source", "task", b"task"]) -> None: ...
 
 global___AppState = AppState
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from hansa.common.errors import InvalidData, InvalidInput
 from hansa.common.ids import SiteName
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
+
+if TYPE_CHECKING:
+    from hansa.common.site.daemon import SiteOptions
 
 
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
@@ -74,6 +77,12 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         envvar="HANSA_THREADS",
         help="CPU threads for PyTorch (default: PyTorch's choice).",
     )
+    @click.option(
+        "--keep-going",
+        is_flag=True,
+        envvar="HANSA_KEEP_GOING",
+        help="Start even if no app can be used with the data, and wait until one can.",
+    )
     @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
     def start(
         controller: Endpoint,
@@ -85,15 +94,16 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         state: Path | None,
         device: str,
         threads: int | None,
+        keep_going: bool,
         daemon: bool,
         **more: Any,
     ) -> None:
         from hansa.common import logs
         from hansa.common.memory import keep_freed_memory
-        from hansa.common.state import announce, detach, locked, write_note
+        from hansa.common.state import detach, locked
 
         folder = _folder(state, site)
-        if not data.exists():
+        if not data.exists() and not keep_going:
             raise InvalidData(f"--data {data}: no such file or folder")
         if daemon:
             click.echo(detach([word for word in sys.argv[1:] if word != "--daemon"], folder, role))
@@ -117,20 +127,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 drain=drain,
                 slow=more.get("slow", 1.0),
             )
-
-            async def serve() -> None:
-                from hansa.common.site.shelf import Shelf
-
-                shelf = Shelf(apps, data, "test" if options.split == "test" else "train")
-
-                def ready(text: str) -> None:
-                    says = f"{text}, but {shelf.unusable()}" if shelf.unusable() else text
-                    write_note(folder, role, {"pid": os.getpid(), "drain": drain, "says": says})
-                    announce(f"ready {says}; state and log in {folder}")
-
-                await start_daemon(options, shelf).run(ready)
-
-            run_async(serve())
+            run_async(_serve(start_daemon, options, keep_going))
 
     if split is not None:
         click.option(
@@ -183,6 +180,25 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             raise SystemExit(1)
 
     return group
+
+
+async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_going: bool) -> None:
+    """Load the apps and their data and work until told to stop; refuse if nothing can work, unless told to wait."""
+    from hansa.common.site.shelf import Shelf
+    from hansa.common.state import announce, write_note
+
+    split = "test" if options.split == "test" else "train"
+    shelf = Shelf(options.apps, options.data, split, options.device)
+    daemon = start_daemon(options, shelf)
+    if not keep_going:
+        daemon.require_usable()
+
+    def ready(text: str) -> None:
+        says = f"{text}, but {shelf.unusable()}" if shelf.unusable() else text
+        write_note(options.state, options.identity.role, {"pid": os.getpid(), "drain": options.drain, "says": says})
+        announce(f"ready {says}; state and log in {options.state}")
+
+    await daemon.run(ready)
 
 
 def _folder(state: Path | None, site: str) -> Path:

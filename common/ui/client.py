@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
-from hansa.common.errors import Broken, Unreachable
+from hansa.common.errors import Broken, InvalidInput, Unreachable
 from hansa.common.frames import FRAME, FrameCheck, allocate, cut
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
@@ -17,7 +17,7 @@ from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.views import DaemonView, JobView, StatusView
-from hansa.common.words import cleaned
+from hansa.common.words import cleaned, plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
@@ -72,7 +72,7 @@ class Client:
 
     async def show(self, job: str) -> JobView:
         """Return one job."""
-        reply = await self._ask(self._stub.Show(operator.JobRequest(job=job), timeout=PATIENCE))
+        reply = await self._ask(self._stub.Show(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
     async def jobs(self) -> list[JobView]:
@@ -83,12 +83,12 @@ class Client:
     async def watch(self, job: str) -> AsyncIterator[JobView]:
         """Yield a job's view after every change until it has ended."""
         with self._reaching(), translated():
-            async for reply in self._stub.Watch(operator.JobRequest(job=job)):
+            async for reply in self._stub.Watch(_request(job)):
                 yield _read(JobView, reply.view_json)
 
     async def cancel(self, job: str) -> JobView:
         """End a job."""
-        reply = await self._ask(self._stub.Cancel(operator.JobRequest(job=job), timeout=PATIENCE))
+        reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
     async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
@@ -98,7 +98,7 @@ class Client:
     async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
         """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
         with self._reaching(), translated():
-            stream = aiter(self._stub.Model(operator.ModelRequest(job=job, version=version)))
+            stream = aiter(self._stub.Model(operator.ModelRequest(job=_request(job).job, version=version)))
             header = fleet.FetchHeader.FromString(await anext(stream))
             manifest = codec.manifest_from_wire(header.manifest)
             check_manifest(manifest)
@@ -186,9 +186,17 @@ def _user() -> str:
     import getpass
 
     try:
-        return getpass.getuser()
+        return plain(getpass.getuser())
     except (OSError, KeyError):
         return ""
+
+
+def _request(job: str) -> operator.JobRequest:
+    """Ask for a job; refuse words that cannot be sent."""
+    try:
+        return operator.JobRequest(job=job)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"job {job!r}: the text is not UTF-8; `hansa job list` shows all jobs") from None
 
 
 def _credentials(to: Endpoint) -> "Credentials | None":

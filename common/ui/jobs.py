@@ -1,7 +1,7 @@
 """`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have modules of their own."""
 
 import importlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +15,11 @@ from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import by_reason, in_order, listed
+from hansa.common.words import by_reason, in_order, listed, share_of
 
 T = TypeVar("T")
 SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 SHOWN = 10  # contributions of a version in the table; JSON has all
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
@@ -71,14 +72,16 @@ def details(view: JobView) -> dict[str, object]:
     return outcome(view) | told | {"history": [entry.model_dump() for entry in view.history]}
 
 
-def warn(view: JobView) -> None:
-    """Tell whoever submits a job what in it is likely not meant; programs that read JSON are not disturbed."""
+def warn(view: JobView, told: Sequence[str] = ()) -> None:
+    """Tell whoever submits or follows a job what is likely not meant; programs that read JSON are not disturbed."""
     for warning in view.warnings:
-        click.echo(f"hansa: warning: {warning}", err=True)
+        if warning not in told:
+            click.echo(f"hansa: warning: {warning}", err=True)
 
 
-def conclude(ended: JobView, as_json: bool) -> None:
-    """Say what else there is to say of a job that was waited for."""
+def conclude(ended: JobView, as_json: bool, told: Sequence[str] = ()) -> None:
+    """Say what else there is to say of a job that was waited for; `told` are warnings that were given before."""
+    warn(ended, told)
     if as_json:
         print_json(outcome(ended))
     else:
@@ -110,7 +113,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
             click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
         return
     ended = follow(controller, view.job, quiet=as_json)
-    conclude(ended, as_json)
+    conclude(ended, as_json, told=view.warnings)
     raise SystemExit(exit_code(ended))
 
 
@@ -164,7 +167,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
             str(entry.version),
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
-            *(() if unmeasured else (numbers(entry.metrics),)),
+            *(() if unmeasured else (numbers(entry.metrics), _measured_on(entry))),
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
             _shares(entry),
             "; ".join(_remarks(entry)),
@@ -172,9 +175,9 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     distance = ("distance",) if measured else ()
-    metrics = () if unmeasured else ("metrics",)
-    heads = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
-    print_table(heads, rows, "no model yet")
+    metrics = () if unmeasured else ("metrics", "examples")
+    titles = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
+    print_table(titles, rows, "no model yet")
     print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()
@@ -260,6 +263,10 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
     if entry.note:
         yield entry.note
     yield from warnings(entry)
+
+
+def _measured_on(entry: HistoryView) -> str:
+    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
 
 
 def _shares(entry: HistoryView) -> str:

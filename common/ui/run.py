@@ -29,7 +29,7 @@ from hansa.common.ui.options import amount, print_json
 from hansa.common.ui.participation import metrics_missing, warn_of_shortfalls
 from hansa.common.ui.run_folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
 from hansa.common.views import JobView
-from hansa.common.words import counted, suggestion
+from hansa.common.words import counted, in_order, listed, share_of, suggestion
 
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
@@ -251,7 +251,9 @@ class LocalFederation:
             keep_resolved(self._folder, submitted, self._spec)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            return await keep_results(self._folder, client, submitted.job)
+            final = await keep_results(self._folder, client, submitted.job)
+            warn(final, told=submitted.warnings)
+            return final
 
     async def _start_all(self) -> str:
         """Start all processes; return the controller's address."""
@@ -316,7 +318,7 @@ class LocalFederation:
         threads = max(1, (os.cpu_count() or 1) // len(self._sites))
         arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
         arguments += ["--data", str(self._files[name]), "--state", str(self._folder / name)]
-        arguments += ["--threads", str(threads), "--drain", "0", *more]
+        arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
         self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"), environment=ALONE)
 
     async def _mind(self) -> JobView:
@@ -379,14 +381,28 @@ def _quality(view: JobView, split: "Part") -> str:
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
     if not view.examples:
-        why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
-        return f"not measured{why}"
+        return f"not measured{_why_not_measured(view)}"
+    whole = view.examples == view.examples_total
+    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} {split} examples is not a finite number"
+        return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
     own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
-    whose = "test examples that no site trained on" if split == "test" else "validation examples that sites kept back"
-    return f"{', '.join([what, *own[:OWN_METRICS]])} on {view.examples} {whose}"
+    whose = "that no site trained on" if split == "test" else "that sites kept back"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}{'' if last else of}"
+
+
+def _why_not_measured(view: JobView) -> str:
+    """Say why versions since the one whose metrics are shown have none that count."""
+    since = [entry for entry in view.history if entry.version > (view.metrics_version or 0)]
+    last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
+    if last is None:
+        return ""
+    some = f" on enough examples, only on {share_of(last.examples, last.examples_total)}" if last.examples else ""
+    missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
+    return f"{some}; missing: {listed(missing, 3)}"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:

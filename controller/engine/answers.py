@@ -5,10 +5,21 @@ from collections.abc import Mapping
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, participation, probes, sites
+from hansa.controller.engine import (
+    appraisal,
+    endings,
+    evaluation,
+    events,
+    hops,
+    inquiries,
+    merges,
+    participation,
+    probes,
+    sites,
+)
 from hansa.controller.engine.actions import Action, Stop
 from hansa.controller.engine.effects import Effect
-from hansa.controller.engine.evaluation import evaluate, settle
+from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.rounds import act, next_round, pulse
 from hansa.controller.engine.state import MERGING, Heard
@@ -88,14 +99,14 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     if task.id in job.state.judging:
         return appraisal.settle(job, task, None, now, reason)
     if task.id in job.state.scoring:
-        return hops.scored(job, task, None)
+        return hops.scored(job, task, None, reason)
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
     participation.failed(job, task, reason)
     match task.work:
         case Survey():
-            return endings.end(job, "failed", f"site {task.site} could not tell of its data: {reason}", now)
+            return sites.could_not_tell(job, task.site, reason, now)
         case Init():
             return sites.could_not_build(job, task.site, reason, now)
         case Probe():
@@ -165,6 +176,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         raise Stale(f"version {event.version} is not being merged")
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
+    evaluation.put_away(job, plan.version - 1)
     weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
     receipt = job.issue_receipt(
         version=event.version, contributions=weights, digest=event.digest, moments=event.moments
@@ -178,7 +190,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)
-    effects = [] if stopping else evaluate(job, event.at)
+    effects = [] if stopping else evaluation.offer(job, event.at)
     effects += act(job, actions, event.at)
     if job.state.queue and not job.state.merging and job.state.phase in MERGING:
         effects += merges.start(job, event.at)

@@ -8,7 +8,8 @@ Its parts, each on top of those above it:
 
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     demands     what plugins must return
-    job         what a job is and remembers      evaluation  of community models
+    job         what a job is and remembers      coverage    of how many examples evaluators have reported
+    evaluation  of community models              apps        what sites state of their apps
     participation   which sites contributed how much, and what kept the others from it
     survey      what sites tell of their data    probes      what they measure on the first model
     inquiries   what parts of the rule find out about updates
@@ -21,7 +22,6 @@ Its parts, each on top of those above it:
 """
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from pydantic import BaseModel
@@ -29,8 +29,9 @@ from pydantic import BaseModel
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
+from hansa.common.stated import Stated
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, endings, evaluation, probes, sites, snapshots
+from hansa.controller.engine import answers, appraisal, apps, endings, evaluation, probes, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import (
@@ -44,7 +45,6 @@ from hansa.controller.engine.effects import (
     StartMerge,
     StartStudy,
 )
-from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
 from hansa.controller.engine.rounds import GATHER, act, pulse
@@ -140,14 +140,22 @@ class Machine:
         """Return the committed steps that a site which trains is to know of, if that matters to it."""
         return next((told.steps for told in pulse(self._job) if told.site == site), None)
 
-    @property
-    def evaluating(self) -> AbstractSet[int]:
-        """The versions that are being evaluated."""
-        return self._job.desk.versions
+    def awaits(self, record: VersionRecord) -> bool:
+        """Whether somebody's report on a version is waited for."""
+        return evaluation.awaited(self._job, record)
 
     def metrics(self, record: VersionRecord) -> Mapping[str, float]:
         """Return what the findings on a version say together, those that are here."""
         return evaluation.metrics(self._job, record)
+
+    def stated(self, role: str, site: SiteName) -> Stated:
+        """Return what a daemon of a site has stated of the app."""
+        return self.state.apps.get(role, {}).get(site, Stated())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What people should know of the sites' apps."""
+        return apps.warnings(self._job)
 
     def members(self, plan: MergePlan) -> Sequence[Member]:
         """Return everything that counts once a plan is carried out; it is worked out only if it is read."""
@@ -228,7 +236,10 @@ class Machine:
             return sites.ask_one_more(job, event.at)
         if event.alarm == TIME:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
-        if event.alarm == LAST_EVALUATION:
+        if event.alarm == evaluation.ALARM:
+            late = evaluation.time_out(job)
+            if job.state.phase != "closing":
+                return endings.judge(job, late, event.at)
             return endings.end(job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at)
         if event.alarm == probes.ALARM:
             return answers.probes_late(job, event.at)

@@ -92,24 +92,26 @@ def pulse(job: Job) -> list[Pulse]:
 
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
-    work = Train(
-        model=ask.start.model if ask.start else job.state.current,
-        base=ask.start.base if ask.start else None,
-        version=job.state.version,
-        committed=job.state.steps,
-        epochs=job.rule.epochs,
-        steps=ask.steps,
-        batch_size=job.spec.train.batch_size,
-        optimizer=job.spec.train.optimizer,
-        plugins=job.rule.sample.plugins,
-        validate_update=job.rule.weigh.appraises,
-        keep_optimizer=job.spec.train.keep_optimizer,
-    )
+    with demands.sendable(job.rule.pace):
+        work = Train(
+            model=ask.start.model if ask.start else job.state.current,
+            base=ask.start.base if ask.start else None,
+            version=job.state.version,
+            committed=job.state.steps,
+            epochs=job.rule.epochs,
+            steps=ask.steps,
+            batch_size=job.spec.train.batch_size,
+            optimizer=job.spec.train.optimizer,
+            plugins=job.rule.sample.plugins,
+            validate_update=job.rule.weigh.appraises,
+            keep_optimizer=job.spec.train.keep_optimizer,
+        )
     view = replace(job.view(now), turn=ask.turn)
     for point, policy in job.rule.policies.items():
         work = demands.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
-    sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
+    with demands.sendable(job.rule.pace):
+        sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     participation.asked(job, ask.site)
     job.rule.pace.on_asked(job.pacing, sent.task)
     return sent

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.stated import Stated
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
@@ -18,10 +19,39 @@ Phase = Literal["gathering", "surveying", "initialising", "probing", "training",
 MERGING: tuple[Phase, ...] = ("training", "gathering")  # in which the community model may change
 
 
-class HopRecord(BaseModel):
-    """One hop of a round whose models travel from site to site."""
+class Findings(BaseModel):
+    """What evaluators found of a model, of which examples, and whose findings are missing."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
+
+    reports: dict[SiteName, Evaluation] = {}  # as long as more may come; then only what they say together is kept
+    unevaluated: dict[SiteName, str] = {}  # evaluators of the job whose findings are missing, and why
+    pooled: dict[str, float] = {}
+    pooled_examples: int = 0
+    total: int | None = None  # examples that all evaluators of the job have together; none: one has never told
+
+    @property
+    def examples(self) -> int:
+        """How many examples the metrics are over."""
+        return self.pooled_examples or sum(report.n for report in self.reports.values())
+
+    def add(self, site: SiteName, report: Evaluation) -> None:
+        """Enter a report; what the others say together is worked out again."""
+        self.reports[site] = report
+        self.unevaluated.pop(site, None)
+        self.pooled, self.pooled_examples = {}, 0
+
+    def pool(self, metrics: Mapping[str, float]) -> None:
+        """Enter what the reports say together."""
+        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
+
+    def close(self) -> None:
+        """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
+        self.reports = {}
+
+
+class HopRecord(Findings):
+    """One hop of a round whose models travel from site to site; the findings are of the mean of its slots."""
 
     hop: int
     at: float
@@ -32,20 +62,10 @@ class HopRecord(BaseModel):
     lost: dict[SiteName, str] = {}
     divergence: float | None = None  # of the hop's updates, if it is measured
     trouble: str = ""  # why it could not be
-    reports: dict[SiteName, Evaluation] = {}  # of the mean of the slots, if that is evaluated; until all are in
-    pooled: dict[str, float] = {}
-    pooled_examples: int = 0
-
-    def close(self, metrics: Mapping[str, float]) -> None:
-        """Keep only what the reports say together."""
-        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
-        self.reports = {}
 
 
-class VersionRecord(BaseModel):
+class VersionRecord(Findings):
     """One community model in the job's history."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
 
     version: int
     round: int
@@ -66,20 +86,7 @@ class VersionRecord(BaseModel):
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
     bytes_up: int = 0
     bytes_down: int = 0
-    reports: dict[SiteName, Evaluation] = {}  # until all are in; then only what they say together is kept
-    unevaluated: dict[SiteName, str] = {}  # evaluators that did not answer, and why
-    pooled: dict[str, float] = {}
-    pooled_examples: int = 0
-
-    @property
-    def examples(self) -> int:
-        """How many examples the metrics are over."""
-        return self.pooled_examples or sum(report.n for report in self.reports.values())
-
-    def close(self, metrics: Mapping[str, float]) -> None:
-        """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
-        self.pooled, self.pooled_examples = dict(metrics), self.examples
-        self.reports = {}
+    covered: bool = False  # it was evaluated on so many of all examples that its metrics count
 
 
 class PendingMerge(Value):
@@ -167,7 +174,10 @@ class JobState(BaseModel):
     ended: float | None = None
     sequence: int = 0  # events handled so far: the journal's numbering
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
-    evaluators: set[SiteName] = set()
+    evaluators: set[SiteName] = set()  # attending
+    evaluator_examples: dict[SiteName, int | None] = {}  # of those and of others that left, as they last reported
+    apps: dict[str, dict[SiteName, Stated]] = {}  # what daemons state of the app, by role; also of those that left
+    left_out: dict[str, str] = {}  # daemons whose app does not fit the others', and why
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
@@ -201,13 +211,14 @@ class JobState(BaseModel):
     bases: dict[ModelKey, ModelKey] = {}  # of those that are partial: the models that they are laid over
     init_tried: set[SiteName] = set()
     profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
+    untold: dict[SiteName, str] = {}  # sites that could not tell, and why
     surveyed: bool = False
     probed: bool = False  # sites have measured the first model
     standard: Standard | None = None  # of all sites together
     bytes_up: int = 0  # of all versions
     bytes_down: int = 0
-    reported: int | None = None  # the newest version that some evaluator has measured
-    evaluated: int | None = None  # the newest that all who were asked have measured, or have failed to
+    offered: int = 0  # the newest version that the evaluation plan was asked about
+    covered: int | None = None  # the newest version whose metrics count
     history: list[VersionRecord] = []  # by version, from 0 on
 
     @property
