@@ -52,10 +52,11 @@ def _anywhere(app: str) -> str:
 def _data(data: DataSpec) -> dict[str, Any]:
     """Return where the sites' data came from; a file is named in full."""
     from hansa.common.data.partition import parse_partition
+    from hansa.common.data.sources import SOURCES
 
     if data.source is None:  # ready files of sites
         return {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
-    told = data.model_dump(mode="json", exclude_none=True)
-    if Path(data.source).suffix and Path(data.source).exists():
-        told["source"] = str(Path(data.source).absolute())
+    told, path = data.model_dump(mode="json", exclude_none=True), Path(data.source).expanduser()
+    if data.source not in SOURCES and path.exists():
+        told["source"] = str(path.absolute())
     return told | {"partition": parse_partition(data.partition).model_dump(mode="json", by_alias=True)}

@@ -402,7 +402,7 @@ async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> No
             done = await asyncio.to_thread(CliRunner().invoke, hansa, command)
             assert done.exit_code == 0, done.output
             told[words[0]] = json.loads(done.stdout, parse_constant=_refuse)
-        view = served.federation.runner(one).view()
+        view = served.federation.runner(one).whole_view()
     assert json.loads(written(details(view)), parse_constant=_refuse) == told["show"]  # as `hansa run` leaves it
     assert view.status == "completed", view.reason
     last = told["show"]["history"][-1]

@@ -50,6 +50,19 @@ def test_app_and_data_are_named_so_that_they_are_found_from_anywhere(
     assert (again.app, again.data.source) == (f"{tmp_path}/sub/app.py:app", f"{tmp_path}/all.csv")
 
 
+def test_a_folder_of_images_is_named_in_full_and_a_data_set_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, found in (("pictures", f"{tmp_path}/pictures"), ("mnist", "mnist")):
+        (tmp_path / name).mkdir()
+        spec = JobSpec.model_validate({"app": "my.module:app", "data": {"source": name}})
+        keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec)
+        again = load_job(tmp_path / RESOLVED, here=True)
+        assert again.data is not None
+        assert again.data.source == found
+
+
 def test_an_app_that_is_a_module_keeps_its_name(tmp_path: Path) -> None:
     spec = JobSpec.model_validate({"app": "my.module:app"})
     keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec)
