@@ -78,4 +78,9 @@ def finite(value: Any) -> Any:
 
 def written(document: object) -> str:
     """Write a document for programs."""
-    return json.dumps(finite(document), indent=2, allow_nan=False)
+    return escaped(finite(document), indent=2)
+
+
+def escaped(document: object, indent: int | None = None) -> str:
+    """Write JSON in which nothing can steer a terminal: of ASCII, json escapes all control characters except DEL."""
+    return json.dumps(document, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS
+from hansa.common.resolved import Software
 from hansa.common.tasks import (
     BATCH,
     BATCHES,
@@ -130,7 +131,10 @@ class StopSpec(Value):
 class DataSpec(Value):
     """Where the sites' data come from when `hansa run` plays all sites on one machine."""
 
-    source: str = Field(description="a data set's name (`hansa data list`), a file, or a folder of images")
+    source: str | None = Field(None, description="a data set's name (`hansa data list`), a file, or a folder of images")
+    files: Mapping[str, str] | None = Field(
+        None, max_length=1000, description="instead: the file or folder of each site, from the job file's folder"
+    )
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
     examples: int | None = Field(
@@ -138,6 +142,30 @@ class DataSpec(Value):
     )
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
+    central: bool = Field(False, description="one site holds all data, as after `hansa run --central`")
+
+    @field_validator("files")
+    @classmethod
+    def _sites_have_names(cls, files: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        if files is not None and not files:
+            raise ValueError("name at least one site, such as files: {ana: a.csv, ben: b.csv}")
+        for name in files or ():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be a site's name: use letters, digits, '.', '_' and '-'")
+        return files
+
+    @model_validator(mode="after")
+    def _source_or_files(self) -> "DataSpec":
+        if self.source is None and self.files is None:
+            raise ValueError("give source (a data set that is split across sites) or files (one for each site)")
+        if self.files is None:
+            return self
+        others = [name for name in type(self).model_fields if name in self.model_fields_set and name != "files"]
+        if "label" in others:
+            raise ValueError("label: with files every site reads its own; name the column in the app, App(…, label=…)")
+        if others:
+            raise ValueError(f"{others[0]}: it cannot be combined with files, which say who holds what")
+        return self
 
 
 class JobSpec(Value):
@@ -163,6 +191,7 @@ class JobSpec(Value):
     init: str | None = Field(None, description="a safetensors file with version 0")
     reference: str | None = Field(None, description="a safetensors file: how far each version is from it is measured")
     operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
+    made_with: Software | None = Field(None, description="what it is run with; the controller writes it, likewise")
     data: DataSpec | None = None
 
     @field_validator("name")

@@ -7,12 +7,15 @@ from pydantic import ValidationError
 
 from hansa.common import plugins
 from hansa.common.documents import excess
-from hansa.common.errors import InvalidJob
+from hansa.common.errors import InvalidJob, one_line
 from hansa.common.job import FieldPath, JobSpec, Part, Problem
+from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import POINTS, Plugin, not_loaded
+from hansa.common.resolved import MADE_WITH
 from hansa.common.tasks import Value
 from hansa.common.words import suggestion
 
+REQUIRED = "is required"
 Lines = Mapping[FieldPath, int]  # on which line each field stands
 
 
@@ -29,6 +32,8 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     faults = part_faults(data, final)
     if data.get("operator"):
         faults.append((("operator",), "only the controller says who submitted a job"))
+    if data.get(MADE_WITH):
+        faults.append(((MADE_WITH,), "only the controller says what a job is run with"))
     try:
         spec = JobSpec.model_validate(data)
     except ValidationError as error:
@@ -68,6 +73,8 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         except ValidationError as error:
             cls = kinds[str(kind or (rule.part(point)["kind"] if rule else ""))]
             faults += problems(error, cls, (point,))
+        except ANYTHING as error:  # a plugin of somebody else: its checks may fail in any way
+            faults.append(((point,), f"{kind or (rule.part(point)['kind'] if rule else '')} failed: {one_line(error)}"))
     return faults
 
 
@@ -80,6 +87,8 @@ def _faults_of_any(point: str, given: Part) -> list[Problem]:
         except ValidationError as error:
             strange = sum(fault["type"] == "extra_forbidden" for fault in error.errors())
             found.append((strange, problems(error, cls, (point,))))
+        except ANYTHING:
+            continue  # it says nothing of the others
         else:
             return []
     return min(found, key=lambda each: (each[0], len(each[1])), default=(0, []))[1]
@@ -118,7 +127,7 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
                 of = f" of {model.kind}"
             return f"unknown key{of}" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
         case "missing":
-            return "is required"
+            return REQUIRED
         case "value_error":
             return str(fault["ctx"]["error"])
         case "dict_type" | "model_type":

@@ -11,6 +11,7 @@ from hansa.common.documents import excess
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.job import JobSpec
 from hansa.common.job_check import located, parse_job, part_faults
+from hansa.common.resolved import MADE_WITH
 
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
@@ -22,6 +23,7 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         raise InvalidJob(f"{path}: cannot be read: {reason}") from None
     data, lines = parse_yaml(text, str(path))
     if isinstance(data, dict):
+        data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
         for change in changes:
             apply_change(data, change)
     composer = importlib.import_module("hansa.controller.rules.compose")  # registers what is known on this machine

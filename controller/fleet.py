@@ -11,6 +11,7 @@ from hansa.common.errors import Taken
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.tasks import Progress, Task
 from hansa.common.views import DaemonView
+from hansa.common.words import in_order
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +170,8 @@ class Fleet:
     def views(self) -> list[DaemonView]:
         """Return what operators see."""
         here = [_view(session) for session in self.sessions]
-        away = [DaemonView(site=site, role=role, state="away", since="") for site, role in sorted(self._away)]
-        return here + away
+        away = [DaemonView(site=site, role=role, state="away", since="") for site, role in self._away]
+        return sorted(here + away, key=lambda view: (view.state == "away", in_order(view.site), view.role))
 
     async def _depart(self, key: tuple[SiteName, DaemonRole]) -> None:
         await self._clock.sleep_until(self._clock.now() + self._grace)
@@ -186,7 +187,7 @@ def _view(session: Session) -> DaemonView:
         role=session.role,
         state="attending",
         since=iso(session.since),
-        doing=tuple(sorted(session.in_hand)),
+        doing=tuple(sorted(session.in_hand, key=in_order)),
         apps=apps,
         version=session.version,
         peer=session.peer,

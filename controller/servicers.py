@@ -23,9 +23,20 @@ from hansa.common.errors import (
     Unreachable,
     reason,
 )
-from hansa.common.ids import NAME, PROTOCOL, JobId, ModelKey, SiteName, TaskId, community_key, job_of, site_name
+from hansa.common.ids import (
+    NAME,
+    PROTOCOL,
+    JobId,
+    ModelKey,
+    SiteName,
+    TaskId,
+    community_key,
+    identifier,
+    job_of,
+    site_name,
+)
 from hansa.common.job_check import located, parse_job, problems
-from hansa.common.plugins import ANYTHING
+from hansa.common.plugin_check import ANYTHING
 from hansa.common.rpc.decoding import Decoder
 from hansa.common.rpc.guard import caller_of
 from hansa.common.tasks import TEXT, Evaluation, Profile, Task
@@ -122,9 +133,9 @@ class FleetServicer:
         return Session(
             site=site_name(enrol.site),
             role=ROLES[enrol.role],
-            instance=enrol.instance,
+            instance=identifier(enrol.instance, "process"),
             apps={plain(app.ref): AppState(plain(app.error), app.examples) for app in enrol.apps},
-            in_hand={TaskId(task) for task in enrol.tasks},
+            in_hand={TaskId(identifier(task, "task")) for task in enrol.tasks},
             since=now,
             last_seen=now,
             version=plain(enrol.version, 40),
@@ -239,11 +250,11 @@ class OperatorServicer:
         for brought in filter(None, (manifest, reference)):
             require_size(brought, self._largest)
         runner = await self._federation.submit(spec, manifest, stream, who, reference)
-        return operator.JobReply(view_json=runner.view().model_dump_json())
+        return operator.JobReply(view_json=runner.whole_view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """Show one job."""
-        return operator.JobReply(view_json=self._federation.find(request.job).view().model_dump_json())
+        return operator.JobReply(view_json=self._federation.find(request.job).whole_view().model_dump_json())
 
     async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:
         """List all jobs."""
@@ -283,7 +294,8 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1]):
+        origin = runner.origin(wanted).model_dump_json()
+        async for message in self._federation.downloads.send(key, set(), _operator(context)[1], origin):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:

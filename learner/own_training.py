@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ def train_own(
     progress: Callable[[int, int, float], None],
     drag: Drag,
     window: Window | None,
+    device: str = "cpu",
+    data: Path = Path(),
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
     """Let the user's own function train; the arrays are its own. A window's examples are all that it gets.
 
@@ -29,7 +32,7 @@ def train_own(
     the data do.
     """
     if window is None:
-        return _trained(app, task, work, seed, arrays, examples, progress, drag)
+        return _trained(app, task, work, seed, arrays, examples, progress, drag, device, data)
     once = work.model_copy(update={"epochs": 1, "steps": 0})
     made: Mapping[str, np.ndarray] = arrays
     total = {"n_used": 0, "steps": 0, "epochs": 0.0, "seconds": 0.0}
@@ -40,7 +43,7 @@ def train_own(
             progress(epoch, before + own, loss)
 
         part = examples.take(rows.numpy())
-        made, facts = _trained(app, task, once, seed, arrays | dict(made), part, heard, drag)
+        made, facts = _trained(app, task, once, seed, arrays | dict(made), part, heard, drag, device, data)
         facts["epochs"] *= len(part) / len(examples)
         total = {name: held + facts[name] for name, held in total.items()}
     return made, total
@@ -55,6 +58,8 @@ def _trained(
     examples: Examples,
     progress: Callable[[int, int, float], None],
     drag: Drag,
+    device: str,
+    data: Path,
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
     """Call the user's function once."""
     assert app.train is not None
@@ -64,13 +69,15 @@ def _trained(
         epochs=work.epochs,
         batch_size=work.batch_size,
         optimizer=work.optimizer,
-        seed=seed,
+        seed=seed % (1 << 32),
         round=task.round,
         turn=task.turn or task.round,
         steps=work.steps,
         tensors=work.tensors,
         progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
         cancelled=drag,
+        device=device,
+        data=data,
     )
     started = time.monotonic()
     made = app.train(arrays, run)

@@ -193,7 +193,8 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = train_own(app, task, work, task_seed(task), own, training.examples, progress, drag, window)
+            given = (training.examples, progress, drag, window, self.options.device, self.options.data)
+            made, facts = train_own(app, task, work, task_seed(task), own, *given)
             pack(spec, made, payload)
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:

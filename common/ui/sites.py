@@ -5,6 +5,7 @@ import click
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import DaemonView
+from hansa.common.words import listed
 
 
 @click.group()
@@ -28,7 +29,7 @@ def list_sites(controller: Endpoint, as_json: bool) -> None:
         print_json([view.model_dump() for view in views])
         return
     rows = [
-        (v.site, v.role, v.state, v.since, ", ".join(v.doing) or "-", "; ".join(f"{a}: {s}" for a, s in v.apps.items()))
+        (v.site, v.role, v.state, v.since, listed(v.doing, 3) or "-", "; ".join(f"{a}: {s}" for a, s in v.apps.items()))
         for v in views
     ]
     print_table(("site", "daemon", "state", "since", "tasks", "apps"), rows, "no daemon is attending")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, demands, endings, hops, probes
+from hansa.controller.engine import appraisal, demands, endings, hops, participation, probes
 from hansa.controller.engine.actions import (
     Action,
     Ask,
@@ -63,11 +63,14 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case Withdraw(task, reason):
                 withdrawn = job.finish(task)
                 if withdrawn:
+                    participation.failed(job, withdrawn, reason)
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
                 effects += appraisal.prepare(job, contribution, now)
             case MergeNow(contributions, lost, steps):
                 pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
+                for site, reason in lost.items():
+                    participation.explain(job, site, reason)
                 effects += appraisal.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
@@ -109,5 +112,6 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
     with demands.sendable(job.rule.pace):
         sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
+    participation.asked(job, ask.site)
     job.rule.pace.on_asked(job.pacing, sent.task)
     return sent

@@ -156,7 +156,15 @@ extra: 1
         ("stop: {target: {metric: loss}}", "stop.target.value: is required"),
         ("train: {optimizer: {lr: .nan}}", "train.optimizer.lr: "),
         ("train: {optimizer: {kind: adam, momentum: 0.5}}", "train.optimizer: momentum belongs to sgd"),
-        ("data: {sites: 3}", "data.source: is required"),
+        ("data: {sites: 3}", "data: give source (a data set that is split across sites) or files (one for each site)"),
+        ("data: {source: digits, files: {a: a.csv}}", "data: source: it cannot be combined with files"),
+        ("data: {files: {a: a.csv}, sites: 3}", "data: sites: it cannot be combined with files"),
+        ("data: {files: {a: a.csv}, partition: {}}", "data: partition: it cannot be combined with files"),
+        ("data: {files: {a: a.csv}, test: 0.5}", "data: test: it cannot be combined with files"),
+        ("data: {files: {a: a.csv}, label: y}", "data: label: with files every site reads its own; name the column in"),
+        ("data: {files: {}}", "data.files: name at least one site, such as files: {ana: a.csv, ben: b.csv}"),
+        ("data: {files: {../a: a.csv}}", "data.files: '../a' cannot be a site's name"),
+        ("data: {files: [a.csv]}", "data.files: should be a section of keys and values"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_line(tmp_path: Path, text: str, said: str) -> None:
