@@ -61,7 +61,7 @@ class _Site:
         self.waits: list[float] = []  # seconds from an upload's start to the next task in hand
 
     def _states(self) -> list[fleet.AppState]:
-        return [fleet.AppState(ref=APP, examples=10)]
+        return [fleet.AppState(ref=APP, examples=10, task="own", classes=2)]
 
     def in_hand(self) -> list[TaskId]:
         return self._hand

@@ -124,6 +124,9 @@ class App:
             raise Refused(f"the app's evaluate function made nonsense: {described(error)}") from None
         if not isinstance(found, Evaluation):
             raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
+        if found.n and not {len(found.confusion), len(found.labels)} <= {0, self.classes or 0}:
+            size = max(len(found.confusion), len(found.labels))
+            raise Refused(f"the app's evaluate function counted {size} classes, the app says classes={self.classes}")
         return found
 
     def load(self, path: Path, split: str) -> Examples:

@@ -1,9 +1,11 @@
 """The one module that knows both our values and protobuf."""
 
 import json
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from hansa.common.counts import Counts
 from hansa.common.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.ids import (
     LONGEST,
@@ -17,6 +19,7 @@ from hansa.common.ids import (
     site_name,
 )
 from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.stated import TASKS, Stated
 from hansa.common.tasks import (
     COLUMNS,
     Anatomy,
@@ -41,6 +44,8 @@ from hansa.common.tasks import (
 from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
+
+DIGEST = 32  # bytes of a digest
 
 
 def manifest_to_wire(manifest: Manifest) -> model.Manifest:
@@ -235,8 +240,10 @@ def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
     return wire
 
 
-def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
-    """Decode what a learner knows of its update."""
+def facts_from_wire(wire: fleet.UpdateFacts, stated: Stated | None = None) -> UpdateFacts:
+    """Decode what a learner knows of its update; nonsense, or what it has not stated, raises ValueError."""
+    if stated and wire.HasField("evaluation"):
+        require_stated(wire.evaluation, stated)
     return UpdateFacts(
         n_train=wire.n_train,
         n_used=wire.n_used,
@@ -274,14 +281,15 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
-    """Encode an evaluation."""
+    """Encode an evaluation; one of no examples has no counts."""
+    confusion, labels = (evaluation.confusion, evaluation.labels) if evaluation.n else (Counts(), Counts())
     return fleet.Evaluation(
         n=evaluation.n,
         loss_sum=evaluation.loss_sum,
-        classes=len(evaluation.confusion),
-        confusion=chain.from_iterable(evaluation.confusion),
+        classes=len(confusion),
+        confusion=confusion.array().reshape(-1).tolist(),
         metrics=evaluation.metrics,
-        labels=chain.from_iterable(evaluation.labels),
+        labels=labels.array().reshape(-1).tolist(),
     )
 
 
@@ -290,10 +298,12 @@ def profile_to_wire(profile: Profile) -> fleet.Profile:
     return fleet.Profile(n=profile.n, mean=profile.mean, m2=profile.m2, classes=profile.classes)
 
 
-def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure | float:
-    """Decode a report; nonsense raises ValueError."""
+def outcome_from_wire(wire: fleet.TaskReport, stated: Stated | None = None) -> Evaluation | Profile | Failure | float:
+    """Decode a report; nonsense, or what does not fit what the site has stated, raises ValueError."""
     if wire.WhichOneof("outcome") == "profile":
         told = wire.profile
+        if stated and told.classes and len(told.classes) != stated.classes:
+            raise ValueError(f"{len(told.classes)} classes are counted, but the site has stated {stated.shape}")
         return Profile(n=told.n, mean=tuple(told.mean), m2=tuple(told.m2), classes=tuple(told.classes))
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
@@ -301,20 +311,61 @@ def outcome_from_wire(wire: fleet.TaskReport) -> Evaluation | Profile | Failure 
         return wire.importance
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
+    if stated:
+        require_stated(wire.evaluation, stated)
     return evaluation_from_wire(wire.evaluation)
 
 
 def evaluation_from_wire(found: fleet.Evaluation) -> Evaluation:
     """Decode an evaluation; nonsense raises ValueError."""
+    if not found.n and (found.classes or found.labels):  # no example was counted
+        raise ValueError("a report of 0 examples has counts")
     if len(found.confusion) != found.classes**2:
         raise ValueError(f"{len(found.confusion)} counts do not make a {found.classes}×{found.classes} matrix")
-    rows = tuple(
-        tuple(found.confusion[i : i + found.classes]) for i in range(0, len(found.confusion), max(found.classes, 1))
-    )
     if len(found.labels) % 3 or len(found.labels) > 3 * COLUMNS:  # before millions of counts are looked at
         raise ValueError(f"{len(found.labels)} counts are not three for each of at most {COLUMNS} labels")
-    labels = tuple(zip(found.labels[::3], found.labels[1::3], found.labels[2::3], strict=True))
-    return Evaluation(n=found.n, loss_sum=found.loss_sum, confusion=rows, labels=labels, metrics=dict(found.metrics))
+    return Evaluation(
+        n=found.n,
+        loss_sum=found.loss_sum,
+        confusion=_table(found.confusion, found.classes),
+        labels=_table(found.labels, 3),
+        metrics=dict(found.metrics),
+    )
+
+
+def _table(cells: Sequence[int], columns: int) -> np.ndarray:
+    return np.fromiter(cells, np.uint64, len(cells)).reshape(-1, columns or 1)
+
+
+def require_stated(wire: fleet.Evaluation, stated: Stated) -> None:
+    """Refuse an evaluation that is not of the kind its site has stated, before its counts are looked at."""
+    if not wire.n and not wire.classes and not wire.labels:
+        return
+    if wire.classes not in stated.matrix:
+        raise ValueError(f"a confusion matrix of {wire.classes} classes, but the site has stated {stated.shape}")
+    if len(wire.labels) not in [3 * labels for labels in stated.labels]:
+        raise ValueError(f"{len(wire.labels)} counts of labels, but the site has stated {stated.shape}")
+
+
+def app_to_wire(ref: str, examples: int, stated: Stated) -> fleet.AppState:
+    """Encode an app that can be used."""
+    return fleet.AppState(
+        ref=ref,
+        examples=examples,
+        task=stated.task,
+        classes=stated.classes,
+        source=bytes.fromhex(stated.source),
+        changed=stated.changed,
+    )
+
+
+def stated_from_wire(wire: fleet.AppState) -> Stated:
+    """Decode what a site states of an app; nonsense raises ValueError."""
+    if wire.task not in ("", *TASKS):
+        raise ValueError(f"task {plain(wire.task, 40)!r}: a site states one of {', '.join(TASKS)}")
+    if len(wire.source) > DIGEST:
+        raise ValueError(f"the digest of an app has at most {DIGEST} bytes")
+    return Stated(task=wire.task, classes=wire.classes, source=wire.source.hex(), changed=wire.changed)
 
 
 def receipt_to_wire(receipt: Receipt) -> fleet.Receipt:

@@ -100,6 +100,7 @@ class SitesSpec(Value):
     )
     wait: float = Field(60, ge=0, le=SECONDS, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
+    same_app: bool = Field(False, description="only sites that have loaded the same source of the app take part")
 
     @model_validator(mode="after")
     def _enough_names(self) -> "SitesSpec":

@@ -9,9 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+import numpy as np
 from blake3 import blake3
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from hansa.common.counts import Counts
 from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
@@ -286,8 +288,8 @@ class Evaluation(Value):
 
     n: int = Field(ge=0, lt=1 << 53)
     loss_sum: float
-    confusion: tuple[tuple[Count, ...], ...] = ()  # row = true class; empty for regression
-    labels: tuple[tuple[Count, Count, Count], ...] = Field((), max_length=COLUMNS)  # TP, FP, FN of each; multilabel
+    confusion: Counts = Counts()  # row = true class; empty for regression
+    labels: Counts = Counts()  # TP, FP, FN of each; multilabel
     metrics: Mapping[str, float] = Field({}, max_length=METRICS)
 
     @model_validator(mode="after")
@@ -300,15 +302,19 @@ class Evaluation(Value):
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> "Evaluation":
-        if any(len(row) != len(self.confusion) for row in self.confusion):
+        if not self.confusion.square:
             raise ValueError("the confusion matrix is not square")
-        if self.confusion and sum(map(sum, self.confusion)) != self.n:  # of any size: a sum in 64 bits may wrap around
+        if self.confusion and self.confusion.total != self.n:
             raise ValueError(f"the confusion matrix does not count {self.n} examples")
         if self.confusion and self.labels:
             raise ValueError("a confusion matrix is for examples with one label; give it or labels, not both")
-        for number, counts in enumerate(self.labels):
-            if sum(counts) > self.n:
-                raise ValueError(f"TP, FP and FN of label {number} are more than {self.n} examples")
+        if len(self.labels) > COLUMNS:
+            raise ValueError(f"{len(self.labels)} labels; there can be at most {COLUMNS} items")
+        counts = self.labels.array()
+        if len(counts) and counts.shape[1] != 3:
+            raise ValueError(f"{counts.shape[1]} counts for each label; TP, FP and FN are needed")
+        for number in np.flatnonzero(counts.sum(axis=1) > self.n):
+            raise ValueError(f"TP, FP and FN of label {number} are more than {self.n} examples")
         return self
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from hansa.common.words import listed
 from hansa.controller.chores import Chores, Traffic
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.apps import difference
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BATCH = 64  # events that are made durable together
+MOMENT = 5.0  # seconds that a submission waits at most for what comes of the sites that attend
 JOURNALED = {  # points at which tests kill a controller
     ev.UpdateArrived: "update-journaled",
     ev.ModelDescribed: "description-journaled",
@@ -55,6 +58,7 @@ class JobRunner:
     def __init__(self, machine: Machine, federation: "Federation") -> None:
         self.machine = machine
         self.traffic = Traffic()
+        self.abandoned = False  # it ended, but not in the journal
         self._federation = federation
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -91,13 +95,18 @@ class JobRunner:
                     log.exception("job %s: unexpected error", self.id)
                     for _, done in batch:
                         _refuse(done, Stale(f"job {self.id} failed"))
-                    self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
-                    self.changed()
+                    self._abandon(f"unexpected error: {one_line(error)}")
             self._turn_away()  # a merge may wait for its event, which comes too late
             await self._chores.finish()
         finally:
             self._chores.cancel()
             self._turn_away()
+
+    def _abandon(self, why: str) -> None:
+        """End the job without an event."""
+        self.abandoned = True
+        self._carry_out(self.machine.abandon(why, self._now()))
+        self.changed()
 
     def _turn_away(self) -> None:
         """Refuse whatever is queued: the job has ended."""
@@ -126,8 +135,7 @@ class JobRunner:
                 log.exception("job %s: its journal cannot be continued", self.id)
                 for done in [*(outcome.done for outcome in outcomes), *(done for _, done in batch)]:
                     _refuse(done, Stale(f"job {self.id} failed"))
-                self._carry_out(self.machine.abandon(reason(error), self._now()))
-                self.changed()
+                self._abandon(reason(error))
                 return
         self._unsent = set()
         for outcome in outcomes:
@@ -210,27 +218,48 @@ class JobRunner:
         app = session.apps.get(self.machine.spec.app)
         return app is not None and not app.error
 
-    def attended(self, session: Session) -> None:
-        """Offer a daemon to the job and hand it what waits for it."""
+    async def gather(self, sessions: Sequence[Session]) -> None:
+        """Offer the daemons that attend to a new job; wait a moment, so that its operator is told what came of it.
+
+        Those that cannot take part come first, and what keeps the others from working together: otherwise the job might
+        begin with the first few.
+        """
+        fit = [session for session in sessions if self.suits(session)]
+        posts = [self.attended(session) for session in sessions if not self.suits(session)]
+        app = self.machine.spec.app
+        why = difference(self.machine.spec, {s.name: s.apps[app].stated for s in fit if self._invites(s)})
+        if why:
+            posts.append(self.post(ev.EngineFailed(at=self._now(), reason=why)))
+        posts += [self.attended(session) for session in fit]
+        awaited = [post for post in posts if post is not None]
+        if awaited:
+            await asyncio.wait(awaited, timeout=MOMENT)
+
+    def _invites(self, session: Session) -> bool:
         names = self.machine.spec.sites.names
-        if self.machine.ended or (names is not None and session.site not in names):
-            return
+        return names is None or session.site in names
+
+    def attended(self, session: Session) -> "asyncio.Future[int] | None":
+        """Offer a daemon to the job and hand it what waits for it; return what comes of the offer."""
+        if self.machine.ended or not self._invites(session):
+            return None
         app = session.apps.get(self.machine.spec.app)
         if app is None or app.error:
             allowed = listed(sorted(session.apps)) or "none"
             reason = f"app {self.machine.spec.app!r} is not allowed there (allowed: {allowed})"
-            self.post(
+            return self.post(
                 ev.SiteUnfit(at=self._now(), site=session.site, role=session.role, reason=app.error if app else reason)
             )
-            return
-        joined = ev.SiteJoined(at=self._now(), site=session.site, role=session.role, examples=app.examples)
-        self.post(joined)
+        now, examples = self._now(), app.examples
+        offer = ev.SiteJoined(at=now, site=session.site, role=session.role, examples=examples, app=app.stated)
+        joined = self.post(offer)
         for task in self.machine.tasks_of(session.site):
             if role_of(task) == session.role and task.id not in session.in_hand | self._unsent:
                 session.send(task)
         steps = self.machine.pulse_of(session.site) if session.role == "learner" else None
         if steps is not None:  # it may have missed some while it was away
             session.pulse(self.id, steps)
+        return joined
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
         """A daemon is gone."""

@@ -120,18 +120,34 @@ class AppState(google.protobuf.message.Message):
     REF_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     EXAMPLES_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    CHANGED_FIELD_NUMBER: builtins.int
     ref: builtins.str
     error: builtins.str
     """empty: app and data are loaded and sound"""
     examples: builtins.int
+    task: builtins.str
+    """classification, multilabel, regression, or own for an app with its own functions"""
+    classes: builtins.int
+    """or labels; reports must have as many"""
+    source: builtins.bytes
+    """digest of the app's source as it was loaded"""
+    changed: builtins.bool
+    """the source on disk is no longer the one that was loaded"""
     def __init__(
         self,
         *,
         ref: builtins.str = ...,
         error: builtins.str = ...,
         examples: builtins.int = ...,
+        task: builtins.str = ...,
+        classes: builtins.int = ...,
+        source: builtins.bytes = ...,
+        changed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "examples", b"examples", "ref", b"ref"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["changed", b"changed", "classes", b"classes", "error", b"error", "examples", b"examples", "ref", b"ref", "source", b"source", "task", b"task"]) -> None: ...
 
 global___AppState = AppState
 
@@ -660,8 +676,14 @@ class FetchRequest(google.protobuf.message.Message):
     SITE_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    CONTINUED_FIELD_NUMBER: builtins.int
     site: builtins.str
     model: builtins.str
+    start: builtins.int
+    """first frame wanted: those before came over a connection that broke"""
+    continued: builtins.bytes
+    """blake3 of the header that came with them"""
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """digests of tensors that need not travel"""
@@ -672,8 +694,10 @@ class FetchRequest(google.protobuf.message.Message):
         site: builtins.str = ...,
         model: builtins.str = ...,
         held: collections.abc.Iterable[builtins.bytes] | None = ...,
+        start: builtins.int = ...,
+        continued: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["held", b"held", "model", b"model", "site", b"site"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["continued", b"continued", "held", b"held", "model", b"model", "site", b"site", "start", b"start"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

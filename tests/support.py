@@ -128,6 +128,9 @@ class LightSite:
     app: str = APP
     error: str = ""
     examples: int = 10
+    task: str = "own"
+    classes: int = 2
+    source: bytes = b""
     value: float = 1.0
     spec: ModelSpec = field(default_factory=small_spec)
     tls: Path | None = None
@@ -140,7 +143,9 @@ class LightSite:
     attendance: Attendance = field(init=False)
 
     def states(self) -> list[fleet_pb2.AppState]:
-        return [fleet_pb2.AppState(ref=self.app, error=self.error, examples=self.examples)]
+        state = fleet_pb2.AppState(ref=self.app, error=self.error, examples=self.examples)
+        state.task, state.classes, state.source = self.task, self.classes, self.source
+        return [state]
 
     def in_hand(self) -> list[TaskId]:
         return self.hand

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar, TypeVarTuple
 
-from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Stale, Unequipped
+from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Refused, Stale, Unequipped
 from hansa.common.ids import JobId, TaskId
 from hansa.common.lifetime import stop_signal
 from hansa.common.plugins import blame
@@ -23,6 +23,7 @@ from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
+LOOK = 5.0  # seconds between two looks at the apps' files, and at data that could not be used
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
@@ -59,13 +60,14 @@ class SiteDaemon(ABC):
         self.options = options
         self.shelf = shelf
         self.policy = PolicyFile(options.policy)
-        self.attendance = Attendance(options.identity, self._app_states)
+        self.attendance = Attendance(options.identity, self._tell)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
         self._jobs: dict[TaskId, Job] = {}
         self._queue: asyncio.Queue[Job] = asyncio.Queue()
         self._draining = False
+        self._told: list[fleet.AppState] = []  # to the controller
 
     async def compute(self, work: Callable[[*Given], T], *given: *Given) -> T:
         """Run what calls an app or a plugin on the thread that computes."""
@@ -80,6 +82,7 @@ class SiteDaemon(ABC):
         work = asyncio.create_task(self._work())
         attend = asyncio.create_task(self.attendance.attend(self, ready))
         stop = asyncio.create_task(stop_signal())
+        mind = asyncio.create_task(self._mind_apps())
         try:
             await asyncio.wait((work, attend, stop), return_when=asyncio.FIRST_COMPLETED)
             for ended in (work, attend):
@@ -89,12 +92,12 @@ class SiteDaemon(ABC):
         finally:
             for job in self._jobs.values():
                 job.cancelled.set()
-            for task in (work, attend, stop):
+            for task in (work, attend, stop, mind):
                 if task is not attend or not stop.done():
                     task.cancel()
             await self.attendance.leave()
             attend.cancel()
-            await asyncio.gather(work, attend, stop, return_exceptions=True)
+            await asyncio.gather(work, attend, stop, mind, return_exceptions=True)
             self.thread.shutdown(wait=True, cancel_futures=True)
             self._helpers.shutdown(wait=True, cancel_futures=True)
 
@@ -130,6 +133,34 @@ class SiteDaemon(ABC):
             job.cancelled.set()
             if job.run:
                 job.run.cancel()
+
+    def require_usable(self) -> None:
+        """Refuse to start if nothing can be done with any of the apps."""
+        states = self._app_states()
+        if any(not state.error and state.examples for state in states):
+            return
+        why = (f"app {state.ref} cannot be used: {state.error or 'the data hold no examples'}" for state in states)
+        raise Refused(
+            f"{'; '.join(why)}. Nothing can work here; with --keep-going it starts and waits until an app can"
+        )
+
+    def _tell(self) -> list[fleet.AppState]:
+        self._told = self._app_states()
+        return self._told
+
+    async def _mind_apps(self) -> None:
+        """Try apps again that could not be used, notice edits, and tell the controller what has changed."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                for ref in await loop.run_in_executor(self._helpers, self.shelf.due):
+                    await self.compute(self.shelf.load, ref)
+                await loop.run_in_executor(self._helpers, self.shelf.look)
+            except Exception:  # of files that come and go, or of an app: the daemon works with what it has
+                log.exception("the apps could not be looked at")
+            if self._app_states() != self._told:
+                self.attendance.enrol_again()
 
     def _app_states(self) -> list[fleet.AppState]:
         """Return what the controller is told at enrolment: the apps, and which of them the policy does not allow."""

@@ -251,7 +251,9 @@ class LocalFederation:
             keep_resolved(self._folder, submitted, self._spec)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            return await keep_results(self._folder, client, submitted.job)
+            final = await keep_results(self._folder, client, submitted.job)
+            warn(final, told=submitted.warnings)
+            return final
 
     async def _start_all(self) -> str:
         """Start all processes; return the controller's address."""
@@ -316,7 +318,7 @@ class LocalFederation:
         threads = max(1, (os.cpu_count() or 1) // len(self._sites))
         arguments = [role, "start", "--controller", address, "--site", name, "--app", self._spec.app]
         arguments += ["--data", str(self._files[name]), "--state", str(self._folder / name)]
-        arguments += ["--threads", str(threads), "--drain", "0", *more]
+        arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
         self._nursery.start(f"{role} {name}", arguments, self._log(f"{role}-{name}"), environment=ALONE)
 
     async def _mind(self) -> JobView:

@@ -106,7 +106,7 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     participation.failed(job, task, reason)
     match task.work:
         case Survey():
-            return endings.end(job, "failed", f"site {task.site} could not tell of its data: {reason}", now)
+            return sites.could_not_tell(job, task.site, reason, now)
         case Init():
             return sites.could_not_build(job, task.site, reason, now)
         case Probe():

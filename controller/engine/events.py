@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AllowInfNan, Field, JsonValue, TypeAdapter
 
 from hansa.common.ids import SiteName, TaskId
+from hansa.common.stated import Stated
 from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
 from hansa.controller.engine.outline import Outline
 
@@ -21,6 +22,7 @@ class SiteJoined(_Event):
     site: SiteName
     role: Literal["learner", "evaluator"]
     examples: int = 0
+    app: Stated = Stated()
 
 
 class SiteUnfit(_Event):

@@ -9,7 +9,7 @@ Its parts, each on top of those above it:
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     demands     what plugins must return
     job         what a job is and remembers      coverage    of how many examples evaluators have reported
-    evaluation  of community models
+    evaluation  of community models              apps        what sites state of their apps
     participation   which sites contributed how much, and what kept the others from it
     survey      what sites tell of their data    probes      what they measure on the first model
     inquiries   what parts of the rule find out about updates
@@ -29,8 +29,9 @@ from pydantic import BaseModel
 from hansa.common.errors import Stale
 from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
 from hansa.common.job import JobSpec
+from hansa.common.stated import Stated
 from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, endings, evaluation, probes, sites, snapshots
+from hansa.controller.engine import answers, appraisal, apps, endings, evaluation, probes, sites, snapshots
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import (
@@ -146,6 +147,15 @@ class Machine:
     def metrics(self, record: VersionRecord) -> Mapping[str, float]:
         """Return what the findings on a version say together, those that are here."""
         return evaluation.metrics(self._job, record)
+
+    def stated(self, role: str, site: SiteName) -> Stated:
+        """Return what a daemon of a site has stated of the app."""
+        return self.state.apps.get(role, {}).get(site, Stated())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What people should know of the sites' apps."""
+        return apps.warnings(self._job)
 
     def members(self, plan: MergePlan) -> Sequence[Member]:
         """Return everything that counts once a plan is carried out; it is worked out only if it is read."""

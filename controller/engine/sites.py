@@ -5,7 +5,7 @@ from hansa.common.ids import ModelKey, SiteName, update_key
 from hansa.common.job_check import located
 from hansa.common.tasks import Init, Task
 from hansa.common.words import in_order, listed
-from hansa.controller.engine import appraisal, endings, events, hops, merges, participation, probes, survey
+from hansa.controller.engine import appraisal, apps, endings, events, hops, merges, participation, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.evaluation import offer_last, settle
 from hansa.controller.engine.job import Job
@@ -18,14 +18,22 @@ PATIENCE = 60.0  # seconds until then; long builds and uploads may go on, and th
 
 
 def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
-    """A daemon attends, or a learner's number of examples has changed."""
+    """A daemon attends, or what it states has changed."""
+    name = apps.daemon(event.role, event.site)
+    misfit = apps.objection(job, event.role, event.site, event.app)
+    if misfit:
+        return _leave_out(job, event, name, misfit)
+    new = apps.note(job, event.role, event.site, event.app)
+    job.state.left_out.pop(name, None)
     if event.role == "evaluator":
-        if event.site in job.state.evaluators:
+        if event.site in job.state.evaluators and not new:
             raise Stale(f"evaluator {event.site} is known")
         job.evaluator_came(event.site)
         return offer_last(job) if job.state.phase == "closing" and job.state.version > 0 else []
     if job.state.learners.get(event.site) == event.examples:
-        raise Stale(f"learner {event.site} is known")
+        if not new:
+            raise Stale(f"learner {event.site} is known")
+        return []
     job.learner_came(event.site, event.examples)
     participation.came(job, event.site)
     if job.state.phase == "surveying" and event.examples:
@@ -35,6 +43,17 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     if job.state.phase == "training":
         return act(job, job.rule.pace.on_joined(job.pacing, event.site, job.view(event.at)), event.at)
     return gathered(job, event.at)
+
+
+def _leave_out(job: Job, event: events.SiteJoined, name: str, misfit: str) -> list[Effect]:
+    """A daemon's app does not fit the others': a job that waits for its sites fails, any other goes on without it."""
+    if job.state.status == "waiting":
+        return endings.end(job, "failed", misfit, event.at)
+    here = event.site in (job.state.evaluators if event.role == "evaluator" else job.state.learners)
+    if not here and job.state.left_out.get(name) == misfit:
+        raise Stale(f"{name} is left out")
+    job.state.left_out[name] = misfit
+    return left(job, events.SiteLeft(at=event.at, site=event.site, role=event.role)) if here else []
 
 
 def left(job: Job, event: events.SiteLeft) -> list[Effect]:
@@ -111,6 +130,9 @@ def gathered(job: Job, now: float) -> list[Effect]:
 
 def after_survey(job: Job, now: float) -> list[Effect]:
     """Go on once nobody is awaited; with too few answers, gather more sites."""
+    if job.state.untold and len(survey.able(job)) < job.spec.sites.min:
+        site, reason = next(iter(job.state.untold.items()))
+        return endings.end(job, "failed", f"site {site} could not tell of its data: {reason}", now)
     if job.desk.busy:
         return []
     try:
@@ -119,6 +141,12 @@ def after_survey(job: Job, now: float) -> list[Effect]:
         return endings.end(job, "failed", str(error), now)
     job.state.phase = "gathering"
     return gathered(job, now) or next_round(job, now)
+
+
+def could_not_tell(job: Job, site: SiteName, reason: str, now: float) -> list[Effect]:
+    """Go on without what a site should have told of its data, unless too few others can."""
+    job.state.untold[site] = reason
+    return after_survey(job, now)
 
 
 def mind_absence(job: Job, now: float) -> list[Effect]:

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from hansa.common.ids import ModelKey, SiteName, TaskId
+from hansa.common.stated import Stated
 from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
 from hansa.common.views import Score
 from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
@@ -175,6 +176,8 @@ class JobState(BaseModel):
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
     evaluators: set[SiteName] = set()  # attending
     evaluator_examples: dict[SiteName, int | None] = {}  # of those and of others that left, as they last reported
+    apps: dict[str, dict[SiteName, Stated]] = {}  # what daemons state of the app, by role; also of those that left
+    left_out: dict[str, str] = {}  # daemons whose app does not fit the others', and why
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
@@ -208,6 +211,7 @@ class JobState(BaseModel):
     bases: dict[ModelKey, ModelKey] = {}  # of those that are partial: the models that they are laid over
     init_tried: set[SiteName] = set()
     profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
+    untold: dict[SiteName, str] = {}  # sites that could not tell, and why
     surveyed: bool = False
     probed: bool = False  # sites have measured the first model
     standard: Standard | None = None  # of all sites together

@@ -2,6 +2,7 @@
 
 from hansa.common.data.standard import pooled
 from hansa.common.errors import InvalidData
+from hansa.common.ids import SiteName
 from hansa.common.tasks import Profile, Survey
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
@@ -17,8 +18,13 @@ def ask(job: Job) -> list[Effect]:
     job.state.phase = "surveying"
     spec = job.spec.survey
     work = Survey(moments=spec.standardise == "global", columns=spec.columns, classes=spec.classes)
-    silent = [site for site in job.eligible if site not in job.state.profiles and site not in job.desk.busy]
-    return [job.issue(site, 0, work) for site in silent]
+    done = job.state.profiles.keys() | job.state.untold.keys() | job.desk.busy
+    return [job.issue(site, 0, work) for site in job.eligible if site not in done]
+
+
+def able(job: Job) -> set[SiteName]:
+    """Return the sites that have told, or that are here and may yet tell."""
+    return job.state.profiles.keys() | {site for site in job.eligible if site not in job.state.untold}
 
 
 def settle(job: Job) -> None:

@@ -26,7 +26,7 @@ def shape_of(found: Evaluation) -> Shape:
 
 def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
     """Add up the matrices, or the counts of labels, of findings of one shape."""
-    return reduce(np.add, (np.array(report.labels or report.confusion, dtype=np.int64) for report in reports))
+    return reduce(np.add, ((report.labels or report.confusion).array() for report in reports))
 
 
 def micro_f1(confusion: np.ndarray) -> float:

@@ -117,7 +117,7 @@ def test_unusable_data_fails_the_job_and_names_the_site(
 ) -> None:
     write_data(scene.folder / "bad.npz", 0, changed=changed)
     scene.controller()
-    scene.daemon("learner", "clinic", data="bad.npz")
+    scene.daemon("learner", "clinic", "--keep-going", data="bad.npz")
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1")
     assert done.returncode == 1
     assert "site clinic (learner)" in done.stdout
@@ -127,7 +127,7 @@ def test_unusable_data_fails_the_job_and_names_the_site(
 def test_an_app_that_cannot_be_imported_fails_the_job_and_names_the_site(scene: Site) -> None:
     (scene.folder / "app.py").write_text("import a_module_that_is_not_there\n")
     scene.controller()
-    scene.daemon("learner", "a")
+    scene.daemon("learner", "a", "--keep-going")
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1")
     assert done.returncode == 1
     assert "site a (learner)" in done.stdout
@@ -244,4 +244,4 @@ def test_a_foreground_learner_stops_at_ctrl_c(scene: Site) -> None:
     _, errors = process.communicate(timeout=15)
     assert process.returncode == 0
     assert "Traceback" not in errors
-    scene.until(lambda: not scene.json("site", "list"))
+    scene.until(lambda: [each["why"] for each in scene.json("site", "list")] == ["it was stopped"])

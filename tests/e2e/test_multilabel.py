@@ -107,6 +107,6 @@ def test_labels_that_are_neither_0_nor_1_keep_a_site_out_with_the_row_named(scen
     _write(scene)
     np.savez(scene.folder / "b.npz", x=np.zeros((2, 5), np.float32), y=np.array([[0, 1, 1], [0, 2, 1]]))
     scene.controller()
-    scene.daemon("learner", "b")
+    scene.daemon("learner", "b", "--keep-going")
     scene.until(lambda: scene.json("site", "list"))
     assert "label 2 at row 1 is outside 0 … 1 (1 such label)" in str(scene.json("site", "list"))

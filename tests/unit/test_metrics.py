@@ -49,7 +49,7 @@ def test_regression_is_measured_by_squared_errors_without_a_confusion(column: bo
     targets = torch.from_numpy(y)
     found = measure(REGRESS, module, Tensors(torch.from_numpy(x), targets[:, None] if column else targets))
     outputs = (x @ module.weight.detach().numpy().T + module.bias.detach().numpy())[:, 0]
-    assert (found.n, found.confusion) == (2500, ())
+    assert (found.n, len(found.confusion)) == (2500, 0)
     assert found.loss_sum == pytest.approx(float(((outputs - y) ** 2).sum()), rel=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_hits_and_misses_of_each_label_are_those_of_numpy(rows: int) -> None:
                 counts[label][1] += 1
             case False, True:
                 counts[label][2] += 1
-    assert (found.n, found.confusion) == (rows, ())
+    assert (found.n, len(found.confusion)) == (rows, 0)
     assert found.labels == tuple(map(tuple, counts))
     losses = np.log1p(np.exp(logits)) - y * logits
     assert found.loss_sum == pytest.approx(float(losses.mean(axis=1).sum()), rel=1e-5)

@@ -59,5 +59,7 @@ def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
 def test_a_summary_says_what_the_app_measures_on_what(
     metrics: dict[str, float], part: Literal["test", "validation"], said: str
 ) -> None:
-    view = JobView(job="j1", name="x", status="completed", metrics=metrics, examples=90)
+    view = JobView(
+        job="j1", name="x", status="completed", metrics=metrics, metrics_version=0, examples=90, examples_total=90
+    )
     assert _quality(view, part) == said

@@ -46,7 +46,7 @@ def job(*history: HistoryView, counts: HistoryView | None = None, last: int = 2)
         (job(SOME), ["not measured on enough examples, only on 10 of 100", MISSING]),
         (
             job(SOME.model_copy(update=NONE)),
-            ["not measured; ", "a: it is down, b: it is down, c: it is down and 2 others"],
+            ["not measured; ", "a: it is down, b: it is down, c: it is down and 2 more"],
         ),
         (job(), ["not measured"]),
     ],
