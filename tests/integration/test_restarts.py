@@ -120,8 +120,9 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
     before = done.view()
     async with scene.serving() as served, Client(served.address) as client:
         assert done.id not in {runner.id for runner in served.federation.jobs}
-        assert await client.show("done") == before
-        assert await client.show(done.id[:6]) == before
+        for words in ("done", done.id[:6], done.id):
+            shown = await client.show(words)
+            assert shown.model_copy(update={"resolved": None}) == before  # the resolved job is of no view but this
         assert [view async for view in client.watch(done.id)] == [before]
         manifest, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest
