@@ -48,13 +48,15 @@ class TrainingRun:
     epochs: int
     batch_size: int
     optimizer: OptimizerSpec
-    seed: int
+    seed: int  # of 32 bits, as numpy.random.seed and other libraries take it; of this task
     round: int
     turn: int  # which of the job's trainings in turn this is: hops where models travel, else rounds; for schedules
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
     tensors: tuple[str, ...] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
+    device: str = "cpu"  # the learner's --device
+    data: Path = Path()  # the learner's --data
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class App:
     model:      returns the network (a torch module), or, with `train` and `evaluate` given, a dict of numpy arrays
     task:       "classification" (integer labels 0 … classes-1), "multilabel" (rows of 0 and 1) or "regression"
     classes:    how many classes there are, or labels of which an example may have several
-    data:       (path, split) -> Examples for split "train" or "test"; default: an .npz with x, y (and x_test, y_test)
+    data:       (path, split) -> Examples for split "train" or "test"; default: .npz, .csv, .parquet, folders of images
+    label:      which column of a table is the label; default: y, label, target, class, or the last
+    columns:    which columns of a table are the features, in this order; default: all columns of numbers
+    class_names: the words that are labels, if they are words; in alphabetical order, which numbers them 0, 1, 2 …
     loss:       (outputs, targets) -> mean loss; default: cross-entropy (binary, for multilabel) or mean squared error
     transform:  applied to each batch of features in training only, such as augmentation
     train:      (arrays, TrainingRun) -> arrays, for any other framework
@@ -79,6 +84,9 @@ class App:
     transform: Callable[[Any], Any] | None = None
     train: Callable[[dict[str, np.ndarray], TrainingRun], Mapping[str, np.ndarray]] | None = None
     evaluate: Callable[[dict[str, np.ndarray], Examples], Evaluation] | None = None
+    label: str | None = None
+    columns: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.task not in get_args(TaskKind):
@@ -89,6 +97,19 @@ class App:
             raise InvalidApp(f"a multilabel app needs classes=, the number of labels (1 to {COLUMNS})")
         if not callable(self.model):
             raise InvalidApp("model= must be a function that returns the network, not the network itself")
+        if self.class_names and (self.task != "classification" or len(set(self.class_names)) != self.classes):
+            raise InvalidApp(
+                "class_names= must name each of the app's classes once, and only with task 'classification'"
+            )
+        if list(self.class_names) != sorted(self.class_names):  # as a set is numbered that is split across sites
+            names = ", ".join(map(repr, sorted(self.class_names)))
+            raise InvalidApp(f"class_names= must be in alphabetical order, which numbers the classes: ({names})")
+        if isinstance(self.columns, str) or len(set(self.columns)) < len(self.columns):
+            raise InvalidApp("columns= must name each feature once, such as columns=('age', 'weight')")
+        if self.data is not None and (self.label or self.columns or self.class_names):
+            raise InvalidApp(
+                "label=, columns= and class_names= are for tables that Hansa reads; data= reads them itself"
+            )
         if (self.train is None) != (self.evaluate is None):
             raise InvalidApp("give both train= and evaluate=, or neither")
 
@@ -98,10 +119,9 @@ class App:
         try:
             found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
         except ValidationError as error:
-            from hansa.common.job_check import located, problems  # slow to load, and seldom needed
+            from hansa.common.job_check import described  # slow to load, and seldom needed
 
-            wrong = "; ".join(located(problem, {}) for problem in problems(error))
-            raise Refused(f"the app's evaluate function made nonsense: {wrong}") from None
+            raise Refused(f"the app's evaluate function made nonsense: {described(error)}") from None
         if not isinstance(found, Evaluation):
             raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
         return found
@@ -109,12 +129,22 @@ class App:
     def load(self, path: Path, split: str) -> Examples:
         """Load a site's data for a split and check that it can be learned from."""
         try:
-            examples = (self.data or load_npz)(path, split)
+            examples = self._read(path, split)
         except HansaError:
             raise
         except Exception as error:
             raise InvalidData(f"{path}: the app's data loader failed: {one_line(error)}") from error
         return check_examples(self, examples, path)
+
+    def _read(self, path: Path, split: str) -> Examples:
+        if self.data is not None:
+            return self.data(path, split)
+        from hansa.common.data.own import read_site  # it knows apps
+
+        held = read_site(self, path, split)
+        if split == "test" and not held.tested:
+            log.warning("%s has no test rows of its own: all its rows are taken as test data", path)
+        return held.examples
 
 
 def load_npz(path: Path, split: str) -> Examples:
@@ -125,8 +155,6 @@ def load_npz(path: Path, split: str) -> Examples:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             tested = split == "test" and "x_test" in held and "y_test" in held
             names = ("x_test", "y_test") if tested else ("x", "y")
-            if split == "test" and not tested:
-                log.warning("%s has no x_test and y_test: all its rows are taken as test data", path)
             missing = [name for name in names if name not in held]
             if missing:
                 raise InvalidData(f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}")

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from hansa import __version__
-from hansa.common.settings import check_options, defaults
+from hansa.common.settings import check_options, defaults, show_variables
+from hansa.common.terminal import guarded
 
 COMMANDS = {
     "run": ("hansa.common.ui.run:run", "Run a whole federation on this machine."),
@@ -36,7 +37,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
-        return found
+        return show_variables(found)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Name the nearest commands if there is none of that name."""
@@ -51,6 +52,11 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command from its words to its exit code; all that it prints is cleaned."""
+        with guarded():
+            return super().main(*args, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; our errors end with their message and their exit code."""
         from hansa.common.errors import HansaError
@@ -63,8 +69,7 @@ class LazyGroup(click.Group):
             from hansa.common.state import announce
 
             announce(f"failed {error}")
-            lines = str(error).splitlines() or [type(error).__name__]
-            for line in lines:
+            for line in (str(error) or type(error).__name__).split("\n"):
                 click.echo(f"hansa: {line}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:

@@ -1,10 +1,21 @@
 """The one module that knows both our values and protobuf."""
 
 import json
+from collections.abc import Iterable
 from itertools import chain
 
 from hansa.common.errors import InvalidInput, Rejected, TooLarge
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.ids import (
+    LONGEST,
+    TENSOR,
+    JobId,
+    ModelKey,
+    SiteName,
+    TaskId,
+    identifier,
+    odd_tensor,
+    site_name,
+)
 from hansa.common.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import (
     COLUMNS,
@@ -57,7 +68,7 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
     infos = []
     for t in wire.tensors:
         if t.role not in (1, 2, 3):
-            raise Rejected(f"{t.name}: no role")
+            raise Rejected(f"tensor {t.name[:40]!r} has no role")
         norm = t.norm if t.HasField("norm") else None
         infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer, norm))
     return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
@@ -111,7 +122,7 @@ def task_to_wire(task: Task) -> fleet.Task:
 
 
 def task_from_wire(wire: fleet.Task) -> Task:
-    """Decode a task."""
+    """Decode a task; names that no controller gives raise InvalidInput."""
     work: Survey | Init | Probe | Train | Evaluate
     match wire.WhichOneof("work"):
         case "survey":
@@ -122,18 +133,18 @@ def task_from_wire(wire: fleet.Task) -> Task:
         case "probe":
             wanted = wire.probe
             plugin = _plugin_from_wire(wanted.plugin)
-            work = Probe(model=ModelKey(wanted.model), batch_size=wanted.batch_size, plugin=plugin)
+            work = Probe(model=_key(wanted.model), batch_size=wanted.batch_size, plugin=plugin)
         case "train":
             work = Train(
-                model=ModelKey(wire.train.model),
-                base=ModelKey(wire.train.base) if wire.train.base else None,
+                model=_key(wire.train.model),
+                base=_key(wire.train.base) if wire.train.base else None,
                 version=wire.train.version,
-                tensors=tuple(wire.train.tensors),
+                tensors=_tensors(wire.train.tensors),
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
                 steps=wire.train.steps,
                 batches=wire.train.batches,
-                after=wire.train.after,
+                after=wire.train.after and identifier(wire.train.after, "task"),
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
                 plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
@@ -144,17 +155,17 @@ def task_from_wire(wire: fleet.Task) -> Task:
         case "evaluate":
             asked_for = wire.evaluate
             work = Evaluate(
-                model=ModelKey(asked_for.model),
-                base=ModelKey(asked_for.base) if asked_for.base else None,
+                model=_key(asked_for.model),
+                base=_key(asked_for.base) if asked_for.base else None,
                 version=asked_for.version,
                 validation=asked_for.validation,
             )
         case _:
             raise InvalidInput("a task without work")
     return Task(
-        id=TaskId(wire.id),
-        job=JobId(wire.job),
-        site=SiteName(wire.site),
+        id=TaskId(identifier(wire.id, "task")),
+        job=JobId(identifier(wire.job, "job")),
+        site=site_name(wire.site),
         round=wire.round,
         app=wire.app,
         seed=wire.seed,
@@ -169,12 +180,25 @@ def task_from_wire(wire: fleet.Task) -> Task:
     )
 
 
+def _key(text: str) -> ModelKey:
+    if len(text) > LONGEST or not TENSOR.fullmatch(text):
+        raise InvalidInput(f"{text[:40]!r} is not the key of a model")
+    return ModelKey(text)
+
+
+def _tensors(names: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(names)
+    if wrong := odd_tensor(given):
+        raise InvalidInput(wrong)
+    return given
+
+
 def _plugin_to_wire(plugin: LocalPluginSpec) -> fleet.LocalPlugin:
     return fleet.LocalPlugin(name=plugin.name, args=json.dumps(plugin.args))
 
 
 def _plugin_from_wire(wire: fleet.LocalPlugin) -> LocalPluginSpec:
-    return LocalPluginSpec(name=wire.name, args=json.loads(wire.args))
+    return LocalPluginSpec(name=identifier(wire.name, "plugin"), args=json.loads(wire.args))
 
 
 def _standard_to_wire(standard: Standard) -> fleet.Standard:
@@ -229,8 +253,10 @@ def facts_from_wire(wire: fleet.UpdateFacts) -> UpdateFacts:
 def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
     if sum(len(tie.tensors) for tie in wire.ties) > MAX_TENSORS:  # before millions of names are looked at
         raise ValueError(f"more than {MAX_TENSORS} names of tied tensors")
+    if wrong := odd_tensor(name for tie in wire.ties for name in tie.tensors):
+        raise ValueError(wrong)
     return Anatomy(
-        ties=tuple(tuple(plain(name) for name in tie.tensors) for tie in wire.ties),
+        ties=tuple(tuple(tie.tensors) for tie in wire.ties),
         blocks=tuple(wire.blocks),
         remarks=tuple(plain(remark) for remark in wire.remarks),
         frozen=tuple(wire.frozen),

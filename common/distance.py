@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from hansa.common.frames import Buffer, Layout, numbers
-from hansa.common.model import DTYPES, ModelSpec, Role, difference
+from hansa.common.model import DTYPES, ModelSpec, Role, TensorInfo, difference
 
 Numbers = Callable[[str, int, int], np.ndarray]  # of a tensor, from one place to another
 
@@ -43,14 +43,19 @@ def _ratio(apart: float, length: float) -> float:
     return math.sqrt(apart / length)
 
 
-def misfit(model: ModelSpec, reference: ModelSpec) -> str | None:
-    """Say in which tensors' names, shapes or types a reference differs from a model, or None.
+def misfit(model: ModelSpec, reference: ModelSpec, types: bool = True) -> str | None:
+    """Say in which tensors' names, shapes or (unless they may differ) types a reference differs from a model, or None.
 
     Their roles and their order do not matter: files of other origin do not tell them.
     """
     index = model.index
+
+    def alike(info: TensorInfo) -> TensorInfo:
+        other = model.tensors[index[info.name]]
+        return replace(info, role=other.role, dtype=info.dtype if types else other.dtype)
+
     given = [
-        replace(info, role=model.tensors[index[info.name]].role) if info.name in index else info
+        alike(info) if info.name in index else info
         for info in sorted(reference.tensors, key=lambda info: index.get(info.name, len(index)))
     ]
     return difference(model, ModelSpec(tuple(given)))

@@ -9,7 +9,7 @@ import signal
 
 POINTS = (
     *("job-announced", "job-entered"),
-    *("update-received", "update-published", "update-journaled"),
+    *("update-received", "update-published", "update-journaled", "description-journaled"),
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),
     *("window-opened", "window-used"),

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections.abc import Iterable
 from typing import NewType
 
 from hansa.common.errors import InvalidInput
@@ -14,13 +15,40 @@ TaskId = NewType("TaskId", str)
 ModelKey = NewType("ModelKey", str)
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+# Names of tensors and layers, and keys of models: what PyTorch and other frameworks give (`encoder.0.weight`,
+# `dense/kernel:0`), and nothing that is a step out of a folder, or more than a name where it is printed.
+_STEP = r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*"
+TENSOR = re.compile(rf"{_STEP}(?:/{_STEP})*")
+LONGEST = 1024  # characters of such a name
+
+
+def odd_tensor(names: Iterable[str]) -> str:
+    """Say which is the first of these names that no tensor or layer may have, and what may be; nothing: all may be."""
+    for name in names:
+        if len(name) > LONGEST or not TENSOR.fullmatch(name):
+            shown = ascii(name[:40]) + ("…" if len(name) > 40 else "")
+            return (
+                f"{shown} cannot be the name of a tensor or layer: use up to {LONGEST} letters, digits and"
+                " '.', '_', '-', '+', ':', '@', in steps separated by '/' that begin with a letter, digit or '_'"
+            )
+    return ""
 
 
 def site_name(text: str) -> SiteName:
     """Parse a site's name; names become parts of paths and keys, so the alphabet is small."""
     if not NAME.fullmatch(text):
-        raise InvalidInput(f"{text!r} is no name: use up to 64 letters, digits, '.', '_' and '-', no mark at the ends")
+        raise InvalidInput(
+            f"{text[:64]!r} is not a name: use up to 64 letters, digits, '.', '_' and '-', with a letter or digit at"
+            " both ends"
+        )
     return SiteName(text)
+
+
+def identifier(text: str, what: str) -> str:
+    """Return what a peer calls a job, a task or a plugin; such names have the same alphabet as those of sites."""
+    if not NAME.fullmatch(text):
+        raise InvalidInput(f"{text[:64]!r} is not the name of a {what}")
+    return text
 
 
 def new_job_id() -> JobId:

@@ -30,6 +30,7 @@ class Incoming:
         self.header = b""  # digest of the header, which says what the frames are of
         self.manifest = Manifest(ModelSpec(()), ())
         self.payload = np.empty(0, np.uint8)
+        self.origin = ""  # what the header says of a community model
 
     @property
     def start(self) -> int:
@@ -70,7 +71,7 @@ class Incoming:
         self._check = FrameCheck(part, self._finite)
         layout = self._check.sealer.layout
         self.payload = allocate(layout, self._room(layout.size) if self._room else None)
-        self.manifest, self.header = manifest, blake3(message).digest()
+        self.manifest, self.header, self.origin = manifest, blake3(message).digest(), header.origin_json
 
     def feed(self, frame: bytes) -> None:
         """Take the next frame, on any thread; raise Rejected if it cannot be right."""

@@ -6,13 +6,13 @@ HANSA_LOG_FILE    where to write instead of standard error (`--daemon` sets it)
 HANSA_LOG_SIZE    bytes after which a file is rotated (10 MiB); five older ones are kept
 """
 
-import json
 import logging
 import os
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 
+from hansa.common.documents import escaped
 from hansa.common.errors import InvalidInput
 from hansa.common.words import CONTROL
 
@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
         }
         trace = _trace(self, record)
-        return json.dumps(event | ({"trace": trace} if trace else {}))
+        return escaped(event | ({"trace": trace} if trace else {}))
 
 
 class BriefFormatter(logging.Formatter):

@@ -4,7 +4,7 @@ Data types follow methods/README §1; the payload's layout is in `frames`.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -14,6 +14,8 @@ import numpy as np
 from blake3 import blake3
 
 from hansa.common.errors import Rejected
+from hansa.common.ids import odd_tensor
+from hansa.common.words import listed
 
 MAX_TENSORS = 100_000
 MAX_BYTES = 1 << 42  # 4 TiB: far above any model, far below overflow
@@ -120,14 +122,14 @@ def check_manifest(manifest: Manifest) -> None:
         raise Rejected("the manifest names no tensors")
     if len(tensors) > MAX_TENSORS:
         raise Rejected(f"{len(tensors)} tensors; at most {MAX_TENSORS} are allowed")
+    if wrong := odd_tensor((*manifest.spec.names, *manifest.spec.layers)):
+        raise Rejected(wrong)
     if len(manifest.spec.index) != len(tensors):
         raise Rejected("two tensors have the same name")
     total = 0
     for info, digest in zip(tensors, manifest.digests, strict=True):
-        if not info.name or len(info.name) > 1024:
-            raise Rejected(f"tensor name {info.name[:40]!r} is empty or longer than 1024 characters")
         if info.dtype not in DTYPES:
-            raise Rejected(f"{info.name}: dtype {info.dtype!r} is none of {', '.join(sorted(DTYPES))}")
+            raise Rejected(f"{info.name}: dtype {info.dtype[:40]!r} is none of {', '.join(sorted(DTYPES))}")
         if any(n > MAX_BYTES for n in info.shape):
             raise Rejected(f"{info.name}: the model is larger than {MAX_BYTES >> 40} TiB")
         if len(info.shape) > 32 or any(n < 0 for n in info.shape):
@@ -153,7 +155,7 @@ def difference(wanted: ModelSpec, given: ModelSpec, most: int = 5) -> str | None
         if info.name in wanted.index and not _alike(info, wanted.tensors[wanted.index[info.name]])
     ]
     parts = [("missing ", missing), ("unexpected ", extra), ("", changed)]
-    said = [head + _some(names, most) for head, names in parts if names]
+    said = [head + listed(names, most) for head, names in parts if names]
     if not said and given.names != wanted.names:
         said = ["the tensors are not in the model's order"]
     return "; ".join(said) or None
@@ -168,8 +170,3 @@ def require_fit(wanted: ModelSpec, given: ModelSpec) -> None:
 
 def _alike(a: TensorInfo, b: TensorInfo) -> bool:
     return (a.dtype, a.shape, a.role) == (b.dtype, b.shape, b.role)
-
-
-def _some(names: Sequence[str], most: int) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest

@@ -8,6 +8,7 @@ import numpy as np
 from hansa.common.app import App
 from hansa.common.errors import InvalidApp
 from hansa.common.frames import pack
+from hansa.common.ids import odd_tensor
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.tasks import Anatomy
 
@@ -29,7 +30,14 @@ def build(app: App, seed: int, device: str) -> Any:
 
 
 def describe(network: Any) -> ModelSpec:
-    """Return the spec of a model."""
+    """Return the spec of a model; one whose tensors have names that cannot travel is refused."""
+    spec = _described(network)
+    if wrong := odd_tensor((*spec.names, *spec.layers)):
+        raise InvalidApp(f"the app's model: {wrong}")
+    return spec
+
+
+def _described(network: Any) -> ModelSpec:
     if not isinstance(network, Mapping):
         from hansa.common.torch_model import spec_of
 

@@ -2,17 +2,20 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
+from pydantic import ValidationError
+
 from hansa.common.errors import one_line, reason
+from hansa.common.ids import NAME
+from hansa.common.plugin_check import ANYTHING, fault_of
 from hansa.common.tasks import Value
 
 POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")  # of a rule
 LEARNERS_POINTS = ("learner", "batches")  # of a training task
-ANYTHING = (Exception, SystemExit)  # that a plugin may raise: none of it may end a controller
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
 USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
     "local": {"kind": "plain"},
@@ -31,11 +34,26 @@ class Plugin(Value):
 P = TypeVar("P", bound=type[Plugin])
 log = logging.getLogger(__name__)
 _discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
+_contracts: dict[str, type[Plugin]] = {}  # from which class plugins of a point are derived
 _registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*POINTS, *LEARNERS_POINTS)}
+
+
+def contract(*points: str) -> Callable[[P], P]:
+    """Mark a class as the one that plugins of some points are derived from."""
+
+    def enter(cls: P) -> P:
+        _contracts.update(dict.fromkeys(points, cls))
+        return cls
+
+    return enter
 
 
 def register(point: str, kind: str) -> Callable[[P], P]:
     """Enter a plugin class under `kind` at `point`."""
+    if point not in _registry:
+        raise ValueError(f"there is no point {point!r}; known: {', '.join(_registry)}")
+    if not isinstance(kind, str) or not NAME.fullmatch(kind):
+        raise ValueError(f"{kind!r} is not a kind: use up to 64 letters, digits, '.', '_' and '-'")
 
     def enter(cls: P) -> P:
         if kind in _registry[point]:
@@ -98,41 +116,75 @@ def discover(points: Sequence[str] = POINTS) -> None:
     """Import the modules that installed packages name as entry points; importing them registers what they bring.
 
     A package that cannot be loaded must not keep a controller from its other jobs: it is logged and remembered. So is
-    one whose rules have parts at these `points` that nobody knows; a learner knows none of a rule's.
+    one with classes that cannot be plugins, and one whose rules have parts at these `points` that nobody knows, or
+    parameters that do not fit; a learner knows no parts of rules. What else the package brings can be used.
     """
     for entry in entry_points(group=GROUP):
-        if entry.name not in _discovered:
-            _discovered[entry.name] = ""
-            before = rules()
-            try:
-                entry.load()
-                _require_parts([rule for name, rule in rules().items() if name not in before], points)
-            except ANYTHING as error:
-                _discovered[entry.name] = f"{entry.value}: {one_line(error)}"
-                log.exception("the plugin package %r could not be loaded: %s", entry.name, _discovered[entry.name])
+        if entry.name in _discovered:
+            continue
+        _discovered[entry.name] = ""
+        before, known = {point: dict(held) for point, held in _registry.items()}, rules()
+        try:
+            entry.load()
+        except ANYTHING as error:
+            _registry.update(before)  # half a package is none
+            _rules.clear()
+            _rules.update(known)
+            _discovered[entry.name] = f"could not be loaded: {entry.value}: {one_line(error)}"
+            log.exception("the plugin package %r %s", entry.name, _discovered[entry.name])
+        else:
+            faults = [*_drop_classes(before), *_drop_rules(known, points)]
+            if faults:
+                _discovered[entry.name] = f"has faults: {'; '.join(faults)}"
+                log.warning("the plugin package %r %s", entry.name, _discovered[entry.name])
 
 
-def _require_parts(added: Iterable[Rule], points: Sequence[str]) -> None:
-    """Forget rules with a part that nobody has registered, and name them."""
-    lacking: dict[str, str] = {}
-    for rule in added:
-        named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
-        wanting = [point for point in points if named.get(point, {}).get("kind") not in _registry[point]]
-        if wanting:
-            del _rules[rule.name]
-            lacking[rule.name] = ", ".join(wanting)
-    if lacking:
-        raise ValueError("; ".join(f"rule {name!r} has no known kind of {points}" for name, points in lacking.items()))
+def _drop_classes(before: Mapping[str, Mapping[str, type[Plugin]]]) -> Iterator[str]:
+    """Forget new classes that cannot be plugins, and name them."""
+    for point, held in _registry.items():
+        for kind in sorted(held.keys() - before[point].keys()):
+            wrong = fault_of(held[kind], _contracts.get(point))
+            if wrong:
+                del held[kind]
+                yield f"{point} {kind!r}: {wrong}"
+
+
+def _drop_rules(before: Mapping[str, Rule], points: Sequence[str]) -> Iterator[str]:
+    """Forget new rules that no job could use, and name them."""
+    for name in [name for name in _rules if name not in before]:
+        try:
+            wrong = _rule_fault(_rules[name], points)
+        except ANYTHING as error:  # it may hold anything
+            wrong = one_line(error)
+        if wrong:
+            del _rules[name]
+            yield f"rule {name!r} {wrong}"
+
+
+def _rule_fault(rule: Rule, points: Sequence[str]) -> str:
+    """Say what is wrong with a rule. A job may give what is only missing."""
+    named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
+    wanting = [point for point in points if named.get(point, {}).get("kind") not in _registry[point]]
+    if wanting:
+        return f"has no known kind of {', '.join(wanting)}"
+    for point in points:
+        try:
+            fill(point, rule, None)
+        except ValidationError as error:
+            odd = [fault for fault in error.errors(include_url=False) if fault["type"] != "missing"]
+            if odd:
+                return f"does not fit its {point}: {'.'.join(map(str, odd[0]['loc']))}: {odd[0]['msg']}"
+    return ""
 
 
 def undiscovered() -> dict[str, str]:
-    """Return the packages that could not be loaded, and why."""
+    """Return the packages that could not be loaded, or not all of them, and why."""
     return {name: why for name, why in _discovered.items() if why}
 
 
 def not_loaded() -> str:
     """Name the packages whose plugins are missing, to be added to what is not known."""
-    return "".join(f"; the plugin package {name!r} could not be loaded: {why}" for name, why in undiscovered().items())
+    return "".join(f"; the plugin package {name!r} {why}" for name, why in undiscovered().items())
 
 
 def culprit(error: BaseException) -> Plugin | None:

@@ -9,6 +9,8 @@ site = "st-mary"
 from pathlib import Path
 from typing import Any
 
+import click
+
 from hansa.common.errors import InvalidInput
 from hansa.common.words import suggestion
 
@@ -62,6 +64,16 @@ def _options(held: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in options.items()} | (
         {"apps": options["app"] if isinstance(options["app"], list) else [options["app"]]} if "app" in options else {}
     )
+
+
+def show_variables(command: click.Command) -> click.Command:
+    """Have the help of a command, or of all commands of a group, name the variables that options are taken from."""
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for each in commands:
+        for option in each.params:
+            if isinstance(option, click.Option) and option.envvar:
+                option.show_envvar = True
+    return command
 
 
 def check_options(group: str, known: set[str], defaults: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from hansa.common.errors import InvalidApp
 from hansa.common.frames import Layout, allocate, views
 from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.torch_layers import layers_of, normalises
+from hansa.common.words import listed
 
 
 def spec_of(module: nn.Module) -> ModelSpec:
@@ -56,7 +57,7 @@ def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     missing = [name for name in state if name not in arrays]
     wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
     if missing or wrong:
-        raise InvalidApp(f"the app's model does not fit the job's model at {', '.join((missing + wrong)[:5])}")
+        raise InvalidApp(f"the app's model does not fit the job's model at {listed(missing + wrong)}")
     for name, array in arrays.items():
         if state[name].device.type == "cpu":
             np.copyto(_as_array(state[name]), array)

@@ -60,12 +60,27 @@ def controller() -> None:
 )
 @click.option("--metrics", type=Address(), envvar="HANSA_METRICS", help="Serve numbers for Prometheus there.")
 @tls_option
-@click.option("--insecure", is_flag=True, help="Listen on other addresses than loopback without certificates.")
 @click.option(
-    "--heartbeat", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between heartbeats."
+    "--insecure",
+    is_flag=True,
+    envvar="HANSA_INSECURE",
+    help="Listen on other addresses than loopback without certificates.",
 )
 @click.option(
-    "--grace", type=click.FloatRange(0), default=15.0, show_default=True, help="Seconds a lost site may take to return."
+    "--heartbeat",
+    type=click.FloatRange(0.1),
+    envvar="HANSA_HEARTBEAT",
+    default=5.0,
+    show_default=True,
+    help="Seconds between heartbeats.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    envvar="HANSA_GRACE",
+    default=15.0,
+    show_default=True,
+    help="Seconds a lost site may take to return.",
 )
 @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
 def start(

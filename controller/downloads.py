@@ -42,16 +42,17 @@ class Downloads:
         self._open: dict[ModelKey, _Shared] = {}
 
     async def send(
-        self, key: ModelKey, held: set[bytes], who: str, start: int = 0, continued: bytes = b""
+        self, key: ModelKey, held: set[bytes], who: str, start: int = 0, continued: bytes = b"", origin: str = ""
     ) -> AsyncGenerator[bytes, None]:
         """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn.
 
-        Whoever has the frames before `start` of what a header with the digest `continued` announced gets the others,
-        after an empty message in place of that header.
+        `origin` is what the header says of a community model beside its manifest. Whoever has the frames before `start`
+        of what a header with the digest `continued` announced gets the others, after an empty message in its place.
         """
         async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
-            header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent).SerializeToString()
+            manifest = codec.manifest_to_wire(model.manifest)
+            header = fleet.FetchHeader(manifest=manifest, sent=sent, origin_json=origin).SerializeToString()
             layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0

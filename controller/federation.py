@@ -10,9 +10,11 @@ from hansa.common import faults
 from hansa.common.clock import Clock
 from hansa.common.errors import Broken, InvalidJob, NotFound, Stale, reason
 from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_key
-from hansa.common.job import JobSpec
+from hansa.common.job import JobSpec, Problem
 from hansa.common.job_check import located
 from hansa.common.model import Manifest
+from hansa.common.tasks import Anatomy
+from hansa.common.words import listed
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
@@ -24,8 +26,9 @@ from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import JobRecord, Journal
-from hansa.controller.records import NO_EVENTS, Records, read_spec
+from hansa.controller.records import NO_EVENTS, Records, read_again, read_spec
 from hansa.controller.rules.compose import compose, composed_again
+from hansa.controller.rules.resolve import software
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
 from hansa.controller.stores.recent import with_recent
@@ -102,17 +105,19 @@ class Federation:
 
         The frames are those of its first model, if there is a manifest of it, and then those of its reference.
         """
+        spec = read_again(spec)
         rule = compose(spec)
+        spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
         models = Submission(manifest, reference)
         models.check(spec)
         outline = outline_of(manifest.spec) if manifest and rule.needs_outline else None
-        wrong = rule.misfits(outline) if outline else []
+        wrong = _misfits(rule, outline) if outline else []
         if wrong:
             raise InvalidJob([located(problem, {}) for problem in wrong])
         brought = await models.take(job, frames, self.store, self.workers)
         entering = asyncio.create_task(  # not in the group: it may fail
-            self._enter(job, models.named(spec), rule, brought, outline, who)
+            self._enter(job, models.named(spec), rule, brought, None if rule.needs_anatomy else outline, who)
         )
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
@@ -273,7 +278,7 @@ class Federation:
         if not found:
             raise NotFound(f"there is no job {words!r}; `hansa job list` shows all")
         if len(found) > 1:
-            raise NotFound(f"{words!r} could be any of the jobs {', '.join(runner.id for runner in found)}")
+            raise NotFound(f"{words!r} could be any of the jobs {listed((runner.id for runner in found), 10)}")
         return found[0]
 
     @property
@@ -320,3 +325,14 @@ class Federation:
         while True:
             await self.clock.sleep_until(self.clock.now() + self.fleet.heartbeat)
             self.fleet.reap()
+
+
+def _misfits(rule: Composition, outline: Outline) -> list[Problem]:
+    """Return what a rule has against a model that came from a file.
+
+    Where a site is going to tell more of it, it is refused only if nothing that the site may tell could save it.
+    """
+    if not rule.needs_anatomy:
+        return rule.misfits(outline)
+    apart = Anatomy(blocks=tuple(range(len(outline.layers))))  # no ties, nothing frozen, and every layer is a block
+    return rule.misfits(outline.model_copy(update={"anatomy": apart})) if outline.layers else []

@@ -11,6 +11,7 @@ from hansa.common.errors import Taken
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.tasks import Progress, Task
 from hansa.common.views import DaemonView
+from hansa.common.words import in_order
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +191,9 @@ class Fleet:
         here = [_view(session) for session in self.sessions]
         away = [
             DaemonView(site=site, role=role, state="away", since=iso(absence.since), why=absence.why)
-            for (site, role), absence in sorted(self._away.items(), key=lambda item: item[0])
+            for (site, role), absence in self._away.items()
         ]
-        return here + away
+        return sorted(here + away, key=lambda view: (view.state == "away", in_order(view.site), view.role))
 
     async def _depart(self, key: tuple[SiteName, DaemonRole]) -> None:
         await self._clock.sleep_until(self._clock.now() + self._grace)
@@ -209,7 +210,7 @@ def _view(session: Session) -> DaemonView:
         role=session.role,
         state="attending",
         since=iso(session.since),
-        doing=tuple(sorted(session.in_hand)),
+        doing=tuple(sorted(session.in_hand, key=in_order)),
         apps=apps,
         version=session.version,
         peer=session.peer,

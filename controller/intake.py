@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.conveyor import Conveyor
+from hansa.common.distance import misfit
 from hansa.common.errors import Refused, Rejected, Stale, Unoffered
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
-from hansa.common.model import Manifest, check_manifest, require_fit
+from hansa.common.model import Manifest, ModelSpec, check_manifest, require_fit
 from hansa.common.tasks import Init, Receipt, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.outline import Outline, outline_of
@@ -79,6 +80,8 @@ class Intake:
         if (site, task_id) in self._rejected:
             raise Rejected(self._rejected[site, task_id])
         task = runner.open_task(task_id, site)
+        if _describes(runner, task):
+            return 0, await self._described(runner, task, manifest, facts)
         if upload is None or upload.manifest != manifest:
             check = await self._check_offer(runner, task, manifest)
             if self._uploads.get(task_id) is not upload or (upload and upload.commit):  # something came meanwhile
@@ -220,6 +223,33 @@ class Intake:
         assert receipt is not None, "an update that was accepted has a receipt"
         return receipt
 
+    async def _described(self, runner: "JobRunner", task: Task, manifest: Manifest, facts: UpdateFacts) -> Receipt:
+        """Take the outline of a model that version 0 gives the numbers for: nothing need be uploaded."""
+        current = runner.machine.state.current
+        assert current is not None
+        given = (await self._federation.manifest(current)).spec
+        try:
+            check_manifest(manifest)
+            _require_likeness(manifest.spec, given)
+        except Rejected as error:
+            await self._quarantine(runner, task, str(error))
+            raise
+        told = ev.ModelDescribed(
+            at=self._federation.clock.now(),
+            task=task.id,
+            site=task.site,
+            digest=manifest.digest.hex(),
+            outline=outline_of(manifest.spec, facts.anatomy),
+        )
+        try:
+            await runner.post(told)
+        except Stale:  # the same offer may have come twice
+            if not runner.receipt(task.id, task.site):
+                raise
+        receipt = runner.receipt(task.id, task.site)
+        assert receipt is not None, "a description that was accepted has a receipt"
+        return receipt
+
     async def _check_offer(self, runner: "JobRunner", task: Task, manifest: Manifest) -> FrameCheck:
         try:
             check_manifest(manifest)
@@ -268,6 +298,18 @@ class Intake:
             await upload.conveyor.settle()  # no thread may write a draft that is thrown away
         if upload.draft:
             await self._federation.workers.io(upload.draft.discard)
+
+
+def _describes(runner: "JobRunner", task: Task) -> bool:
+    """Whether a site is only to tell what it built: version 0 came from a file."""
+    return isinstance(task.work, Init) and runner.machine.state.current is not None
+
+
+def _require_likeness(built: ModelSpec, given: ModelSpec) -> None:
+    """Refuse a description of another model than the file's."""
+    wrong = misfit(built, given, types=False)  # learners convert types
+    if wrong:
+        raise Rejected(f"init: the file does not fit the app's model: {wrong}")
 
 
 def _outline(runner: "JobRunner", upload: _Upload) -> Outline | None:

@@ -1,22 +1,33 @@
 """Hansa: federated learning for sites whose data and machines are not alike.
 
-Users write an `App` (their model and, if they wish, their data and training); everything else is configuration.
+Users write an `App` (their model and, if they wish, their data and training); everything else is configuration. What is
+public is here, in `hansa.plugin` (for rules and plugins), in `hansa.data` (for data sets and their partitions) and in
+`hansa.trial` (for federations from a script). Other modules may change with every version.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["App", "Evaluation", "Examples", "TrainingRun", "__version__"]
-
 if TYPE_CHECKING:
-    from hansa.common.app import App, Examples, TrainingRun
+    from hansa.common.app import App, Examples, TrainingRun, load_npz
+    from hansa.common.errors import HansaError
     from hansa.common.tasks import Evaluation
+
+__version__ = "0.1.0"
+__all__ = ["App", "Evaluation", "Examples", "HansaError", "TrainingRun", "__version__", "load_npz"]
+
+_HOMES = {
+    "App": "app",
+    "Evaluation": "tasks",
+    "Examples": "app",
+    "HansaError": "errors",
+    "TrainingRun": "app",
+    "load_npz": "app",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load public names on first use, so that `import hansa` costs nothing."""
-    if name in ("App", "Evaluation", "Examples", "TrainingRun"):
-        from hansa.common import app
-
-        return getattr(app, name)
+    if name in _HOMES:
+        return getattr(import_module(f"hansa.common.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'hansa' has no attribute {name!r}")

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from hansa.common.app import App
-from hansa.common.plugins import Plugin
+from hansa.common.plugins import Plugin, contract
 from hansa.common.tasks import Evaluation, Task, Train
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class LocalRun(Course):
         return torch.Generator().manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
 
 
+@contract("learner")
 class LocalPlugin(Plugin):
     """Takes part in the training of a task. Override what is needed; what is not overridden costs nothing.
 
@@ -90,6 +91,7 @@ class LocalPlugin(Plugin):
         return {}
 
 
+@contract("batches")
 class BatchSource(Plugin):
     """Says which examples a task trains on, batch by batch."""
 

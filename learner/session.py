@@ -49,8 +49,8 @@ from hansa.learner.optimizers import States, make_optimizer, states_after, take_
 from hansa.learner.own_training import train_own
 from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins import Company, asked_of, probe_of
-from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.slow import Cancelled, Drag
+from hansa.learner.trainer import train
 from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 
@@ -193,7 +193,8 @@ class Learner(SiteDaemon):
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
-            made, facts = train_own(app, task, work, task_seed(task), own, training.examples, progress, drag, window)
+            given = (training.examples, progress, drag, window, self.options.device, self.options.data)
+            made, facts = train_own(app, task, work, task_seed(task), own, *given)
             pack(spec, made, payload)
             whole: Mapping[str, np.ndarray] = arrays | {name: made[name] for name in spec.names}
         else:

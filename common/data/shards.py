@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from hansa.common.app import Examples, load_npz
+from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import TEST_SHARE, DataSet
 from hansa.common.data.measures import Measures, measure
+from hansa.common.data.own import fitted
 from hansa.common.data.partition import Iid, Key, Scheme, parse_partition
 from hansa.common.data.partition.folds import Fold, folds
 from hansa.common.data.partition.metis import Metis, placement
@@ -22,6 +23,7 @@ from hansa.common.ids import SiteName
 from hansa.common.job import DataSpec
 from hansa.common.site.holdout import split
 from hansa.common.tasks import ValidationSpec
+from hansa.common.words import in_order
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -60,10 +62,16 @@ class Division:
         return self.classes.names if self.classes else ("all",)
 
 
-def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = None) -> Division:
-    """Read a data set and part it as the `data:` section of a job says."""
+def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: App | None = None) -> Division:
+    """Read a data set and part it as the `data:` section of a job says, with the columns and classes of an app."""
     scheme = parse_partition(spec.partition)
-    data = read_source(spec.source, root, spec.label)
+    if spec.source is None:
+        raise InvalidInput("data.files: the sites have their own files, so there is nothing to split; give data.source")
+    if app and app.label and spec.label not in (None, app.label):
+        raise InvalidInput(f"data.label: the job says {spec.label!r}, and the app says label={app.label!r}")
+    data = read_source(spec.source, root, spec.label or (app.label if app else None))
+    if app:
+        data = fitted(app, Path(spec.source), data)
     if not isinstance(scheme, Iid | Natural):  # the others part by class
         data.refuse_empty_classes()
     count = sites or spec.sites
@@ -137,23 +145,24 @@ def write_shards(
     root: Path | None = None,
     fold_count: int = 0,
     nested: bool = False,
+    app: App | None = None,
 ) -> list[Path]:
     """Write one file per site with x, y and a share of the test set as x_test, y_test; also test.npz and a record."""
     _require_empty(folder)
-    division = divide(spec, sites, seed, root)
+    division = divide(spec, sites, seed, root, app)
     made = folds([shard.name for shard in division.shards], seed, fold_count, nested) if fold_count else []
     return _write(division, spec, seed, folder, made)
 
 
 def write_pooled(
-    spec: DataSpec, sites: int | None, seed: int, folder: Path, root: Path | None = None
+    spec: DataSpec, sites: int | None, seed: int, folder: Path, root: Path | None = None, app: App | None = None
 ) -> tuple[Path, int]:
     """Write the data of all sites into one file, for central training; return it, and how many sites they are of.
 
     They are the very rows that the sites would have, for training and for testing.
     """
     _require_empty(folder)
-    division = divide(spec, sites, seed, root)
+    division = divide(spec, sites, seed, root, app)
     shards = division.shards
     whole = Shard(
         POOLED,
@@ -244,7 +253,7 @@ def read_shards(folder: Path) -> Picture:
             raise InvalidData(f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes")
         _still_as_described(folder, held["sites"])
         return Picture(title, sites, classes, matrix, measure(matrix))
-    paths = sorted(folder.glob("*.npz"), key=lambda path: (len(path.stem), path.stem)) if folder.is_dir() else []
+    paths = sorted(folder.glob("*.npz"), key=lambda path: in_order(path.stem)) if folder.is_dir() else []
     paths = [path for path in paths if path.name != TEST]
     if not paths:
         raise InvalidInput(f"{folder}: no {RECORD} and no .npz files in it; `hansa data partition` makes them")

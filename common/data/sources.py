@@ -10,7 +10,8 @@ import numpy as np
 
 from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
-from hansa.common.data.readers import cifar, covertype, heart, idx, images, shakespeare, tables
+from hansa.common.data.own import ENDINGS, FORMS, ending, read_own
+from hansa.common.data.readers import cifar, covertype, heart, idx, shakespeare
 from hansa.common.errors import InvalidInput, NotFound
 from hansa.common.words import suggestion
 
@@ -127,25 +128,17 @@ def data_root(given: Path | None) -> Path | None:
 def read_source(name: str, root: Path | None = None, label: str | None = None) -> DataSet:
     """Read a data set by its name, or from an .npz, .csv or .parquet file, or a folder of images."""
     path = Path(name).expanduser()
-    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-    if label is not None and (name in SOURCES or path.is_dir() or ending == ".npz"):
+    if label is not None and (name in SOURCES or path.is_dir() or ending(path) == ".npz"):
         raise InvalidInput(f"data.label: {name} has labels of its own; only tables (.csv, .parquet) take a column")
     if name == "digits":
         return _digits()
     if name in SOURCES:
         return _published(SOURCES[name], data_root(root))
-    if path.is_dir():
-        return images.read_folder(path)
-    if ending in (".npz", ".csv", ".csv.gz", ".parquet"):
-        if not path.is_file():
+    if path.is_dir() or ending(path) in ENDINGS:
+        if not path.exists():
             raise InvalidInput(f"data.source: {path}: no such file")
-        if ending == ".npz":
-            return tables.read_npz(path)
-        return tables.read_parquet(path, label) if ending == ".parquet" else tables.read_csv(path, label)
-    raise InvalidInput(
-        f"data.source: there is no data set {name!r}{suggestion(name, list(SOURCES))}, or give an .npz, .csv or"
-        " .parquet file or a folder of images"
-    )
+        return read_own(path, label)
+    raise InvalidInput(f"data.source: there is no data set {name!r}{suggestion(name, list(SOURCES))}, or give {FORMS}")
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,7 @@ def _digits() -> DataSet:
 def _published(source: Source, root: Path | None) -> DataSet:
     if root is None:
         raise NotFound(
-            f"{source.name}: where are the data sets? Set {ROOT} or --root to the folder that has"
+            f"{source.name}: where are the data sets? Set {ROOT} to the folder that has"
             f" {source.place(Path())}/{source.forms[0].files[0]}; published at {source.published}"
         )
     found = source.find(root)

@@ -67,8 +67,19 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         help="Seconds to finish the task in hand when asked to stop; the rest of it is given up.",
     )
     @state_option
-    @click.option("--device", default="cpu", show_default=True, help="Where PyTorch computes, such as cpu or cuda:0.")
-    @click.option("--threads", type=click.IntRange(1), help="CPU threads for PyTorch (default: PyTorch's choice).")
+    @click.option(
+        "--device",
+        envvar="HANSA_DEVICE",
+        default="cpu",
+        show_default=True,
+        help="Where PyTorch computes, such as cpu or cuda:0.",
+    )
+    @click.option(
+        "--threads",
+        type=click.IntRange(1),
+        envvar="HANSA_THREADS",
+        help="CPU threads for PyTorch (default: PyTorch's choice).",
+    )
     @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
     def start(
         controller: Endpoint,
@@ -125,6 +136,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         click.option(
             "--split",
             type=click.Choice(["validation", "test"]),
+            envvar="HANSA_SPLIT",
             default=split,
             show_default=True,
             help="What to evaluate on: the validation part that the learner never sees, or test data.",

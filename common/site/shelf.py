@@ -6,6 +6,8 @@ from pathlib import Path
 
 from hansa.common.app import App, Examples, load_app
 from hansa.common.errors import HansaError, InvalidApp
+from hansa.common.tasks import TEXT
+from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ class Shelf:
         self._prepared: dict[str, Prepared] = {}
         self._errors: dict[str, str] = {}
         for ref in refs:
+            if plain(ref, TEXT) != ref:  # it goes to the controller as it is
+                raise InvalidApp(f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal")
             try:
                 app = load_app(ref)
                 self._prepared[ref] = Prepared(app, app.load(data, split))
@@ -57,4 +61,4 @@ class Shelf:
     def states(self) -> list[fleet.AppState]:
         """Return what the controller is told at enrolment."""
         usable = [fleet.AppState(ref=ref, examples=len(held.examples)) for ref, held in self._prepared.items()]
-        return usable + [fleet.AppState(ref=ref, error=error) for ref, error in self._errors.items()]
+        return usable + [fleet.AppState(ref=ref, error=plain(error)) for ref, error in self._errors.items()]

@@ -4,20 +4,22 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
-from hansa.common.errors import Unreachable
+from hansa.common.errors import Broken, InvalidInput, Unreachable
 from hansa.common.frames import cut
 from hansa.common.incoming import Incoming
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest
+from hansa.common.resolved import ModelOrigin
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.views import DaemonView, JobView, StatusView
+from hansa.common.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
 TRIES = 20  # in a row to go on with a download that broke, without a further frame
+V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
 
 
 class Client:
@@ -46,7 +49,7 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model and its reference if it names them."""
-        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator"})
+        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator", "made_with"})
         header = operator.SubmitHeader(operator=_user())
         payloads: list[Any] = []
         if spec.init:
@@ -67,36 +70,40 @@ class Client:
                     yield frame.tobytes()
 
         reply = await self._ask(self._stub.Submit(messages(), timeout=None if payloads else PATIENCE))
-        return JobView.model_validate_json(reply.view_json)
+        return _read(JobView, reply.view_json)
 
     async def show(self, job: str) -> JobView:
         """Return one job."""
-        reply = await self._ask(self._stub.Show(operator.JobRequest(job=job), timeout=PATIENCE))
-        return JobView.model_validate_json(reply.view_json)
+        reply = await self._ask(self._stub.Show(_request(job), timeout=PATIENCE))
+        return _read(JobView, reply.view_json)
 
     async def jobs(self) -> list[JobView]:
         """Return all jobs, newest first."""
         reply = await self._ask(self._stub.List(operator.ListRequest(), timeout=PATIENCE))
-        return [JobView.model_validate_json(text) for text in reply.views_json]
+        return [_read(JobView, text) for text in reply.views_json]
 
     async def watch(self, job: str) -> AsyncIterator[JobView]:
         """Yield a job's view after every change until it has ended."""
         with self._reaching(), translated():
-            async for reply in self._stub.Watch(operator.JobRequest(job=job)):
-                yield JobView.model_validate_json(reply.view_json)
+            async for reply in self._stub.Watch(_request(job)):
+                yield _read(JobView, reply.view_json)
 
     async def cancel(self, job: str) -> JobView:
         """End a job."""
-        reply = await self._ask(self._stub.Cancel(operator.JobRequest(job=job), timeout=PATIENCE))
-        return JobView.model_validate_json(reply.view_json)
+        reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
+        return _read(JobView, reply.view_json)
 
     async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
         """Download a community model and check it; return its manifest and payload."""
+        return (await self.export(job, version))[:2]
+
+    async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
+        """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
         incoming, backoff, reached, vain = Incoming(finite=True), Backoff(), 0, 0
         with self._reaching():
             while True:
                 try:
-                    await self._receive(job, version, incoming)
+                    await self._receive(_request(job).job, version, incoming)
                 except Unreachable:
                     vain = 0 if incoming.start > reached else vain + 1
                     if not incoming.header or vain == TRIES:
@@ -106,7 +113,7 @@ class Client:
                     reached = incoming.start
                     await backoff.rest()
                 else:
-                    return incoming.manifest, incoming.payload
+                    return incoming.manifest, incoming.payload, _origin(incoming.origin, incoming.manifest)
 
     async def _receive(self, job: str, version: int | None, incoming: Incoming) -> None:
         """Take frames of a model over one connection, from the first that is missing on."""
@@ -122,12 +129,12 @@ class Client:
     async def sites(self) -> list[DaemonView]:
         """Return the fleet."""
         reply = await self._ask(self._stub.Sites(operator.SitesRequest(), timeout=PATIENCE))
-        return [DaemonView.model_validate_json(text) for text in reply.views_json]
+        return [_read(DaemonView, text) for text in reply.views_json]
 
     async def status(self) -> StatusView:
         """Return how the controller is."""
         reply = await self._ask(self._stub.Status(operator.StatusRequest(), timeout=PATIENCE))
-        return StatusView.model_validate_json(reply.view_json)
+        return _read(StatusView, reply.view_json)
 
     async def _ask(self, call: Any) -> Any:
         with self._reaching(), translated():
@@ -170,14 +177,40 @@ class _Reaching:
             ) from None
 
 
+def _read(kind: type[V], text: str) -> V:
+    """Read a view; what a controller or a site has written in it becomes plain text here."""
+    return kind.model_validate(cleaned(json.loads(text)))
+
+
+def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
+    """Read what a controller says of a model, which must be the model that it sent."""
+    if not text:
+        return None
+    try:
+        origin = _read(ModelOrigin, text)
+    except ValueError:
+        raise Broken("the controller's description of the model cannot be read") from None
+    if origin.digest != manifest.digest.hex():
+        raise Broken("the controller's description is of another model than the one that it sent")
+    return origin
+
+
 def _user() -> str:
     """Return who we say we are; with TLS the controller takes the certificate's word instead."""
     import getpass
 
     try:
-        return getpass.getuser()
+        return plain(getpass.getuser())
     except (OSError, KeyError):
         return ""
+
+
+def _request(job: str) -> operator.JobRequest:
+    """Ask for a job; refuse words that cannot be sent."""
+    try:
+        return operator.JobRequest(job=job)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"job {job!r}: the text is not UTF-8; `hansa job list` shows all jobs") from None
 
 
 def _credentials(to: Endpoint) -> "Credentials | None":

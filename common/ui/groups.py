@@ -7,7 +7,9 @@ import click
 
 from hansa.common.ui.options import print_table
 from hansa.common.views import JobView
+from hansa.common.words import in_order, listed
 
+SHOWN = 20  # sites of a group
 CLEAR = 0.9  # a site with less than this of itself in its group is shown with its share
 
 
@@ -30,11 +32,11 @@ def _rows(fit: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return each group with its weight; a site stands where most of it belongs."""
     members: list[list[str]] = [[] for _ in fit["shares"]]
     weights = [0.0 for _ in fit["shares"]]
-    for site, row in fit["allocation"].items():
+    for site, row in sorted(fit["allocation"].items(), key=lambda item: in_order(item[0])):
         group = max(range(len(row)), key=row.__getitem__)
         members[group].append(site if row[group] >= CLEAR else f"{site} ({row[group]:.0%})")
         weights[group] += fit["weights"][site]
     return [
-        (str(number), f"{weight:.1%}", ", ".join(sites))
+        (str(number), f"{weight:.1%}", listed(sites, SHOWN))
         for number, (weight, sites) in enumerate(zip(weights, members, strict=True), 1)
     ]

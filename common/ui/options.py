@@ -14,6 +14,8 @@ from hansa.common.documents import written
 from hansa.common.errors import HansaError
 from hansa.common.ids import site_name
 from hansa.common.rpc.channel import Endpoint, parse_address
+from hansa.common.terminal import screen
+from hansa.common.words import CONTROL
 
 DEFAULT_CONTROLLER = "127.0.0.1:7300"
 T = TypeVar("T")
@@ -125,23 +127,23 @@ def print_json(document: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Print a table for people; on a terminal with lines, elsewhere as aligned columns."""
+    """Print a table for people; on a terminal with lines, elsewhere as aligned columns. A cell is one line."""
     if not rows:
         click.echo(empty)
         return
+    rows = [[CONTROL.sub(" ", cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
         for row in (columns, *rows):
             click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    screen().print(table)
 
 
 def amount(count: float) -> str:

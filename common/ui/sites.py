@@ -5,6 +5,7 @@ import click
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
 from hansa.common.views import DaemonView
+from hansa.common.words import listed
 
 
 @click.group()
@@ -33,7 +34,7 @@ def list_sites(controller: Endpoint, as_json: bool) -> None:
             v.role,
             f"{v.state}: {v.why}" if v.why else v.state,
             v.since,
-            ", ".join(v.doing) or "-",
+            listed(v.doing, 3) or "-",
             "; ".join(f"{a}: {s}" for a, s in v.apps.items()),
         )
         for v in views

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.common.errors import HansaError
+from hansa.common.words import in_order
 
 Report = dict[str, Any]  # as report.json has it
 
@@ -43,7 +44,7 @@ def run_trial(
 class Outcome:
     """How good a federation's model became, and what it took."""
 
-    accuracy: float | None  # of the last version that was evaluated
+    accuracy: float | None  # of the last version that was evaluated on enough examples to count
     best: float | None  # of all versions that were
     loss: float | None
     rounds: int  # merges
@@ -62,7 +63,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
     start = report["history"][0]["seconds"] if report["history"] else 0.0
     times = virtual_times(report, slow or {})
     history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
-    measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
+    measured = [entry for entry in history if entry["covered"] and entry["metrics"].get("accuracy") is not None]
     curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
     merged = [site for entry in history for trained in _trainings(entry) for site in trained]
     return Outcome(
@@ -71,7 +72,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         loss=measured[-1]["metrics"]["loss"] if measured else None,
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
-        updates_by_site={site: merged.count(site) for site in sorted(set(merged))},
+        updates_by_site={site: merged.count(site) for site in sorted(set(merged), key=in_order)},
         steps=sum(sum(trained.values()) for entry in history for trained in _trainings(entry)),
         virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),

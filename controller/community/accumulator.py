@@ -7,6 +7,8 @@ bit for bit: the grid they lie on follows from the set of contributions alone.
 The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never averaged: they
 are copied from the newest contribution with the largest weight. A tensor that is the same in all contributions is
 copied, too, and one that nobody carries comes from the current model.
+
+Only the ratios of weights matter: what all of them have in common is divided out before they are used (`scale`).
 """
 
 import os
@@ -26,6 +28,7 @@ from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.controller.community import kernels
 from hansa.controller.community.grid import Grid, size
 from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
+from hansa.controller.community.scale import Scale
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores import Draft, StoredModel
 
@@ -91,9 +94,14 @@ class Accumulator:
         self._memory = memory  # bytes of sums that may be held; larger ones are mapped from a scratch file
         self._kept = kept
         kernels.preload(sum(info.elements for info in spec.tensors))
-        self._columns = [_Column() for _ in spec.tensors]
-        self._grids: list[Grid | None] = [None] * len(spec.tensors)
+        self._scale = Scale()
+        self._clear()
         self._sums: list[np.ndarray] | None = self._room() if kept else None
+
+    def _clear(self) -> None:
+        """Forget what is in the sums; what they hold is written over by the next terms."""
+        self._columns = [_Column() for _ in self._spec.tensors]
+        self._grids: list[Grid | None] = [None] * len(self._spec.tensors)
 
     def _room(self) -> list[np.ndarray]:
         """Return zeroed sums for every tensor that is averaged."""
@@ -147,8 +155,14 @@ class Accumulator:
 
     def _plan(self, change: Change, library: Library) -> list[_Plan]:
         """Enter the change into the columns and decide for each tensor what to do."""
-        added = self._enter(change.added, 1, library)
-        removed = self._enter(change.removed, -1, library)
+        self._scale.change(change.added, 1)
+        self._scale.change(change.removed, -1)
+        if self._scale.settle():  # all terms are others now
+            self._clear()
+            added, removed = self._enter(change.members, 1, library), self._enter((), -1, library)
+        else:
+            added, removed = self._enter(change.added, 1, library), self._enter(change.removed, -1, library)
+        weight = self._scale
         carriers = Carriers(change.members, self._spec, library)
         newest = {member.model for member in change.newest}
         plans = []
@@ -174,10 +188,10 @@ class Accumulator:
             if column.alike:
                 plan.copied = (added[tensor] or carriers.of(tensor))[0].model  # Σp·w / Σp is w, not w on the grid
             if plan.fresh:
-                plan.terms = {member.model: member.weight for member in carriers.of(tensor)}
+                plan.terms = {member.model: weight(member) for member in carriers.of(tensor)}
             else:
-                plan.terms = {member.model: -member.weight for member in removed[tensor]}
-                plan.terms |= {member.model: member.weight for member in added[tensor]}
+                plan.terms = {member.model: -weight(member) for member in removed[tensor]}
+                plan.terms |= {member.model: weight(member) for member in added[tensor]}
             plans.append(plan)
         return plans
 
@@ -190,7 +204,7 @@ class Accumulator:
             model = library.get(member.model)
             for tensor in carried(member, model, self._spec):
                 at = model.manifest.spec.index[self._spec.tensors[tensor].name]
-                self._columns[tensor].change(member.weight, model.peaks[at], model.manifest.digests[at], sign)
+                self._columns[tensor].change(self._scale(member), model.peaks[at], model.manifest.digests[at], sign)
                 found[tensor].append(member)
         return found
 

@@ -18,6 +18,7 @@ import numpy as np
 from hansa.common.frames import ALIGN, FRAME, Sealer, numbers
 from hansa.common.ids import ModelKey
 from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.words import listed
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
@@ -138,7 +139,7 @@ def _propose(
             chosen = require_choice(aggregator, aggregator.select(apart), len(counting))
         except TooFew as error:
             return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
-        note = f"{aggregator.kind} took {', '.join(counting[i].site for i in chosen)} of {len(counting)} updates"
+        note = f"{aggregator.kind} took {listed((counting[i].site for i in chosen), 10)} of {len(counting)} updates"
         counting = [counting[i] for i in chosen]
     whole = Change(tuple(counting), (), counting, change.newest)
     frames = sums.frames(whole, means.open_model, current, means.pool)

@@ -14,12 +14,14 @@ import numpy as np
 from pydantic import Field
 
 from hansa.common.job import JobSpec, Problem
+from hansa.common.plugins import contract
 from hansa.controller.engine.parts import Part
 
 if TYPE_CHECKING:
     from hansa.controller.engine.composition import Composition
 
 
+@contract("merge")
 class Aggregator(Part):
     """Says which contributions make up the proposal, which is their exact weighted mean unless a subclass says more."""
 
@@ -101,6 +103,7 @@ class MergeInfo:
 Moments = Mapping[str, np.ndarray]
 
 
+@contract("server")
 class ServerUpdate(Part):
     """Says how the proposal becomes the next community model."""
 

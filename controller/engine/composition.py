@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hansa.common.errors import one_line
 from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import ANYTHING
+from hansa.common.plugin_check import ANYTHING
 from hansa.controller.engine.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
@@ -52,6 +52,11 @@ class Composition:
     def needs_outline(self) -> bool:
         """Whether some part must know the model's tensors and layers."""
         return any(part.needs_outline for part in self.parts.values())
+
+    @property
+    def needs_anatomy(self) -> bool:
+        """Whether some part must know what only the app can tell of the model."""
+        return any(part.needs_anatomy for part in self.parts.values())
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Return what does not go together with a model, and why."""

@@ -48,6 +48,16 @@ class ModelGiven(_Event):
     outline: Outline | None = None  # if the rule needs it
 
 
+class ModelDescribed(_Event):
+    """A site told what the file with version 0 does not: it built the app's model, and kept the numbers to itself."""
+
+    kind: Literal["described"] = "described"
+    task: TaskId
+    site: SiteName
+    digest: str  # of what it built
+    outline: Outline
+
+
 class UpdateArrived(_Event):
     """An update is whole, checked and durable in the store."""
 
@@ -189,6 +199,7 @@ Event = Annotated[
     | SiteUnfit
     | SiteLeft
     | ModelGiven
+    | ModelDescribed
     | UpdateArrived
     | UpdateQuarantined
     | TaskFailed

@@ -17,11 +17,14 @@ class TensorOutline(Value):
 
 
 class Outline(Value):
-    """A model without its numbers; the event that brings version 0 carries it, if a part of the rule needs it."""
+    """A model without its numbers, if a part of the rule needs it.
+
+    The event that brings version 0 carries it; where that is a file and `needs_anatomy` holds, a site tells it later.
+    """
 
     layers: tuple[str, ...]
     tensors: tuple[TensorOutline, ...]
-    anatomy: Anatomy | None = None  # none: the model came with the submission, and nobody built it
+    anatomy: Anatomy | None = None  # none: nobody built the model, or nobody needs to know
 
 
 def outline_of(spec: ModelSpec, anatomy: Anatomy | None = None) -> Outline:

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, JsonValue
 from hansa.common.errors import HansaError
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Plugin
-from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train
+from hansa.common.plugins import Plugin, contract
+from hansa.common.tasks import SECONDS, Evaluation, LocalPluginSpec, Task, Train
 from hansa.common.views import Score
 from hansa.controller.engine.actions import Action
 from hansa.controller.engine.evidence import Evidence, Findings
@@ -45,6 +45,7 @@ class Part(Plugin):
     """
 
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
+    needs_anatomy: ClassVar[bool] = False  # and what only the app knows; if version 0 is a file, a site is asked
 
     @property
     def examination_seconds(self) -> float:
@@ -100,6 +101,7 @@ class Part(Plugin):
         return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"
 
 
+@contract("sample")
 class Sampler(Part):
     """Chooses who takes part in a round."""
 
@@ -146,6 +148,7 @@ class Draw:
         return self.sampler.draw(self.state, view, exclude)
 
 
+@contract("pace")
 class Pacer(Part):
     """Decides when to ask, when to merge and when to stop."""
 
@@ -205,6 +208,7 @@ class Pacer(Part):
         """The merge of these sites' contributions is done: go on or stop."""
 
 
+@contract("local", "layers")
 class Policy(Part):
     """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
 
@@ -246,6 +250,7 @@ class EvalRequest:
     seconds: float = 60.0  # to wait for it; of several requests for one update, the longest wait holds for all
 
 
+@contract("weigh")
 class Weigher(Part):
     """Says what each contribution is worth."""
 
@@ -272,13 +277,20 @@ class Weigher(Part):
         return {}
 
 
+@contract("evaluate")
 class EvalPlan(Part):
     """Says when and by whom community models are evaluated, and what the findings say together.
 
-    Evaluation never blocks training: an evaluator that is behind is not asked for a version that is not the last.
+    Evaluation never blocks training. One version is offered at a time, and the newest follows when all evaluators have
+    answered or the time is up. The last version of a job is evaluated by all who are connected, whatever the plan says.
     """
 
-    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+    timeout: float = Field(
+        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
+    )
+    min_coverage: float = Field(
+        1.0, gt=0, le=1, description="share of all evaluators' examples on which a version must be evaluated to count"
+    )
 
     @property
     def midway(self) -> bool:
@@ -286,8 +298,8 @@ class EvalPlan(Part):
         return False
 
     @abstractmethod
-    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
-        """Return whose findings on the newest version are wanted; asked after every merge, and for the `last` one."""
+    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
+        """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
 
     @abstractmethod
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:

@@ -4,9 +4,10 @@ from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName, update_key
 from hansa.common.job_check import located
 from hansa.common.tasks import Init, Task
-from hansa.controller.engine import appraisal, endings, events, hops, merges, probes, survey
+from hansa.common.words import in_order, listed
+from hansa.controller.engine import appraisal, endings, events, hops, merges, participation, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask
-from hansa.controller.engine.evaluation import settle
+from hansa.controller.engine.evaluation import offer_last, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
@@ -22,10 +23,11 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
         if event.site in job.state.evaluators:
             raise Stale(f"evaluator {event.site} is known")
         job.evaluator_came(event.site)
-        return []
+        return offer_last(job) if job.state.phase == "closing" and job.state.version > 0 else []
     if job.state.learners.get(event.site) == event.examples:
         raise Stale(f"learner {event.site} is known")
     job.learner_came(event.site, event.examples)
+    participation.came(job, event.site)
     if job.state.phase == "surveying" and event.examples:
         return survey.ask(job)
     if job.state.phase == "initialising" and (not job.desk.busy or FIRST_MODEL not in job.state.alarms):
@@ -41,10 +43,17 @@ def left(job: Job, event: events.SiteLeft) -> list[Effect]:
 
 
 def unfit(job: Job, event: events.SiteUnfit) -> list[Effect]:
-    """A daemon attends that can never work for this job: only a job that still waits for sites must not miss it."""
-    if job.state.status != "waiting":
-        raise Stale(f"site {event.site} came too late to be missed")
-    return endings.end(job, "failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+    """A daemon attends that can never work for this job: a job that waits for sites fails, another goes on without."""
+    if job.state.status == "waiting":
+        return endings.end(job, "failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+    gone = events.SiteLeft(at=event.at, site=event.site, role=event.role)
+    if event.role == "evaluator":
+        return _evaluator_left(job, gone)
+    here = event.site in job.state.learners  # it was restarted, and its app or its data are not what they were
+    effects = _learner_left(job, gone) if here else []
+    if not participation.went(job, event.site, event.reason) and not here:
+        raise Stale(f"site {event.site} is known to be of no use to this job")
+    return effects
 
 
 def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
@@ -54,7 +63,7 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     effects: list[Effect] = []
     for task in job.desk.judgements(event.site):
         if task.id in job.state.scoring:
-            effects += hops.scored(job, task, None)
+            effects += hops.scored(job, task, None, "the site left")
         else:
             effects += appraisal.settle(job, task, None, event.at, "the site left")
     for task in job.desk.evaluations(event.site):
@@ -66,6 +75,7 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     if event.site not in job.state.learners:
         raise Stale(f"learner {event.site} is not here")
     job.learner_went(event.site)
+    participation.went(job, event.site)
     effects: list[Effect] = []
     if job.state.phase == "surveying":
         for task in job.desk.work(event.site):
@@ -93,7 +103,7 @@ def gathered(job: Job, now: float) -> list[Effect]:
     job.state.alarms.pop(GATHER, None)
     if survey.wanted(job):
         return survey.ask(job)
-    if job.state.version < 0:
+    if job.state.version < 0 or undescribed(job):
         job.state.phase = "initialising"
         return ask_for_model(job, now)
     return next_round(job, now)
@@ -126,21 +136,34 @@ def too_few(job: Job) -> str:
     """Say who is missing."""
     wait = f"{job.spec.sites.wait:g} s"
     if job.state.phase != "gathering":
-        awaited = sorted(job.desk.busy)
-        away = f": {', '.join(awaited)}" if awaited else ""
+        awaited = listed(sorted(job.desk.busy, key=in_order))
+        away = f": {awaited}" if awaited else ""
         return f"the sites that round {job.state.round} waits for did not come back in {wait}{away}"
     here = job.eligible
-    names = f" ({', '.join(here)})" if here else ""
-    empty = sorted(site for site, examples in job.state.learners.items() if not examples)
-    without = f"; without examples: {', '.join(empty)}" if empty else ""
+    names = f" ({listed(sorted(here, key=in_order))})" if here else ""
+    empty = sorted((site for site, examples in job.state.learners.items() if not examples), key=in_order)
+    without = f"; without examples: {listed(empty)}" if empty else ""
     return f"{len(here)} of the {job.spec.sites.min} sites needed attended after {wait}{names}{without}"
 
 
 # Version 0.
 
 
+def undescribed(job: Job) -> bool:
+    """Whether version 0 came from a file, and the rule must know what only a site can tell of it."""
+    return job.state.version >= 0 and job.rule.needs_anatomy and job.state.outline is None
+
+
+def _building(job: Job) -> str:
+    """Say what a site is asked to do with the first model."""
+    return "describe the first model" if undescribed(job) else "build the first model"
+
+
 def ask_for_model(job: Job, now: float) -> list[Effect]:
-    """Ask a site that has not been asked yet to build version 0. Every site builds the same."""
+    """Ask a site that has not been asked yet to build version 0. Every site builds the same.
+
+    If version 0 came from a file, what the site built tells its outline, and its numbers stay where they are.
+    """
     candidates = [site for site in job.eligible if site not in job.state.init_tried and site not in job.desk.busy]
     if candidates:
         return [job.issue(candidates[0], 0, Init()), job.set_alarm(FIRST_MODEL, now + PATIENCE)]
@@ -148,15 +171,16 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
         return []  # all have been asked: one will do
     job.state.alarms.pop(FIRST_MODEL, None)
     if job.eligible:
-        return endings.end(job, "failed", "no site could build the first model", now)
+        return endings.end(job, "failed", f"no site could {_building(job)}", now)
     return []  # all are away; the next to join is asked
 
 
 def ask_one_more(job: Job, now: float) -> list[Effect]:
     """Ask another site for version 0, too: the one that was asked may hang."""
-    slow = ", ".join(sorted(job.desk.busy))
+    slow = listed(sorted(job.desk.busy, key=in_order))
     effects = ask_for_model(job, now)
-    job.state.reason = f"the first model has not come from {slow} in {PATIENCE:g} s" + (
+    what = "first model has not been described by" if undescribed(job) else "first model has not come from"
+    job.state.reason = f"the {what} {slow} in {PATIENCE:g} s" + (
         "; another site was asked, too" if effects else "; no other site is here to be asked"
     )
     return effects
@@ -164,12 +188,30 @@ def ask_one_more(job: Job, now: float) -> list[Effect]:
 
 def built(job: Job, task: Task, digest: str, outline: Outline | None, now: float) -> list[Effect]:
     """Take version 0 and go on; others who build it need not."""
+    effects = _answered(job, task)
+    effects += first_version(job, update_key(task.id), digest, outline, now)
+    return _begin(job, effects, now)
+
+
+def described(job: Job, task: Task, outline: Outline, now: float) -> list[Effect]:
+    """Take what a site tells of version 0 and go on; others who build the model need not."""
+    effects = _answered(job, task)
+    effects += _outlined(job, outline, now)
+    return _begin(job, effects, now)
+
+
+def _answered(job: Job, task: Task) -> list[Effect]:
+    """Close the task that brought the first model, and those of others who were asked for it, too."""
     job.state.alarms.pop(FIRST_MODEL, None)
     job.finish(task.id)
     effects: list[Effect] = [WithdrawTask(other, "the first model is here") for other in job.desk.work()]
     for other in job.desk.work():
         job.finish(other.id)
-    effects += first_version(job, update_key(task.id), digest, outline, now)
+    return effects
+
+
+def _begin(job: Job, effects: list[Effect], now: float) -> list[Effect]:
+    """Go on from the first model to the first round."""
     if job.ended:
         return effects
     job.state.phase = "gathering"
@@ -180,7 +222,7 @@ def could_not_build(job: Job, site: SiteName, reason: str, now: float) -> list[E
     """Ask another site for version 0."""
     job.state.init_tried.add(site)
     if not job.desk.busy and not set(job.eligible) - job.state.init_tried:
-        return endings.end(job, "failed", f"site {site} could not build the first model: {reason}", now)
+        return endings.end(job, "failed", f"site {site} could not {_building(job)}: {reason}", now)
     return ask_for_model(job, now)
 
 
@@ -195,8 +237,14 @@ def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
 def first_version(job: Job, key: ModelKey, digest: str, outline: Outline | None, at: float) -> list[Effect]:
     """Enter version 0; a job whose rule cannot do with such a model ends."""
     job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)
+    effects = _outlined(job, outline, at) if outline is not None else []
+    if not job.ended and job.state.reference is not None:
+        effects.append(job.begin_measurement(key))
+    return effects
+
+
+def _outlined(job: Job, outline: Outline, at: float) -> list[Effect]:
+    """Take note of what the model is; a job whose rule cannot do with such a model ends."""
     job.state.outline = outline
-    wrong = job.rule.misfits(outline) if outline is not None else []
-    if wrong:
-        return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at)
-    return [job.begin_measurement(key)] if job.state.reference is not None else []
+    wrong = job.rule.misfits(outline)
+    return endings.end(job, "failed", "; ".join(located(problem, {}) for problem in wrong), at) if wrong else []

@@ -13,7 +13,7 @@ from pydantic import BaseModel, JsonValue
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem, UntilSpec
 from hansa.common.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
-from hansa.common.words import suggestion
+from hansa.common.words import in_order, listed, suggestion
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Policy
 from hansa.controller.engine.view import Contribution, View
@@ -86,11 +86,11 @@ class Until(Policy):
     ) -> Mapping[str, JsonValue]:
         """Warn with the first merge of sites that a group names and nobody has seen: a name may be misspelt."""
         named = {site: name for name, group in self.until.groups.items() for site in group.sites}
-        strange = sorted(named.keys() - view.examples.keys()) if view.version == 0 else []
+        strange = sorted(named.keys() - view.examples.keys(), key=in_order) if view.version == 0 else []
         said = [
             f"{site} of group {named[site]} is not here" + suggestion(site, list(view.examples)) for site in strange
         ]
-        return {"warning": f"train.until: {', '.join(said)}"} if said else {}
+        return {"warning": f"train.until: {listed(said)}"} if said else {}
 
     def listens(self, state: BaseModel) -> bool:
         """Whether sites need to hear how far the job has come."""

@@ -1,16 +1,16 @@
 """`hansa rules list|show`."""
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
-from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from hansa.common import plugins
 from hansa.common.errors import NotFound
 from hansa.common.job import JobSpec, Problem, UntilSpec
-from hansa.common.job_check import located
+from hansa.common.job_check import REQUIRED, located, part_faults
+from hansa.common.plugin_check import summary_of
 from hansa.common.plugins import POINTS, Rule
 from hansa.common.tasks import Value
 from hansa.common.ui.options import json_option, print_json, print_table
@@ -49,7 +49,8 @@ def show(name: str, as_json: bool) -> None:
     """Show a rule: its parts, their parameters, what else each part could be and what is refused."""
     known = plugins.rules()
     if name not in known:
-        raise NotFound(f"there is no rule {name!r}" + (suggestion(name, list(known)) or "; see `hansa rules list`"))
+        hint = suggestion(name, list(known)) or "; see `hansa rules list`"
+        raise NotFound(f"there is no rule {name!r}{hint}{plugins.not_loaded()}")
     rule = known[name]
     refused = {point: dict(_refused(rule, point)) for point in POINTS}
     tried = {setting: _against(rule, change) for setting, change in SETTINGS.items()}
@@ -73,7 +74,7 @@ def show(name: str, as_json: bool) -> None:
         for why in refused[point].values():
             click.echo(f"    (refused: {why})")
     if until:
-        click.echo(f"train.until: {(inspect.getdoc(Until) or '').splitlines()[0]}")
+        click.echo(f"train.until: {summary_of(Until)}")
         _print_parameters(until)
     if rule.batches:
         click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
@@ -89,8 +90,7 @@ def _describe(rule: Rule, point: str) -> dict[str, Any]:
     start = rule.part(point)
     kind = str(start["kind"])
     cls = plugins.kinds(point)[kind]
-    summary = (inspect.getdoc(cls) or "").splitlines()[0]
-    return {"kind": kind, "summary": summary, "parameters": _parameters(cls, start)}
+    return {"kind": kind, "summary": summary_of(cls), "parameters": _parameters(cls, start)}
 
 
 def _parameters(cls: type[Value], start: Mapping[str, object]) -> list[dict[str, Any]]:
@@ -98,33 +98,38 @@ def _parameters(cls: type[Value], start: Mapping[str, object]) -> list[dict[str,
     found = []
     for name, field in cls.model_fields.items():
         said = field.alias or name
-        found.append({"name": said, "default": start.get(said, field.default), "meaning": field.description or ""})
+        usual = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
+        default = to_jsonable_python(start.get(said, usual), fallback=str)
+        lacking = {"required": True} if field.is_required() and said not in start else {}
+        found.append({"name": said, "default": default, "meaning": field.description or ""} | lacking)
     return found
 
 
 def _print_parameters(parameters: Iterable[Mapping[str, Any]]) -> None:
     for field in parameters:
-        click.echo(f"    {field['name']} = {_shown(field['default'])}  {field['meaning']}")
+        default = "(required)" if field.get("required") else _shown(field["default"])
+        click.echo(f"    {field['name']} = {default}  {field['meaning']}")
 
 
 def _shown(default: object) -> str:
     """Return a default as one writes it in a job file."""
     if isinstance(default, bool):
         return str(default).lower()
-    return "none" if default in (None, {}, ()) else str(default)
+    return "none" if default in (None, {}, []) else str(default)
 
 
 def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:
     """Yield the kinds that this rule cannot have at a point, and why: each is tried."""
     for kind in sorted(plugins.kinds(point)):
-        try:
-            found = _against(rule, {point: {"kind": kind}})
-        except ValidationError:
-            continue  # it has parameters without a default
+        found = _against(rule, {point: {"kind": kind}})
         if found:
             yield kind, "; ".join(text for _, text in found)
 
 
 def _against(rule: Rule, change: Mapping[str, Any]) -> list[Problem]:
-    """Return what speaks against a job of this rule with a change."""
-    return objections(JobSpec.model_validate({"app": "app.py:app", "rule": rule.name, **change}))
+    """Return what speaks against a job of this rule with a change; what is only missing, a job can give."""
+    job = {"app": "app.py:app", "rule": rule.name, **change}
+    faults = part_faults(job, final=True)
+    if faults:
+        return [fault for fault in faults if fault[1] != REQUIRED]
+    return objections(JobSpec.model_validate(job))

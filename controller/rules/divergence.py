@@ -1,9 +1,7 @@
-"""How far the layers of sites' models are apart, and where a network is best divided (divide-and-conquer §3, §4)."""
+"""How far the layers of sites' models are apart (divide-and-conquer §3); `splitting` says where to divide."""
 
 import itertools
-import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,7 +11,6 @@ METRICS: tuple[Metric, ...] = ("eq3", "cosine", "relative_l2")
 Pair = tuple[int, int]  # of models; the order matters
 Divergences = Sequence[float | None]  # of the layers, from the first on; none: nothing can be said
 MODELS, PAIRS = 32, 500  # with more models, so many pairs of them are drawn
-LEAST = 1e-12  # divergences below are as good as none
 
 
 def draw_pairs(models: int, rng: np.random.Generator) -> list[Pair]:
@@ -53,42 +50,3 @@ def divergences(pieces: Iterable[np.ndarray], pairs: Sequence[Pair], models: int
         "cosine": float(cosine.mean()),
         "relative_l2": float((apart / one).mean()),
     }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Where to divide: after layer `split`, counted from 1. If it is not clear, only the last layer is apart."""
-
-    split: int
-    clear: bool
-
-
-def choose_split(found: Divergences, min_ratio: float, legal: Collection[int] | None = None) -> Choice:
-    """Divide where two levels fit the logarithms of the divergences best and the second is clearly higher.
-
-    The paper does it by eye ("starts to increase around Layer5"); this rule is ours. `legal` are the splits to choose
-    from; without it, all are.
-    """
-    heights = [math.log(max(value, LEAST)) if value is not None else None for value in found]
-    allowed = sorted(legal if legal is not None else range(1, len(found)))
-    best: tuple[float, int, float] | None = None
-    for split in allowed:
-        left = [height for height in heights[:split] if height is not None]
-        right = [height for height in heights[split:] if height is not None]
-        if not left or not right or _mean(right) <= _mean(left):
-            continue
-        cost = _spread(left) + _spread(right)
-        if best is None or cost <= best[0]:  # of equals the later
-            best = (cost, split, _mean(right) - _mean(left))
-    if best is None or math.exp(best[2]) < min_ratio:
-        return Choice(allowed[-1], clear=False)
-    return Choice(best[1], clear=True)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _spread(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return math.fsum((value - mean) ** 2 for value in values)

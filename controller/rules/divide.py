@@ -5,13 +5,14 @@ where to divide. After it, feature rounds train the layers before the split and 
 others frozen. Only what was trained goes up, only what was merged goes down.
 
 Where the paper leaves something open we chose: K > 2 sites are compared by pairs; pre-pass rounds count in the decay of
-the learning rate; the split follows from a rule (`divergence.choose_split`), not from looking at a plot. The paper's
+the learning rate; the split follows from a rule (`splitting.choose_split`), not from looking at a plot. The paper's
 formula EQ3 divides a cosine distance, which has no unit, by a norm, so that large layers look less divergent than small
 ones. It is the default so that results can be compared with the paper's. All three metrics are in the history, with a
 warning if they would divide differently.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue
@@ -27,8 +28,9 @@ from hansa.controller.engine.evidence import Evidence, Findings
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.parts import Policy
 from hansa.controller.engine.view import Contribution, View
-from hansa.controller.rules.divergence import METRICS, Choice, Metric, choose_split, divergences, draw_pairs
+from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
 
 LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
 PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
@@ -59,13 +61,20 @@ class Divide(Policy):
     """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
 
     needs_outline: ClassVar[bool] = True
+    needs_anatomy: ClassVar[bool] = True
     prepass: int = Field(5, ge=0, strict=True, description="rounds on the whole model before the first feature round")
     split: int | None = Field(
         None, ge=1, strict=True, description="divide after this layer, counted from 1; none: the pre-pass finds out"
     )
     metric: Metric = Field("eq3", description="divergence of a layer that says where to divide; eq3 is the paper's")
+    choose: Scale = Field(
+        "raw", description="levels of the divergences themselves; log: of their logarithms, the rule before, to compare"
+    )
     min_ratio: float = Field(
         2.0, gt=1, description="how many times as divergent the last layers must be; otherwise only the last is apart"
+    )
+    margin: float = Field(
+        0.8, gt=0, le=1, description="a split is clear if it costs at most this share of the runner-up; not with log"
     )
     feature_epochs: int | None = Field(
         None, ge=1, le=100_000, strict=True, description="epochs of feature and pre-pass rounds; none: train.epochs"
@@ -120,15 +129,14 @@ class Divide(Policy):
         """Refuse models that cannot be divided, or not where the job says."""
         count, at = len(model.layers), ("layers", "split")
         if not count:
-            given = "nothing is known of the model's layers; let a site build version 0 instead of giving a file"
-            return [(("layers",), given if model.anatomy is None else "no part of the model has a matrix of weights")]
+            return [(("layers",), "no part of the model has a matrix of weights")]
         if count < 2:
             return [(("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")]
         if self.order and sorted(self.order) != sorted(model.layers):
             odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
             return [(("layers", "order"), f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}")]
         if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
-            return [(("layers", "blocks"), "nothing is known of the model's blocks; let a site build version 0")]
+            return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
         legal = self._legal(model)
         if not legal and self.blocks:
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
@@ -221,23 +229,23 @@ class Divide(Policy):
     def _choices(self, facts: Mapping[str, JsonValue], model: Outline) -> dict[str, JsonValue]:
         """Return where every metric would divide, with a warning if they differ or nothing is clear."""
         choices = {metric: self._choice(facts["divergences"], metric, model) for metric in METRICS}
-        mine = choices[self.metric]
         told: dict[str, JsonValue] = {
             "splits": {metric: choice.split for metric, choice in choices.items()},
             "clear": {metric: choice.clear for metric, choice in choices.items()},
+            "best": {metric: _told(choice.best) for metric, choice in choices.items()},
+            "runner_up": {metric: _told(choice.runner_up) for metric, choice in choices.items()},
         }
         if self.split is not None:
             return told
-        said = []
-        if not mine.clear:
-            said.append(f"no clear split by {self.metric}: only the layers behind layer {mine.split} are apart")
+        mine = choices[self.metric]
+        said = [] if mine.clear else [f"no clear split by {self.metric}: {mine.doubt}"]
         if len({choice.split for choice in choices.values()}) > 1:
             splits = ", ".join(f"{metric} after layer {choice.split}" for metric, choice in choices.items())
             said.append(f"the metrics would divide differently: {splits}")
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(found[metric], self.min_ratio, self._free(model))
+        return choose_split(found[metric], self.min_ratio, self._free(model), self.choose, self.margin)
 
     def restarts(self, state: BaseModel) -> bool:
         """Go back to version 0 when the split is known."""
@@ -345,6 +353,10 @@ class Divide(Policy):
 def _between(ranks: Sequence[int], split: int) -> bool:
     """Whether some layers come before a split and some behind it."""
     return bool(ranks) and min(ranks) < split <= max(ranks)
+
+
+def _told(candidate: Candidate | None) -> JsonValue:
+    return asdict(candidate) if candidate else None
 
 
 def _matrices(model: Outline, layer: int) -> list[JsonValue]:

@@ -79,14 +79,16 @@ class Found(Value):
 class Fusing(BaseModel):
     """What the weigher remembers."""
 
-    boost: dict[SiteName, float] = {}  # of the last fit that succeeded
+    boost: dict[SiteName, float] = {}  # of the fit that counts
+    groups: int = 1  # that it found
+    lapses: int = 0  # later fits in a row that found one group and did not take its place
     fits: int = 0  # that were begun
     failures: int = 0  # of the last of them in a row
     since: int = 0  # merges since the last of them
     tried: tuple[SiteName, ...] = ()  # whose statistics it was to see
     known: dict[SiteName, tuple[float, int]] = {}  # base weight and steps of the updates whose statistics are kept
     base: dict[SiteName, float] = {}  # of every site's last update
-    version: int = 0  # that the last fit was made for
+    version: int = 0  # that the fit that counts was made for
     asked: Asked | None = None  # of the merge that is being weighed
     told: dict[str, JsonValue] = {}  # what its fit found
 
@@ -112,6 +114,9 @@ class Fusion(Weigher):
     theta: float = Field(1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's")
     max_boost: float = Field(4.0, ge=1, description="no update counts more than so many times its base weight")
     refit: int = Field(10, ge=1, description="merges from one fit to the next, unless the sites change")
+    patience: int = Field(
+        2, ge=0, strict=True, description="fits that may find one group before groups that were found are given up"
+    )
     memory: bool = Field(True, description="compare with the last update of sites that are not in the merge")
     adjust: Literal["steps", "none"] = Field(
         "steps", description="take away what follows from different numbers of steps"
@@ -260,12 +265,25 @@ class Fusion(Weigher):
         if state.asked.fit is not None:
             state.fits, state.since, state.tried = state.asked.fit, 0, _everybody(present, state.asked.recalled)
             state.failures = min(state.failures + 1, 30) if trouble else 0
-        if found.grouped:
+        if found.grouped and self._lapses(state, found.grouped, contributions):
+            state.lapses += 1
+            state.told = _kept(state, found.grouped, self.patience)
+        elif found.grouped:
             state.boost = dict(zip(found.grouped.sites, found.grouped.boost, strict=True))
+            state.groups, state.lapses = len(found.grouped.shares), 0
             state.version = view.version + 1
             state.told = found.grouped.shown()
         elif trouble:
             state.told = {"fit": state.fits, "of": state.version, "warning": _regret(state, trouble)}
+
+    def _lapses(self, state: Fusing, found: Grouped, contributions: Sequence[Contribution]) -> bool:
+        """Whether a fit found one group where there were several, and is not believed yet.
+
+        A fit may miss groups that the one before saw, and with its weights the good fit would be lost. Slots are other
+        models in every merge, so weights of theirs are never kept.
+        """
+        lost = len(found.shares) == 1 < state.groups and not _travelled(contributions)
+        return lost and state.lapses < self.patience
 
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""
@@ -306,6 +324,15 @@ def _name(c: Contribution) -> SiteName:
 
 def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
     return tuple(sorted({*present, *recalled}))
+
+
+def _kept(state: Fusing, found: Grouped, patience: int) -> dict[str, JsonValue]:
+    """Say that an earlier fit counts on, and what the new one found."""
+    numbers = found.model_dump(mode="json", include={"fit", "kind", "numbers", "rank", "edge", "top", "why"})
+    stays = f"the fit of version {state.version}, with {state.groups} groups, counts on"
+    warning = f"{stays} ({state.lapses} of {patience} times): {found.why}"
+    told: dict[str, JsonValue] = {**numbers, "of": state.version, "components": 1, "kept": state.lapses}
+    return told | {"warning": "; ".join(filter(None, (warning, found.warning)))}
 
 
 def _regret(state: Fusing, trouble: str) -> str:

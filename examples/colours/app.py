@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from hansa import App, Examples
-from hansa.common.app import load_npz
+from hansa import App, Examples, load_npz
 
-PICTURES = int(os.environ.get("COLOURS_PICTURES", "2000"))  # of a site's, drawn at random; half as many for tests
+PICTURES = int(os.environ.get("COLOURS_PICTURES", "2000"))  # that a site trains on, drawn at random
 
 
 def build() -> nn.Module:
@@ -23,9 +22,9 @@ def build() -> nn.Module:
 
 
 def few(path: Path, split: str) -> Examples:
-    """Return some of a site's pictures, always the same."""
+    """Return some of a site's training pictures, always the same, and all of its test pictures."""
     held = load_npz(path, split)
-    most = PICTURES if split == "train" else PICTURES // 2
+    most = PICTURES if split == "train" else len(held)
     return held.take(np.random.default_rng(0).permutation(len(held))[:most])
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.data.shards import write_shards
-from hansa.common.job import DataSpec
+from hansa.data import DataSpec, write_shards
 
 
 def main(folder: str, sites: str = "2", digits: str = "5") -> None:

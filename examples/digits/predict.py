@@ -9,7 +9,7 @@ import torch
 from app import build
 from safetensors.torch import load_file
 
-from hansa.common.data.sources import load_source
+from hansa.data import load_source
 
 
 def main(path: str) -> None:

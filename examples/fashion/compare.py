@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from hansa.common.errors import HansaError
-from hansa.common.ui.trial import Outcome, outcome, run_trial
+from hansa import HansaError
+from hansa.trial import Outcome, outcome, run_trial
 
 HERE = Path(__file__).resolve().parent
 RULES = sorted(path.stem for path in HERE.glob("*.yaml"))

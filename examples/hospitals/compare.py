@@ -14,11 +14,9 @@ import torch
 from app import build
 from safetensors.torch import load_file
 
-from hansa.common.app import Examples, load_npz
-from hansa.common.data.standard import pooled, profile, standardised
-from hansa.common.errors import HansaError
-from hansa.common.tasks import Standard
-from hansa.common.ui.trial import run_trial
+from hansa import Examples, HansaError, load_npz
+from hansa.data import Standard, pooled, profile, standardised
+from hansa.trial import run_trial
 
 HERE = Path(__file__).resolve().parent
 MEASURED = 5  # columns that are standardised

@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hansa.common.errors import HansaError
-from hansa.common.ui.trial import run_trial
+from hansa import HansaError
+from hansa.trial import run_trial
 
 HERE = Path(__file__).resolve().parent
 

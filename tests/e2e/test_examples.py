@@ -212,5 +212,5 @@ def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: 
         check=False,
     )
     assert done.returncode == 1
-    assert "Set HANSA_DATA or --root" in done.stderr
+    assert "Set HANSA_DATA to the folder" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

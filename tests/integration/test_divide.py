@@ -1,4 +1,4 @@
-"""Divide-and-Conquer over real gRPC with light sites: what travels, and what stays as it is (divide-and-conquer §5, §8)."""
+"""Divide-and-Conquer over real gRPC with light sites: what travels and what stays (divide-and-conquer §5, §8)."""
 
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,9 +87,9 @@ class Trainee:
             case Train() as work:
                 if task.round in self.absent:
                     return
-                _, arrays = await self.fetcher.fetch(work.model, work.base)
+                start, arrays = await self.fetcher.fetch(work.model, work.base)
                 self.held[task.round] = {name: array.copy() for name, array in arrays.items()}
-                spec = SPEC.subset(work.tensors) if work.tensors else SPEC
+                spec = start.spec.subset(work.tensors) if work.tensors else start.spec
                 noise = np.random.default_rng([task.round, ord(site.name)])
                 made = {
                     info.name: arrays[info.name] + np.asarray(site.value * noise.random(info.shape) + 1, info.dtype)
@@ -336,3 +336,61 @@ async def test_a_model_that_cannot_be_divided_is_refused_at_submission(tmp_path:
     async with serving(tmp_path) as served:
         with pytest.raises(InvalidJob, match="the model has one layer"):
             await served.federation.submit(job(rule="divide"), seal(flat, payload), frames())
+
+
+FOREIGN = ModelSpec(  # as somebody else's file tells it: no layers, no roles, in its own order
+    tuple(
+        TensorInfo(info.name, info.dtype, info.shape, Role.COUNT if info.dtype == "int64" else Role.PARAM)
+        for info in sorted(SPEC.tensors, key=lambda info: info.name)
+    )
+)
+
+
+async def submit_file(served: Served, spec: ModelSpec, **changes: Any) -> JobRunner:
+    payload = pack(spec, filled(spec, 2))
+
+    async def frames() -> AsyncIterator[bytes]:
+        for frame in cut(payload):
+            yield bytes(frame)
+
+    base: dict[str, Any] = {"rule": "divide", "sites": {"min": 2}, "evaluate": {"every": 1000}}
+    return await served.federation.submit(job(**(base | changes)), seal(spec, payload), frames())
+
+
+@pytest.mark.parametrize("spec", [FOREIGN, SPEC], ids=["foreign", "own"])
+async def test_version_0_may_come_from_a_file_and_a_site_tells_what_the_file_does_not(
+    tmp_path: Path, spec: ModelSpec
+) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as stack:
+        a, b = await attend(served, stack, "ab")
+        runner = await submit_file(served, spec, pace={"rounds": 4}, layers={"prepass": 0, "split": 2, "blocks": True})
+        await ended(runner)
+        view = runner.view()
+        assert view.status == "completed", view.reason
+        assert all((array == 2).all() for array in a.held[1].values()), "the numbers are the file's"
+        assert [entry.phase for entry in view.history[1:]] == ["feature", "fine-tuning"] * 2
+        assert same(a.held[2], a.held[1], LAST)
+        assert same(b.held[3], b.held[2], FIRST)
+        ups = [entry.bytes_up for entry in view.history]
+        assert ups[1] == 2 * Layout(spec.subset(FIRST)).size, "what was built to tell of it did not travel"
+        assert f"{runner.id}/u1" not in served.federation.store.keys(f"{runner.id}/"), "nor was it stored"
+    check(tmp_path, runner)
+
+
+async def test_a_file_that_does_not_fit_the_apps_model_ends_the_job_and_says_where(tmp_path: Path) -> None:
+    less = ModelSpec(tuple(info for info in FOREIGN.tensors if info.name != "two.bias"))
+    async with serving(tmp_path) as served, AsyncExitStack() as stack:
+        await attend(served, stack, "ab")
+        runner = await ended(await submit_file(served, less, layers={"prepass": 0, "split": 2}))
+        assert runner.view().status == "failed"
+        assert (
+            "could not describe the first model: update quarantined: init: the file does not fit the app's model: "
+            in (runner.view().reason)
+        )
+        assert "missing two.bias" in runner.view().reason
+
+
+async def test_a_rule_that_no_description_can_save_is_refused_at_submission(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        with pytest.raises(InvalidJob, match=r"layers\.split: 3 is out of range"):
+            await submit_file(served, SPEC, layers={"prepass": 0, "split": 3, "blocks": True})

@@ -114,6 +114,17 @@ class Play:
             )
         )
 
+    def give(self, digest: str = "given", outline: Outline | None = None) -> list[Effect]:
+        """Let version 0 come with the submission."""
+        return self.do(ev.ModelGiven(at=self.now, digest=digest, outline=outline))
+
+    def describe(self, task: Task, site: str | None = None) -> list[Effect]:
+        """Let a site tell of a version 0 that came with the submission."""
+        assert self.outline is not None
+        who = SiteName(site or task.site)
+        told = ev.ModelDescribed(at=self.now, task=task.id, site=who, digest=f"d-{task.id}", outline=self.outline)
+        return self.do(told)
+
     def quarantine(self, task: Task, reason: str = "NaN") -> list[Effect]:
         """Let a bad update arrive."""
         return self.do(ev.UpdateQuarantined(at=self.now, task=task.id, site=task.site, reason=reason))

@@ -3,8 +3,11 @@
 import errno
 import os
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from hansa.common.frames import Sealer, cut, pack, views
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.scale import Scale
 from hansa.controller.engine.effects import Change, Member
 from hansa.controller.stores.base import StoredModel
 from hansa.controller.stores.memory import MemoryStore
@@ -309,7 +313,7 @@ def test_weights_that_add_up_to_no_number_are_refused_in_our_words() -> None:
     """Where the terms are gigantic, too, weights are scaled, and there is nothing to refuse."""
     small, large = ({i.name: np.full(i.shape, value, i.dtype) for i in SPEC.tensors} for value in (0.0, 1.0))
     community = Community()
-    added = [community.update(site, small, 1e308) for site in "ab"]
+    added = [community.update(site, small, weight) for site, weight in (("a", 1e308), ("b", 1.1e308))]
     community.members = {member.site: [member] for member in added}
     with pytest.raises(HansaError, match="tensor w: the weights of its 2 updates are too large"):
         community.commit(added, [])
@@ -319,3 +323,93 @@ def test_weights_that_add_up_to_no_number_are_refused_in_our_words() -> None:
     community.commit(added, [])
     made = views(community.open("c/1").layout, payload_of(community.open("c/1")))
     np.testing.assert_allclose(made["v"], 1.0, rtol=1e-12)
+
+
+# Weights in the same ratios.
+
+
+def mean_of(arrays: Sequence[dict[str, np.ndarray]], weights: Sequence[float], kept: bool = False) -> bytes:
+    """Return the digest of a weighted mean: at once, or of sums to which members come one after another."""
+    community = Community(kept)
+    digest = b""
+    for number, (each, weight) in enumerate(zip(arrays, weights, strict=True)):
+        site = f"s{number}"
+        added, removed = community.replace(site, community.update(site, each, weight))
+        if kept:
+            digest = community.commit(added, removed)
+    return digest if kept else community.recomputed()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 1000), min_size=1, max_size=6),
+    st.integers(1, 100_000) | st.sampled_from([0.1, 1 / 3, 3e-7, 5e12, 2.0**-300, 6e200]),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_weights_with_a_common_factor_give_the_same_bits(
+    ratios: list[int], factor: float, kept: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = [arrays_of(rng) for _ in ratios]
+    weights = [ratio * factor for ratio in ratios]
+    if any(Fraction(weight) != ratio * Fraction(factor) for weight, ratio in zip(weights, ratios, strict=True)):
+        ratios, weights = [1] * len(ratios), [float(factor)] * len(ratios)  # the product was rounded: other ratios
+    assert mean_of(arrays, weights, kept) == mean_of(arrays, [float(ratio) for ratio in ratios])
+
+
+def test_sites_of_equal_size_count_as_equal_weights_do() -> None:
+    """By examples and by equal weights, a federation of equally large sites has the same model."""
+    rng = np.random.default_rng(0)
+    arrays = [arrays_of(rng) for _ in range(7)]
+    wanted = mean_of(arrays, [1.0] * 7)
+    for size in range(1, 700):
+        assert mean_of(arrays, [float(size)] * 7) == wanted
+
+
+def test_sums_are_kept_while_the_common_factor_stays_and_are_right_when_it_changes() -> None:
+    rng, chance = np.random.default_rng(7), random.Random(7)
+    community = Community()
+    sizes = [600, 600, 1200, 75, 601, 17, 34, 0.1, 0.2, 0.3]
+    for step in range(400):
+        site = chance.choice("abcde")
+        member = community.update(site, arrays_of(rng), chance.choice(sizes)) if chance.random() < 0.85 else None
+        digest = community.commit(*community.replace(site, member))
+        if community.members:
+            assert digest == community.recomputed(), f"after {step} commits"
+
+
+def test_taking_a_member_away_restores_the_mean_also_if_it_changed_the_common_factor() -> None:
+    rng = np.random.default_rng(9)
+    community = Community()
+    for site in "abc":
+        before = community.commit(*community.replace(site, community.update(site, arrays_of(rng), 600.0)))
+    community.commit(*community.replace("d", community.update("d", arrays_of(rng), 601.0)))
+    assert community.commit(*community.replace("d", None)) == before
+
+
+class Counted(Counter[int]):
+    """Counts how often somebody looks at one of its keys."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for key in super().__iter__():
+            self.looked += 1
+            yield key
+
+
+def test_a_commit_among_many_does_not_look_at_all_weights() -> None:
+    scale, chance = Scale(), random.Random(1)
+    scale._odds = seen = Counted()
+    members = [Member(SiteName(f"s{i}"), TaskId(""), ModelKey(""), chance.uniform(0.5, 1)) for i in range(1000)]
+    scale.change(members, 1)
+    assert not scale.settle()
+    seen.looked = 0
+    for _ in range(100):
+        gone = chance.randrange(1000)
+        scale.change([members[gone]], -1)
+        members[gone] = replace(members[gone], weight=chance.uniform(0.5, 1))
+        scale.change([members[gone]], 1)
+        assert not scale.settle()
+    assert 100 <= seen.looked < 1000

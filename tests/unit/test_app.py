@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hansa import App, Examples
+from hansa.common import networks
 from hansa.common.app import load_app, load_npz
 from hansa.common.errors import InvalidApp, InvalidData, Refused
 from hansa.common.tasks import Evaluation
@@ -116,6 +117,17 @@ def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str
         App(**{"model": list, **fields})
 
 
+@pytest.mark.parametrize("name", ["größe", "my layer", "a//b", "\x1b[2J"])
+def test_a_model_with_names_that_cannot_travel_is_refused(name: str) -> None:
+    import torch
+
+    layer = torch.nn.Module()
+    layer.add_module(name, torch.nn.Linear(2, 2))
+    for network in (layer, {name: np.zeros((2, 2))}):
+        with pytest.raises(InvalidApp, match=r"the app's model: .* cannot be the name of a tensor or layer: use up to"):
+            networks.describe(network)
+
+
 def test_a_regression_app_needs_no_classes() -> None:
     assert App(model=list, task="regression").classes is None
 
@@ -185,7 +197,10 @@ def test_rows_can_be_taken() -> None:
         ({"x": X, "y": np.array([0, 1, 3, 4])}, "label 3 at row 2 is outside 0 … 2 (2 such labels)"),
         ({"x": X, "y": np.array([0, -1, 2, 0])}, "label -1 at row 1 is outside 0 … 2 (1 such label)"),
         ({"x": X, "y": Y.astype(np.float64)}, "labels must be integers, these are float64"),
-        ({"x": X, "y": np.array(["a", "b", "c", "d"])}, "labels must be integers"),
+        (
+            {"x": X, "y": np.array(["a", "b", "c", "d"])},
+            "the labels are words (a, b, c, d), and other sites may have others; name all of them in the app",
+        ),
         ({"x": _with_nan(X, 2), "y": Y}, "x holds NaN or infinite values in 1 row, first in row 2"),
         ({"x": _with_nan(X, 1, np.inf), "y": Y}, "x holds NaN or infinite values in 1 row, first in row 1"),
         ({"x": np.array(["a", "b", "c", "d"]), "y": Y}, "x"),

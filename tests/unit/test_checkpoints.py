@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from safetensors.numpy import save_file
 from safetensors.torch import load_file as torch_load
 from safetensors.torch import save_file as torch_save
 
@@ -136,3 +137,14 @@ def test_tensors_the_notes_do_not_name_come_last_by_name(tmp_path: Path) -> None
     manifest, _ = load_checkpoint(path)
     assert manifest.spec.names == ("b", "a", "c")
     assert manifest.spec.tensors[0].role is Role.STAT
+
+
+@pytest.mark.parametrize("name", ["../../w", "\x1b]0;owned\x07", "w\nERROR forged", "a\u202eb"])
+def test_a_file_with_a_name_that_is_more_than_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    save_file({name: np.zeros(2, np.float32)}, tmp_path / "m.safetensors")
+    with pytest.raises(InvalidInput, match=r"m\.safetensors: .* cannot be the name of a tensor or layer"):
+        load_checkpoint(tmp_path / "m.safetensors")
+    layers = {"hansa": json.dumps({"layers": [name], "tensors": {"w": ["PARAM", 0]}})}
+    save_file({"w": np.zeros(2, np.float32)}, tmp_path / "n.safetensors", layers)
+    with pytest.raises(InvalidInput, match=r"n\.safetensors: .* cannot be the name of a tensor or layer"):
+        load_checkpoint(tmp_path / "n.safetensors")

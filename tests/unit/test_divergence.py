@@ -1,4 +1,4 @@
-"""Divergences of layers and the choice of the split, by the numbers of divide-and-conquer §3, §4 and §8."""
+"""Divergences of layers, by the numbers of divide-and-conquer §3 and §8."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.controller.rules.divergence import PAIRS, Choice, Metric, choose_split, divergences, draw_pairs
+from hansa.controller.rules.divergence import PAIRS, Metric, divergences, draw_pairs
 
 
 def _of(*models: list[float], pairs: list[tuple[int, int]] | None = None) -> dict[Metric, float | None]:
@@ -78,36 +78,3 @@ def test_of_many_models_some_pairs_are_drawn_always_the_same() -> None:
     norms = np.linalg.norm(rows, axis=1)
     wanted = [(1 - rows[i] @ rows[j] / norms[i] / norms[j]) / norms[i] for i, j in drawn]
     assert divergences([rows[:, :20], rows[:, 20:]], drawn, 33)["eq3"] == pytest.approx(np.mean(wanted), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        ((1, 1, 1, 1, 1, 5, 6, 7, 8), Choice(5, clear=True)),
-        ((3, 3, 3, 3, 3, 3, 3, 3, 3), Choice(8, clear=False)),
-        ((8, 7, 6, 5, 1, 1, 1, 1, 1), Choice(8, clear=False)),
-        ((1, 4), Choice(1, clear=True)),
-        ((1, 1.9), Choice(1, clear=False)),
-        ((0, 0, 1), Choice(2, clear=True)),
-        ((0, 1.9e-12), Choice(1, clear=False)),  # less than 1e-12 counts as so much
-        ((0, 2.1e-12), Choice(1, clear=True)),
-        ((1, None, 1, 9, 9), Choice(3, clear=True)),
-        ((1, 2, 4), Choice(2, clear=True)),  # both cost the same: the later
-        ((50, 1, 1, 10, 10), Choice(3, clear=True)),  # after layer 1 would cost less, but there it falls
-        ((None, None), Choice(1, clear=False)),
-        ((None, 1, 9), Choice(2, clear=True)),
-    ],
-)
-def test_the_split_is_where_the_divergence_rises_if_it_does(found: tuple[float | None, ...], wanted: Choice) -> None:
-    assert choose_split(found, min_ratio=2) == wanted
-
-
-def test_a_ratio_that_is_just_reached_is_clear() -> None:
-    assert choose_split((1, 1, 2, 2), min_ratio=2) == Choice(2, clear=True)
-    assert choose_split((1, 1, 1.999, 1.999), min_ratio=2) == Choice(3, clear=False)
-
-
-def test_only_splits_that_are_allowed_are_chosen() -> None:
-    assert choose_split((1, 1, 1, 1, 9, 9), 2, legal=[2, 4]) == Choice(4, clear=True)
-    assert choose_split((1, 1, 1, 1, 9, 9), 2, legal=[3, 5]) == Choice(3, clear=True)
-    assert choose_split((9, 9, 1, 1), 2, legal=[2]) == Choice(2, clear=False)

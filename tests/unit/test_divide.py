@@ -1,6 +1,6 @@
 """Divide-and-Conquer in the engine: phases, pre-pass, what is refused (divide-and-conquer §2, §4, §7, §8)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from hansa.common.errors import InvalidJob, Refused
 from hansa.common.ids import ModelKey, SiteName
 from hansa.common.model import ModelSpec, Role, TensorInfo
 from hansa.common.plugins import blame
-from hansa.common.tasks import Anatomy, OptimizerSpec, Task, Train
+from hansa.common.tasks import Anatomy, Init, OptimizerSpec, Task, Train
 from hansa.common.ui.live import _line
 from hansa.common.views import HistoryView, JobView
 from hansa.controller.community.reading import Library
@@ -24,7 +24,7 @@ from hansa.controller.rules.compose import compose
 from hansa.controller.rules.divergence import METRICS, divergences
 from hansa.controller.rules.divide import Divide, Division
 from hansa.controller.stores.memory import MemoryStore
-from tests.unit.play import Play, dropped, endings, job_spec, plans
+from tests.unit.play import Play, dropped, endings, job_spec, plans, sent, stale, withdrawn
 from tests.unit.samples import keep, values
 
 LAYERS = ("one", "two", "three", "four")
@@ -148,16 +148,19 @@ def test_the_prepass_reports_all_metrics_and_warns_if_they_disagree() -> None:
     round_of(play)
     round_of(play, facts([0.1, 0.1, 0.9, 0.9], [0.1, 0.9, 0.9, 0.9]))
     told = shown(play)[1]
-    assert told["splits"] == {"eq3": 2, "cosine": 1, "relative_l2": 1}
+    assert told["splits"] == {"eq3": 2, "cosine": 3, "relative_l2": 3}
+    assert told["clear"] == {"eq3": True, "cosine": False, "relative_l2": False}
+    assert told["best"]["eq3"] == {"split": 2, "cost": 0.0, "ratio": 9.0}
+    assert told["runner_up"] == dict.fromkeys(METRICS), "of four layers, only one split has two on each side"
     assert told["divergences"]["cosine"] == [0.1, 0.9, 0.9, 0.9]
     assert told["warning"] == (
-        "the metrics would divide differently: eq3 after layer 2, cosine after layer 1, relative_l2 after layer 1"
+        "the metrics would divide differently: eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
     )
     assert work_of(play).tensors == names("one", "two")
     assert shown(play)[0]["layers"] == list(LAYERS)
 
 
-@pytest.mark.parametrize(("metric", "wanted"), [("eq3", ("one", "two")), ("cosine", ("one",))])
+@pytest.mark.parametrize(("metric", "wanted"), [("eq3", ("one", "two")), ("cosine", ("one", "two", "three"))])
 def test_the_metric_of_the_job_decides(metric: str, wanted: tuple[str, ...]) -> None:
     play = play_of(layers={"prepass": 1, "metric": metric})
     play.training("a", "b")
@@ -171,6 +174,22 @@ def test_without_a_clear_split_only_the_last_layer_is_apart_and_that_is_said() -
     round_of(play, facts([0.5, 0.5, 0.5, 0.6]))
     assert work_of(play).tensors == names("one", "two", "three")
     assert "no clear split by eq3" in shown(play)[0]["warning"]
+
+
+def test_a_runner_up_that_is_too_close_keeps_the_split_and_is_warned_of() -> None:
+    deep = (*LAYERS, "five")
+    spec = ModelSpec(tuple(_tensors(deep)), deep)
+    found = facts([0.1, 0.1, 0.52, 0.9, 0.9])
+    for changed, clear in (({}, False), ({"margin": 1.0}, True), ({"choose": "log"}, True)):
+        play = play_of(outline_of(spec, Anatomy()), layers={"prepass": 1, **changed})
+        play.training("a", "b")
+        round_of(play, found)
+        told = shown(play)[0]
+        assert (told["split"], told["clear"]["eq3"]) == (2, clear)
+        assert work_of(play).tensors == tuple(info.name for info in spec.tensors if info.layer < 2)
+        assert told["runner_up"]["eq3"]["split"] == 3
+        assert told["best"]["eq3"]["cost"] < told["runner_up"]["eq3"]["cost"]
+        assert ("and after layer 3 0.118, which is too close" in told.get("warning", "")) is not clear
 
 
 def test_a_split_that_is_given_is_taken_whatever_the_prepass_finds() -> None:
@@ -388,8 +407,7 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
     ("layers", "model", "wanted"),
     [
         ({}, ONE, "layers: the model has one layer (one), and two are needed to divide it"),
-        ({}, NONE, "layers: nothing is known of the model's layers"),
-        ({}, NONE.model_copy(update={"anatomy": Anatomy()}), "layers: no part of the model has a matrix of weights"),
+        ({}, NONE, "layers: no part of the model has a matrix of weights"),
         ({"split": 4}, MODEL, "layers.split: 4 is out of range: the model has 4 layers, so 1 to 3 are possible"),
         ({"split": 2}, TIED, "layers.split: tied parameter crosses the split: one.weight and four.weight are one"),
         (
@@ -398,7 +416,7 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
             "layers: wherever it is divided, a tied parameter crosses the split: one.weight and four.weight are one",
         ),
         ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
-        ({"blocks": True}, TIED, "layers.blocks: nothing is known of the model's blocks"),
+        ({"blocks": True}, TIED, "layers.blocks: the site that built the model told nothing of its blocks"),
         (
             {"order": ["one", "two", "three"]},
             MODEL,
@@ -418,8 +436,105 @@ def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
     assert status == "failed"
     assert reason.startswith(wanted)
     given = play_of(model, layers=layers)
-    given.do(ev.ModelGiven(at=0, digest="d", outline=model))
+    given.give()
+    given.join("a", "b")
+    (task,) = given.tasks(Init).values()
+    given.describe(task)
     assert endings(given.effects) == [(status, reason)]
+
+
+# Version 0 from a file.
+
+
+def given_play(**fields: Any) -> Play:
+    play = play_of(layers={"prepass": 1}, **fields)
+    play.give()
+    return play
+
+
+def test_a_model_from_a_file_is_described_by_a_site_before_the_first_round() -> None:
+    play = given_play()
+    assert play.machine.state.version == 0
+    play.join("a", "b")
+    assert play.machine.state.phase == "initialising"
+    ((site, task),) = play.tasks(Init).items()
+    assert not play.tasks(Train)
+    play.describe(task)
+    assert play.machine.state.outline == MODEL
+    assert play.machine.state.models == {"j1/v0"}, "nothing but the file is stored"
+    receipt = play.machine.state.receipts[SiteName(site)]
+    assert (receipt.task, receipt.digest) == (task.id, f"d-{task.id}")
+    assert {each.work.model for each in play.tasks(Train).values() if isinstance(each.work, Train)} == {"j1/v0"}
+    round_of(play)
+    assert work_of(play).tensors == names("one", "two")
+
+
+def test_the_job_is_the_same_after_a_crash_at_every_step_of_it() -> None:
+    play = given_play()
+    steps: list[Callable[[], object]] = [
+        lambda: play.join("a", "b"),
+        lambda: play.describe(next(iter(play.tasks(Init).values()))),
+        lambda: round_of(play),
+        lambda: round_of(play),
+    ]
+    for number, step in enumerate(steps):
+        step()
+        again = play.again()
+        assert again.state == play.machine.state
+        assert sent(again.resume()) == list(play.machine.state.tasks.values())
+        if number % 2:
+            play.save()
+            assert play.again().state == play.machine.state
+
+
+def test_another_site_is_asked_if_the_first_cannot_tell_or_leaves() -> None:
+    play = given_play()
+    play.join("a", "b", "c")
+    (first,) = play.tasks(Init).values()
+    play.quarantine(first, "init: the file does not fit the app's model: missing one.bias")
+    (second,) = play.tasks(Init).values()
+    play.leave(second.site)
+    (third,) = play.tasks(Init).values()
+    assert len({first.site, second.site, third.site}) == 3
+    play.fail(third)
+    ((status, reason),) = endings(play.effects)
+    assert (status, reason) == ("failed", f"site {third.site} could not describe the first model: out of memory")
+
+
+def test_a_site_that_is_slow_to_tell_is_named_and_its_answer_is_too_late_when_another_has_told() -> None:
+    play = given_play()
+    play.join("a", "b")
+    (slow,) = play.tasks(Init).values()
+    play.ring("first-model")
+    assert play.machine.state.reason == (
+        f"the first model has not been described by {slow.site} in 60 s; another site was asked, too"
+    )
+    (other,) = (task for task in play.tasks(Init).values() if task.site != slow.site)
+    effects = play.describe(other)
+    assert withdrawn(effects) == [slow.id]
+    stale(play, lambda: play.describe(slow))
+
+
+def test_who_is_asked_to_describe_a_model_cannot_replace_it_and_who_builds_it_cannot_describe_it() -> None:
+    play = given_play()
+    play.join("a", "b")
+    (task,) = play.tasks(Init).values()
+    stale(play, lambda: play.update(task))
+    play.describe(task)
+    train = next(iter(play.tasks(Train).values()))
+    stale(play, lambda: play.describe(train))
+    building = play_of()
+    building.join("a", "b")
+    (asked,) = building.tasks(Init).values()
+    stale(building, lambda: building.describe(asked))
+
+
+def test_a_rule_that_need_not_know_what_the_app_alone_knows_begins_at_once_from_a_file() -> None:
+    play = Play(pace={"rounds": 2})
+    play.give()
+    play.join("a", "b")
+    assert not play.tasks(Init)
+    assert len(play.tasks(Train)) == 2
 
 
 def test_a_deep_model_is_not_gone_through_for_each_of_its_splits() -> None:
@@ -530,5 +645,6 @@ def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    usual = {"prepass": 5, "split": None, "metric": "eq3", "min_ratio": 2.0, "decay": 0.9, "fine_lr": 0.5}
-    assert Divide().model_dump().items() >= (usual | {"restart": False, "blocks": False}).items()
+    usual = {"prepass": 5, "split": None, "metric": "eq3", "decay": 0.9, "fine_lr": 0.5}
+    chooser = {"choose": "raw", "min_ratio": 2.0, "margin": 0.8}
+    assert Divide().model_dump().items() >= (usual | chooser | {"restart": False, "blocks": False}).items()

@@ -48,9 +48,9 @@ SITES = tuple("abcdefghij")  # a … h are alike, i and j are others
 FEW = {*"ij"}
 
 
-def model_of(site: str, number: int, spec: ModelSpec = SPEC) -> dict[str, np.ndarray]:
+def model_of(site: str, number: int, spec: ModelSpec = SPEC, few: bool | None = None) -> dict[str, np.ndarray]:
     """Return what a site would train: its group's statistics with noise of its own."""
-    group = np.random.default_rng(site in FEW)
+    group = np.random.default_rng(site in FEW if few is None else few)
     noise = np.random.default_rng([ord(site[0]), number])
     arrays: dict[str, np.ndarray] = {}
     for info in spec.tensors:
@@ -318,7 +318,7 @@ def test_a_site_that_is_gone_is_forgotten() -> None:
         job.answer(task)
     job.commit()
     assert job.told["fit"] == 2
-    assert "j" not in job.told["weights"]
+    assert job.memory.tried == tuple(site for site in SITES if site != "j")
     assert set(job.machine.state.kept["weigh"]) == set(job.memory.known) == set(SITES) - {"j"}
 
 
@@ -333,6 +333,103 @@ def test_a_newcomer_that_no_fit_has_seen_has_its_base_weight() -> None:
         effects += job.update(task)
     job.examine(effects, fails="out of memory")
     assert job.commit() == before | {"k": 1.0}
+
+
+# Groups that a later fit does not find again.
+
+
+class Fading(Federation):
+    """A job whose groups are there in the rounds that are named, and cannot be seen in others."""
+
+    def __init__(self, seen: set[int], **weigh: Any) -> None:
+        super().__init__(weigh={"refit": 1, **weigh})
+        self.seen, self.rounds = seen, 0
+
+    def play_round(self, missing: str = "", steps: Mapping[str, int] | None = None) -> dict[str, float]:
+        """Let models differ by noise alone, unless the groups are to be seen."""
+        self.rounds += 1
+        for site, task in self.tasks(Train).items():
+            if site in missing:
+                self.examine(self.fail(task))
+                continue
+            arrays = model_of(site, self.rounds, few=site in FEW and self.rounds in self.seen)
+            keep(self.store, update_key(task.id), SPEC, arrays)
+            self.examine(self.update(task))
+        return self.commit()
+
+
+def test_groups_that_a_fit_does_not_find_again_are_believed_for_two_more_fits() -> None:
+    job = Fading({1})
+    job.begin()
+    first = job.play_round()
+    assert first["i"] > 1.5
+    for lapse in (1, 2):
+        assert job.play_round() == first
+        told = job.told
+        assert (told["fit"], told["of"], told["kept"], told["components"]) == (lapse + 1, 1, lapse, 1)
+        assert told["warning"].startswith(f"the fit of version 1, with 2 groups, counts on ({lapse} of 2 times): ")
+        assert told["why"]
+        assert told["why"] in told["warning"]
+        assert "allocation" not in told, "the groups that are shown are those that count"
+    assert job.play_round() == dict.fromkeys(SITES, 1.0), "the third time, one group is believed"
+    assert (job.told["fit"], job.told["components"], job.told["warning"]) == (4, 1, "")
+    assert job.play_round() == dict.fromkeys(SITES, 1.0)
+    assert "kept" not in job.told, "there is nothing left to be kept"
+
+
+def test_groups_that_are_found_again_begin_anew() -> None:
+    job = Fading({1, 3, 6})
+    job.begin()
+    kept = []
+    for _ in range(10):
+        weights = job.play_round()
+        kept.append(job.told.get("kept", 0))
+        assert (weights["i"] > 1.5) is (job.rounds < 9)
+    assert kept == [0, 1, 0, 1, 2, 0, 1, 2, 0, 0]
+
+
+@pytest.mark.parametrize(("patience", "kept"), [(0, 0), (1, 1), (4, 4)])
+def test_how_often_they_are_kept_is_the_jobs_choice(patience: int, kept: int) -> None:
+    job = Fading({1}, patience=patience)
+    job.begin()
+    first = job.play_round()
+    weights = [job.play_round() for _ in range(5)]
+    assert [each == first for each in weights] == [True] * kept + [False] * (5 - kept)
+
+
+def test_weights_that_are_kept_are_restricted_to_the_sites_that_are_there() -> None:
+    job = Fading({1}, memory=False)
+    job.begin()
+    first = job.play_round()
+    job.join("k")
+    assert job.play_round(missing="b") == {site: weight for site, weight in first.items() if site != "b"}
+    assert job.told["kept"] == 1
+    assert job.play_round() == first | {"k": 1.0}, "a site without a weight has its base weight"
+    assert job.told["kept"] == 2
+
+
+def test_what_is_kept_survives_the_snapshot() -> None:
+    job = Fading({1})
+    job.begin()
+    job.play_round()
+    job.play_round()
+    assert Fusing.model_validate_json(job.memory.model_dump_json()) == job.memory
+    assert (job.memory.groups, job.memory.lapses, job.memory.version) == (2, 1, 1)
+
+
+def test_slots_are_other_models_in_every_merge_so_their_weights_are_not_kept() -> None:
+    job = Federation(pace={"kind": "redistribute", "rounds": 3, "hops": 2, "divergence": "none"})
+    job.begin()
+    for seen in (True, False):
+        for _ in range(2):
+            for task in list(job.tasks(Train).values()):
+                arrays = model_of(task.site, task.slot, few=seen and task.slot > 8)
+                keep(job.store, update_key(task.id), SPEC, arrays)
+                job.examine(job.update(task))
+        weights = job.commit()
+        assert (job.told["components"] == 2) is seen
+        assert "kept" not in job.told
+    assert set(weights.values()) == {1.0}
 
 
 # Trouble.

@@ -48,7 +48,13 @@ app = App(model=lambda: nn.Sequential(Rest(), nn.Linear(3, 2)), classes=2)
 
 
 def do(
-    learner: Learner, *plugins: LocalPluginSpec, lr: float = 0.1, validation: float = 0.2, **more: Any
+    learner: Learner,
+    *plugins: LocalPluginSpec,
+    lr: float = 0.1,
+    validation: float = 0.2,
+    seed: int = 7,
+    round: int = 1,  # noqa: A002
+    **more: Any,
 ) -> tuple[np.ndarray, UpdateFacts]:
     """Train from the app's first model; return how far each number has moved, and the facts."""
     ref = learner.options.apps[0]
@@ -60,7 +66,7 @@ def do(
     fields = {"epochs": 5, "batch_size": 4, "optimizer": OptimizerSpec(lr=lr), "plugins": plugins}
     work = Train(model=ModelKey("j/v0"), version=3, **(fields | more))
     site, held = SiteName("a"), ValidationSpec(fraction=validation)
-    task = Task(id=TaskId("j-1"), job=JOB, site=site, round=1, app=ref, seed=7, validation=held, work=work)
+    task = Task(id=TaskId("j-1"), job=JOB, site=site, round=round, app=ref, seed=seed, validation=held, work=work)
     loop = asyncio.get_running_loop()
     manifest, made, facts = learner._train(app, task, work, seal(spec, payload), arrays, Event(), loop)
     found = views(Layout(manifest.spec), made)
@@ -119,3 +125,34 @@ async def test_a_slow_learner_makes_the_same_update_in_more_time(tmp_path: Path)
     same, facts = do(slow)
     assert same.tobytes() == moved.tobytes()
     assert facts.seconds >= 3 * 20 * 0.005  # 20 batches
+
+
+OWN = """
+import numpy as np
+from hansa import App, Evaluation
+
+def train(arrays, run):
+    np.random.seed(run.seed)
+    np.random.RandomState(run.seed)
+    with (run.data.parent / "told.txt").open("a") as file:
+        file.write(f"{run.seed} {run.device} {run.data.name}\\n")
+    return arrays
+
+def evaluate(arrays, examples):
+    return Evaluation(n=len(examples), loss_sum=0.0)
+
+app = App(model=lambda: {"w": np.zeros(2)}, task="regression", train=train, evaluate=evaluate)
+"""
+
+
+async def test_an_app_that_trains_by_itself_knows_seed_device_and_data(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, OWN)
+    learner.options = replace(learner.options, device="meta")
+    for seed in range(40):
+        do(learner, seed=seed, round=1 + seed)
+    told = [line.split() for line in (tmp_path / "told.txt").read_text().splitlines()]
+    seeds = [int(seed) for seed, *_ in told]
+    assert len(set(seeds)) == 40
+    assert all(0 <= seed < 1 << 32 for seed in seeds)
+    assert max(seeds) >= 1 << 31  # they are of all 32 bits
+    assert {tuple(more) for _, *more in told} == {("meta", learner.options.data.name)}

@@ -78,10 +78,30 @@ def test_two_tensors_of_one_name_are_refused() -> None:
         check_manifest(_manifest(A, replace(B, name="a")))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 1025])
-def test_an_empty_or_endless_name_is_refused(name: str) -> None:
-    with pytest.raises(Rejected, match="empty or longer than 1024"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "x" * 1025, "../../w", "a/../b", "a/./b", "/etc/w", "a//b", "a/", ".hidden", "a b", "größe", "a\nb"),
+        *("\x1b]0;x\x07", "a\x7f", "a\x9b", "a\u202eb", "a\u200bb", "a\ud800", "w\n"),
+    ],
+)
+def test_a_name_that_is_more_than_a_name_is_refused(name: str) -> None:
+    with pytest.raises(Rejected, match="cannot be the name of a tensor or layer: use up to 1024 letters") as refusal:
         check_manifest(_manifest(replace(A, name=name)))
+    assert str(refusal.value).isprintable()
+    with pytest.raises(Rejected, match="cannot be the name"):
+        check_manifest(Manifest(ModelSpec((A,), (name,)), (bytes(32),)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("w", "0.weight", "encoder.layers.0.self_attn.in_proj_weight", "_orig_mod.fc.bias", "dense_1/kernel:0"),
+        *("parametrizations.weight.original0", "lora_A.default.weight", "a-b", "block+1", "x@2", "x" * 1024),
+    ],
+)
+def test_names_that_frameworks_give_are_taken(name: str) -> None:
+    check_manifest(_manifest(replace(A, name=name)))
 
 
 @pytest.mark.parametrize("dtype", ["", "object", "float128", "complex64", "str", ">f4", "O"])

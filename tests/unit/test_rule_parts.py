@@ -326,6 +326,8 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("rule=zzz", "there is no rule 'zzz'; see `hansa rules list`"),
         ("train.optimizer=adam", "train.optimizer: should be a section of keys and values, such as {kind: adam}"),
         ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
+        ("evaluate={min_coverage: 0}", "evaluate.min_coverage: input should be greater than 0"),
+        ("evaluate={min_coverage: 90}", "evaluate.min_coverage: input should be less than or equal to 1"),
         ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
         ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
         (
@@ -528,6 +530,123 @@ def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(t
     for name in ("bare", "misspelt"):
         shown = _run(tmp_path, "rules", "show", name)
         assert shown.returncode == 1
-        assert f"the plugin package 'odd_rules' could not be loaded: odd_rules: ValueError: {why}" in shown.stderr
+        assert f"the plugin package 'odd_rules' has faults: {why}" in shown.stderr
         assert f"there is no rule '{name}'" in shown.stderr
     assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
+
+
+HEAD = """
+import sys
+from pydantic import Field, model_validator
+from hansa.common.plugins import Plugin, Rule, add_rule, register
+from hansa.controller.engine.parts import Policy, Sampler, Weigher
+from hansa.controller.rules.fedavg import FEDAVG
+
+"""
+RULE = 'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "faulty"}}))\n'
+BODY = "    def weigh(self, state, contributions, view):\n        return [1.0 for c in contributions]\n"
+FAULTY = {
+    "a method is missing": (
+        '@register("weigh", "faulty")\nclass Faulty(Weigher):\n    "Says nothing."\n' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty lacks weigh()",
+    ),
+    "it is derived from another point's class": (
+        f'@register("weigh", "faulty")\nclass Faulty(Sampler):\n{BODY}' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.engine.parts.Weigher",
+    ),
+    "it is derived from nothing": (
+        f'@register("weigh", "faulty")\nclass Faulty:\n{BODY}' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.engine.parts.Weigher",
+    ),
+    "it is a function": (
+        '@register("weigh", "faulty")\ndef faulty(*given):\n    pass\n' + RULE,
+        "weigh 'faulty': faulty_package.faulty is not a class",
+    ),
+    "a default does not fit": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    share: float = Field("half", gt=0)\n{BODY}' + RULE,
+        "class faulty_package.Faulty: the default of 'share' does not fit: input should be a valid number",
+    ),
+    "a default cannot be made": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    n: int = Field(default_factory=str)\n{BODY}' + RULE,
+        "the default of 'n' does not fit: input should be a valid integer",
+    ),
+    "it has no kind": (
+        f'@register("weigh", "")\nclass Faulty(Weigher):\n{BODY}' + RULE,
+        "could not be loaded: faulty_package: ValueError: '' is not a kind: use up to 64 letters",
+    ),
+    "there is no such point": (
+        f'@register("wiegh", "faulty")\nclass Faulty(Weigher):\n{BODY}' + RULE,
+        "could not be loaded: faulty_package: ValueError: there is no point 'wiegh'; known: pace, sample",
+    ),
+    "it ends in the middle": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n{BODY}{RULE}raise SystemExit("no licence")\n',
+        "could not be loaded: faulty_package: SystemExit: no licence",
+    ),
+    "its rule has parameters that do not fit": (
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "equal", "shares": 3}}))\n',
+        "rule 'faulty' does not fit its weigh: shares: Extra inputs are not permitted",
+    ),
+    "its rule has no sections": (
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": "equal"}))\n',
+        "rule 'faulty' AttributeError: 'str' object has no attribute 'get'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTY)
+def test_a_package_with_a_fault_is_named_with_it_and_the_others_work(tmp_path: Path, what: str) -> None:
+    source, why = FAULTY[what]
+    install(tmp_path, "faulty_package", HEAD + source)
+    install(tmp_path, "steps_rule", PACKAGE)
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nrule: faulty\ndata: {source: digits}\n")
+    (tmp_path / "part.yaml").write_text("app: app.py:app\nweigh: {kind: faulty}\ndata: {source: digits}\n")
+    (tmp_path / "app.py").write_text("")
+    named = f"the plugin package 'faulty_package' {'' if why.startswith('could') else 'has faults: '}"
+    commands: list[tuple[int, tuple[str, ...]]] = [
+        (0, ("rules", "list")),
+        (1, ("rules", "show", "faulty")),
+        (2, ("run", str(tmp_path / "job.yaml"))),
+        (2, ("run", str(tmp_path / "part.yaml"))),
+    ]
+    for code, words in commands:
+        done = _run(tmp_path, *words)
+        assert done.returncode == code, done.stderr
+        assert named in done.stderr
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "by-steps" in _run(tmp_path, "rules", "list").stdout
+    assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
+
+
+def test_what_is_whole_of_a_faulty_package_can_be_used(tmp_path: Path) -> None:
+    install(tmp_path, "mixed", PACKAGE + '@register("weigh", "half")\nclass Half(Weigher):\n    pass\n')
+    shown = _run(tmp_path, "rules", "show", "by-steps")
+    assert shown.returncode == 0
+    assert "weigh: steps" in shown.stdout
+    assert shown.stderr == (
+        "hansa: the plugin package 'mixed' has faults: weigh 'half': class mixed.Half lacks weigh()\n"
+    )
+
+
+def test_a_plugin_whose_own_checks_fail_is_named_where_it_is_shown_and_used(tmp_path: Path) -> None:
+    check = "    @model_validator(mode='after')\n    def look(self):\n        return 1 / 0\n"
+    install(tmp_path, "odd_checks", f'{HEAD}@register("weigh", "odd")\nclass Odd(Weigher):\n{check}{BODY}')
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nweigh: {kind: odd}\ndata: {source: digits}\n")
+    shown = _run(tmp_path, "rules", "show", "fedavg")
+    assert shown.returncode == 0, shown.stderr
+    assert "(refused: odd failed: ZeroDivisionError: division by zero)" in shown.stdout
+    done = _run(tmp_path, "run", str(tmp_path / "job.yaml"))
+    assert done.returncode == 2
+    assert done.stderr == f"hansa: {tmp_path}/job.yaml:2: weigh: odd failed: ZeroDivisionError: division by zero\n"
+
+
+def test_a_plugin_with_a_parameter_that_must_be_given_is_shown(tmp_path: Path) -> None:
+    body = f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    share: float\n{BODY}'
+    install(tmp_path, "demanding", HEAD + body + RULE)
+    shown = _run(tmp_path, "rules", "show", "faulty")
+    assert shown.returncode == 0, shown.stderr
+    assert "    share = (required)" in shown.stdout
+    assert "is required" not in shown.stdout
+    told = json.loads(_run(tmp_path, "rules", "show", "faulty", "--json").stdout)
+    assert told["parts"]["weigh"]["parameters"] == [{"name": "share", "default": None, "meaning": "", "required": True}]
+    assert "faulty" in _run(tmp_path, "rules", "show", "fedavg").stdout

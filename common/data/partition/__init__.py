@@ -1,4 +1,4 @@
-"""Partitions: which examples lie at which site. Pure functions of labels, keys and a seed (docs/methods/partitioning)."""
+"""Partitions: which examples lie at which site. Pure functions of labels, keys and a seed (methods/partitioning)."""
 
 import inspect
 from collections.abc import Mapping

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
 from hansa.common.errors import InvalidInput
+from hansa.common.words import listed
 
 WHERE = "data.partition.groups"
 
@@ -74,7 +75,7 @@ class Groups(Scheme):
             raise InvalidInput(f"{WHERE}: they are {told} sites, but data.sites is {sites}")
         named = {label for _, held in groups for label in held}
         if unknown := sorted(named - set(labels)):
-            raise InvalidInput(f"{WHERE}: there is no class {unknown[0]}; classes are {', '.join(map(str, labels))}")
+            raise InvalidInput(f"{WHERE}: there is no class {unknown[0]}; classes are {listed(map(str, labels), 20)}")
         if self.most is None and (left := sorted(set(labels) - named)):
             raise InvalidInput(f"{WHERE}: no group has class {left[0]}")
         return np.array([[label in held for label in labels] for count, held in groups for _ in range(count)])

@@ -191,7 +191,7 @@ def test_a_missing_set_says_which_file_is_expected_where_and_who_publishes_it(
     for said in (str(tmp_path / "fashion-mnist"), "train-images-idx3-ubyte", "github.com/zalandoresearch"):
         assert said in str(caught.value)
     monkeypatch.delenv(ROOT, raising=False)
-    with pytest.raises(NotFound, match="Set HANSA_DATA or --root"):
+    with pytest.raises(NotFound, match="Set HANSA_DATA to the folder"):
         read_source("mnist")
     monkeypatch.setenv(ROOT, str(tmp_path))
     with pytest.raises(NotFound, match="no data in"):

@@ -202,7 +202,7 @@ def test_data_sets_and_schemes_are_listed(tmp_path: Path) -> None:
         ),
         (("digits", "--set", "kind=feddaf", "--set", "etha=1"), 2, "unknown key (did you mean 'eta'?)"),
         (("digitss",), 2, "there is no data set 'digitss' (did you mean 'digits'?)"),
-        (("mnist",), 1, "Set HANSA_DATA or --root"),
+        (("mnist",), 1, "Set HANSA_DATA to the folder"),
         (("digits", "--folds", "6"), 2, "5 sites cannot make 6 folds"),
     ],
 )

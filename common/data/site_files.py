@@ -1,0 +1,81 @@
+"""Ready files of sites (`data.files` of a job): found beside the job file, read as a site reads them, and compared."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hansa.common.app import App, Examples, check_examples
+from hansa.common.data.own import SiteData, read_site
+from hansa.common.errors import HansaError, InvalidData, InvalidInput
+
+Part = Literal["test", "validation"]
+
+
+def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
+    """Return the files of sites in the order of their names; relative paths are meant from the job file's folder."""
+    paths = {site: beside / Path(files[site]).expanduser() for site in sorted(files)}
+    missing = [f"{site} ({path})" for site, path in paths.items() if not path.exists()]
+    if missing:
+        raise InvalidInput(f"data.files: no such file or folder: {', '.join(missing)}")
+    return {site: path.absolute() for site, path in paths.items()}
+
+
+def agreed(app: App, files: Mapping[str, Path]) -> Part:
+    """Read every site's data as its daemons will, and refuse sites that could not train one model together.
+
+    Return what the evaluators can measure on: test rows if every site has some, else validation parts.
+    """
+    parts: set[Part] = set()
+    first: tuple[str, SiteData] | None = None
+    for site, path in files.items():
+        try:
+            data = _read(app, path)
+        except HansaError as error:
+            raise InvalidData(f"data.files.{site}: {error}") from error
+        if not len(data.examples):
+            raise InvalidData(f"data.files.{site}: {path}: no examples in it; leave the site out, or give it some")
+        parts.add("test" if data.tested else "validation")
+        if first is None:
+            first = site, data
+        else:
+            _compare(site, path, data, *first)
+    return "test" if parts == {"test"} else "validation"
+
+
+def _read(app: App, path: Path) -> SiteData:
+    if app.data is None:
+        data = read_site(app, path, "train")
+        return SiteData(check_examples(app, data.examples, path), data.columns, data.tested)
+    training = app.load(path, "train")
+    try:
+        test: Examples | None = app.load(path, "test")
+    except HansaError:
+        test = None  # its loader knows of no test rows
+    other = test is not None and len(test) > 0 and not _same(training, test)  # a loader may pay no heed to the split
+    return SiteData(training, tested=other)
+
+
+def _same(one: Examples, other: Examples) -> bool:
+    return np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+
+
+def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData) -> None:
+    """Refuse a site whose features are not those of another."""
+    if data.columns != known.columns:
+        missing = [name for name in known.columns if name not in data.columns]
+        more = [name for name in data.columns if name not in known.columns]
+        said = [f"it lacks {', '.join(missing[:5])}"] if missing else []
+        said += [f"it has {', '.join(more[:5])} besides"] if more else []
+        raise InvalidData(
+            f"data.files.{site}: {path}: its features are not those of {other}:"
+            f" {' and '.join(said) or 'they stand in another order'}; give all sites the same columns of numbers, or"
+            " name those to use in the app, App(…, columns=(…))"
+        )
+    mine, theirs = data.examples.x.shape[1:], known.examples.x.shape[1:]
+    if mine != theirs:
+        raise InvalidData(
+            f"data.files.{site}: {path}: an example has the shape {list(mine)}, one of {other} has {list(theirs)};"
+            " one model cannot take both"
+        )

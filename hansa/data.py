@@ -1,0 +1,9 @@
+"""Data sets, their partitions and how they are standardised, for scripts: what `hansa data` and `hansa run` use."""
+
+from hansa.common.data.shards import write_shards
+from hansa.common.data.sources import load_source
+from hansa.common.data.standard import pooled, profile, standardised
+from hansa.common.job import DataSpec
+from hansa.common.tasks import Profile, Standard
+
+__all__ = ["DataSpec", "Profile", "Standard", "load_source", "pooled", "profile", "standardised", "write_shards"]
