@@ -144,8 +144,10 @@ async def served_by(served: Served, runner: JobRunner, monkeypatch: pytest.Monke
 async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybody_for_ever(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def send(real: Any, key: Any, held: Any, who: str, start: int, continued: bytes) -> AsyncIterator[bytes]:
-        async for message in real(key, held, who, start, continued):
+    async def send(
+        real: Any, key: Any, held: Any, who: str, start: int, continued: bytes, origin: str
+    ) -> AsyncIterator[bytes]:
+        async for message in real(key, held, who, start, continued, origin):
             yield message
             if start or len(message) == FRAME:
                 return
@@ -159,9 +161,11 @@ async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybo
 async def test_a_controller_that_begins_anew_every_time_does_not_keep_anybody_for_ever(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def send(real: Any, key: Any, held: Any, who: str, start: int, continued: bytes) -> AsyncIterator[bytes]:
+    async def send(
+        real: Any, key: Any, held: Any, who: str, start: int, continued: bytes, origin: str
+    ) -> AsyncIterator[bytes]:
         frames = 0
-        async for message in real(key, held, who, 0, b""):
+        async for message in real(key, held, who, 0, b"", origin):
             yield message
             frames += 1
             if frames == 4:
@@ -176,9 +180,11 @@ async def test_a_controller_that_begins_anew_every_time_does_not_keep_anybody_fo
 async def test_a_frame_that_was_changed_is_found_though_the_connection_was_cut_after_it(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def send(real: Any, key: Any, held: Any, who: str, start: int, continued: bytes) -> AsyncIterator[bytes]:
+    async def send(
+        real: Any, key: Any, held: Any, who: str, start: int, continued: bytes, origin: str
+    ) -> AsyncIterator[bytes]:
         frames = start
-        async for message in real(key, held, who, start, continued):
+        async for message in real(key, held, who, start, continued, origin):
             frames += bool(message) and len(message) > 1000
             yield bytes(64) + message[64:] if frames == 3 and len(message) == FRAME else message
             if frames == 5 and not start:
