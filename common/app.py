@@ -119,10 +119,9 @@ class App:
         try:
             found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
         except ValidationError as error:
-            from hansa.common.job_check import located, problems  # slow to load, and seldom needed
+            from hansa.common.job_check import described  # slow to load, and seldom needed
 
-            wrong = "; ".join(located(problem, {}) for problem in problems(error))
-            raise Refused(f"the app's evaluate function made nonsense: {wrong}") from None
+            raise Refused(f"the app's evaluate function made nonsense: {described(error)}") from None
         if not isinstance(found, Evaluation):
             raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
         if found.n and not {len(found.confusion), len(found.labels)} <= {0, self.classes or 0}:

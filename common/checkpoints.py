@@ -14,19 +14,22 @@ from hansa.common.errors import InvalidInput
 from hansa.common.frames import Layout, allocate, seal, views
 from hansa.common.ids import odd_tensor
 from hansa.common.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.resolved import ModelOrigin
 from hansa.common.tasks import Value
 
+ORIGIN = "hansa.origin"  # the entry of the metadata that says which community model it is, and how it was made
+MOST_TOLD = 4 << 20  # characters of it; a job has at most a million
 DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
     f"{short}{bits}": f"{name}{bits}" for short, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)
 }
 
 
-def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray) -> None:
-    """Write a model; the file appears whole or not at all."""
+def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray, origin: ModelOrigin | None = None) -> None:
+    """Write a model, perhaps with what it says of itself; the file appears whole or not at all."""
     notes = {info.name: [info.role.name, info.layer] for info in manifest.spec.tensors}
     norms = {info.name: info.norm for info in manifest.spec.tensors if info.norm is not None}
     told = {"layers": manifest.spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
-    about = {"format": "pt", "hansa": json.dumps(told)}
+    about = {"format": "pt", "hansa": json.dumps(told)} | ({ORIGIN: _bounded(origin)} if origin else {})
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(views(Layout(manifest.spec), payload), draft, about)
@@ -35,6 +38,26 @@ def save_checkpoint(path: Path, manifest: Manifest, payload: np.ndarray) -> None
         raise InvalidInput(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _bounded(origin: ModelOrigin) -> str:
+    """Write what a model says of itself; of a very large job only which model it is."""
+    text = origin.model_dump_json()
+    return text if len(text) <= MOST_TOLD else origin.model_copy(update={"resolved": None}).model_dump_json()
+
+
+def read_origin(path: Path) -> ModelOrigin | None:
+    """Return what a model's file says of itself, if it does; only the head of the file is read."""
+    try:
+        with safetensors.safe_open(path, "numpy") as held:
+            text = (held.metadata() or {}).get(ORIGIN)
+        return ModelOrigin.model_validate_json(text) if text else None
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    except safetensors.SafetensorError as error:
+        raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
+    except ValueError:
+        raise InvalidInput(f"{path}: what it says of its origin is damaged") from None
 
 
 def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:

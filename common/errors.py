@@ -134,11 +134,16 @@ def by_code(code: str) -> type[HansaError]:
 
 def reason(error: BaseException) -> str:
     """Say why something failed: in our words if we foresaw it."""
-    return str(error) if isinstance(error, HansaError) else one_line(error)
+    return _writable(str(error)) if isinstance(error, HansaError) else one_line(error)
 
 
 def one_line(error: BaseException) -> str:
     """Describe an error we did not foresee in one line."""
-    text = " ".join(str(error).split())
+    text = " ".join(_writable(str(error)).split())
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind
+
+
+def _writable(text: str) -> str:
+    """Return text that can be journaled and sent: others may raise errors with half a surrogate pair in them."""
+    return text.encode("utf-8", "replace").decode()

@@ -11,7 +11,20 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hansa.common.ids import NAME
 from hansa.common.plugins import POINTS
-from hansa.common.tasks import OptimizerSpec, SurveySpec, ValidationSpec, Value
+from hansa.common.resolved import Software
+from hansa.common.tasks import (
+    BATCH,
+    BATCHES,
+    EPOCHS,
+    ROUNDS,
+    SECONDS,
+    SITES,
+    TEXT,
+    OptimizerSpec,
+    SurveySpec,
+    ValidationSpec,
+    Value,
+)
 
 Part = Mapping[str, Any]
 FieldPath = tuple[Any, ...]
@@ -23,7 +36,7 @@ class GroupSpec(Value):
 
     sites: tuple[str, ...] = Field(min_length=1)
     vc_loss: float | None = Field(None, ge=0)
-    tombstones: int | None = Field(None, ge=0, strict=True)
+    tombstones: int | None = Field(None, ge=0, le=EPOCHS, strict=True)
 
 
 class UntilSpec(Value):
@@ -31,9 +44,9 @@ class UntilSpec(Value):
 
     kind: Literal["adaptive"] = Field("adaptive", description="VC_Loss, tombstones and staleness decide")
     vc_loss: float = Field(1.0, ge=0, description="percent by which an epoch must lower the validation loss; 0: at all")
-    tombstones: int = Field(1, ge=0, strict=True, description="epochs of a task that may fail to")
-    max_epochs: int = Field(100, ge=1, le=100_000, strict=True, description="the most epochs of a task")
-    cycles: int = Field(20, ge=1, strict=True, description="tasks after which a site's staleness is limited")
+    tombstones: int = Field(1, ge=0, le=EPOCHS, strict=True, description="epochs of a task that may fail to")
+    max_epochs: int = Field(100, ge=1, le=EPOCHS, strict=True, description="the most epochs of a task")
+    cycles: int = Field(20, ge=1, le=ROUNDS, strict=True, description="tasks after which a site's staleness is limited")
     rolling: bool = Field(
         False, description="the limit is the median of all tasks, not of the first: each that it ends pulls it down"
     )
@@ -61,10 +74,10 @@ class UntilSpec(Value):
 class TrainSpec(Value):
     """What a learner does with a task."""
 
-    epochs: int | None = Field(None, ge=1, le=100_000, strict=True, description="none: as many as the rule starts from")
-    batches: int | None = Field(None, ge=1, le=1_000_000, strict=True, description="instead of epochs: FedMMB's C")
+    epochs: int | None = Field(None, ge=1, le=EPOCHS, strict=True, description="none: as many as the rule starts from")
+    batches: int | None = Field(None, ge=1, le=BATCHES, strict=True, description="instead of epochs: FedMMB's C")
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
-    batch_size: int = Field(32, ge=1, strict=True)
+    batch_size: int = Field(32, ge=1, le=BATCH, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
     proximal: float | None = Field(None, ge=0, description="FedProx's μ: short for local: {kind: proximal, mu: …}")
     keep_optimizer: bool = Field(
@@ -81,9 +94,11 @@ class TrainSpec(Value):
 class SitesSpec(Value):
     """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
 
-    min: int = Field(1, ge=1, strict=True)
-    together: int = Field(1, ge=1, strict=True, description="a community model is of so many sites' updates, or more")
-    wait: float = Field(60, ge=0, description="seconds to wait for `min` sites before the job fails")
+    min: int = Field(1, ge=1, le=SITES, strict=True)
+    together: int = Field(
+        1, ge=1, le=SITES, strict=True, description="a community model is of so many sites' updates, or more"
+    )
+    wait: float = Field(60, ge=0, le=SECONDS, description="seconds to wait for `min` sites before the job fails")
     names: tuple[str, ...] | None = None
     same_app: bool = Field(False, description="only sites that have loaded the same source of the app take part")
 
@@ -110,7 +125,7 @@ class TargetSpec(Value):
 class StopSpec(Value):
     """When to stop before the pace says so."""
 
-    seconds: float | None = Field(None, gt=0)
+    seconds: float | None = Field(None, gt=0, le=SECONDS)
     target: TargetSpec | None = None
 
 
@@ -123,9 +138,12 @@ class DataSpec(Value):
     )
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
-    examples: int | None = Field(None, ge=1, description="train on so many only, of each class in proportion")
+    examples: int | None = Field(
+        None, ge=1, lt=1 << 53, description="train on so many only, of each class in proportion"
+    )
     test: float | None = Field(None, ge=0, lt=1, description="share held out for testing; default: the set's own part")
     label: str | None = Field(None, description="the column of a table that is the label")
+    central: bool = Field(False, description="one site holds all data, as after `hansa run --central`")
 
     @field_validator("files")
     @classmethod
@@ -156,7 +174,7 @@ class JobSpec(Value):
 
     name: str = "job"
     seed: int = Field(1990, ge=0, lt=1 << 63, strict=True)
-    app: str
+    app: str = Field(max_length=TEXT)
     rule: str = "fedavg"
     pace: Part | None = None
     sample: Part | None = None
@@ -174,6 +192,7 @@ class JobSpec(Value):
     init: str | None = Field(None, description="a safetensors file with version 0")
     reference: str | None = Field(None, description="a safetensors file: how far each version is from it is measured")
     operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
+    made_with: Software | None = Field(None, description="what it is run with; the controller writes it, likewise")
     data: DataSpec | None = None
 
     @field_validator("name")

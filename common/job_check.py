@@ -6,10 +6,12 @@ from typing import Any, get_origin
 from pydantic import ValidationError
 
 from hansa.common import plugins
+from hansa.common.documents import excess
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.job import FieldPath, JobSpec, Part, Problem
 from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import POINTS, Plugin, not_loaded
+from hansa.common.resolved import MADE_WITH
 from hansa.common.tasks import Value
 from hansa.common.words import suggestion
 
@@ -24,9 +26,14 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     """
     if not isinstance(data, Mapping):
         raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
+    beyond = excess(data)
+    if beyond:  # nobody else is to look at it
+        raise InvalidJob(located(beyond, lines or {}, source))
     faults = part_faults(data, final)
     if data.get("operator"):
         faults.append((("operator",), "only the controller says who submitted a job"))
+    if data.get(MADE_WITH):
+        faults.append(((MADE_WITH,), "only the controller says what a job is run with"))
     try:
         spec = JobSpec.model_validate(data)
     except ValidationError as error:
@@ -45,7 +52,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     faults: list[Problem] = []
     if name not in known and final:
         hint = suggestion(name, list(known)) or "; see `hansa rules list`"
-        faults.append((("rule",), f"there is no rule {name!r}" + hint + not_loaded()))
+        faults.append((("rule",), f"there is no rule {name!r:.100}" + hint + not_loaded()))
     rule = known.get(name)
     for point in POINTS:
         given = data.get(point)
@@ -55,7 +62,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
                 faults.append(
-                    ((point, "kind"), f"there is no {kind!r}" + suggestion(str(kind), list(kinds)) + not_loaded())
+                    ((point, "kind"), f"there is no {kind!r:.100}" + suggestion(str(kind), list(kinds)) + not_loaded())
                 )
             continue
         if rule is None and kind is None:  # a part of a rule that nobody here knows
@@ -92,6 +99,11 @@ def problems(error: ValidationError, model: type[Value] = Value, within: FieldPa
     return [((*within, *f["loc"]), describe(f, model, f["loc"])) for f in error.errors(include_url=False)]
 
 
+def described(error: ValidationError, model: type[Value] = Value) -> str:
+    """Describe every fault that pydantic found in one line."""
+    return "; ".join(located(problem, {}) for problem in problems(error, model))
+
+
 def located(problem: Problem, lines: Lines, source: str = "") -> str:
     """Write a problem with its field and, if known, its line."""
     path, text = problem
@@ -107,7 +119,7 @@ def _line_in(lines: Lines) -> Callable[[Problem], int]:
 def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
     """Say in one sentence what is wrong with a field, in the words of job files."""
     given = fault.get("input")
-    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r})"
+    shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r:.100})"
     match fault["type"]:
         case "extra_forbidden":
             of = ""

@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml
 
+from hansa.common.documents import excess
 from hansa.common.errors import InvalidJob, one_line
 from hansa.common.job import JobSpec
 from hansa.common.job_check import located, parse_job, part_faults
+from hansa.common.resolved import MADE_WITH
 
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
@@ -21,6 +23,7 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         raise InvalidJob(f"{path}: cannot be read: {reason}") from None
     data, lines = parse_yaml(text, str(path))
     if isinstance(data, dict):
+        data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
         for change in changes:
             apply_change(data, change)
     composer = importlib.import_module("hansa.controller.rules.compose")  # registers what is known on this machine
@@ -75,18 +78,23 @@ def apply_change(data: dict[str, Any], change: str) -> None:
     """Apply one `key=value`; the key is a dotted path, the value is YAML."""
     key, equals, text = change.partition("=")
     steps = key.strip().split(".")
+    shown = f"--set {change:.80}" + (" …" if len(change) > 80 else "")
     if not equals or not all(steps):
-        raise InvalidJob(f"--set {change}: write key=value, for example train.epochs=2")
+        raise InvalidJob(f"{shown}: write key=value, for example train.epochs=2")
     try:
         value = yaml.safe_load(text)
+    except RecursionError:
+        raise InvalidJob(f"{shown}: the value is nested too deeply") from None
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError):
-        raise InvalidJob(f"--set {change}: the value is not valid YAML") from None
+        raise InvalidJob(f"{shown}: the value is not valid YAML") from None
+    if beyond := excess(value):
+        raise InvalidJob(f"{shown}: {located(beyond, {})}")
     at = data
     for step in steps[:-1]:
         inner = at.get(step)
         if inner is None:
             inner = at[step] = {}
         if not isinstance(inner, dict):
-            raise InvalidJob(f"--set {change}: {step} is not a section")
+            raise InvalidJob(f"{shown}: {step} is not a section")
         at = inner
     at[steps[-1]] = value

@@ -1,22 +1,66 @@
-"""What the controller asks of a site and what a site answers, as plain values."""
+"""What the controller asks of a site and what a site answers, as plain values.
 
+Every number and text of a task has a bound here, and what keeps to it fits the wire (`protos/fleet.proto`). Jobs and
+plugins are held to the same bounds, so that nothing is accepted which no site can be told; sites hold controllers to
+them.
+"""
+
+import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
 from blake3 import blake3
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from hansa.common.counts import Counts
 from hansa.common.ids import NAME, JobId, ModelKey, SiteName, TaskId
 
 COLUMNS = 16_384  # that can be standardised: means and deviations travel with every task
-STEPS = 1 << 32  # of the optimizer, in one task
+STEPS = 1 << 32  # of the optimizer, that an update can have
+ASKED = 1_000_000_000  # of them, that one task can ask for
+EPOCHS = 100_000  # of one task
+BATCHES = 1_000_000  # of one task that is a window of batches
+BATCH = 1 << 31  # examples in a batch, at most: more than any site has
+ROUNDS = 100_000_000  # of a job, and updates of one without rounds
+HOPS = 10_000  # of a round, where models travel
+SITES = 1_000_000  # of a job
+SECONDS = 1e9  # of any wait: thirty years, which a clock can still be set to
+TEXT = 1000  # characters of a text that is no path, such as the name of a plugin
+ARGUMENTS = 1 << 20  # characters of a plugin's arguments, as JSON
 TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
 MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # of examples
+Number = Annotated[int, Field(ge=0, lt=1 << 32)]  # a uint32 of the wire
+Long = Annotated[int, Field(ge=0, lt=1 << 63)]  # a uint64 of the wire that can be told in a signed one, too
+
+
+def _writable(text: str) -> str:
+    """Refuse text with half a surrogate pair: no UTF-8 stands for it, so it can be neither sent nor stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text has half a surrogate pair, which UTF-8 cannot express") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_writable)]
+ShortText = Annotated[Text, Field(max_length=TEXT)]
+
+
+def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
+    """Refuse arguments that cannot be written as JSON, or are too long for a task."""
+    try:
+        size = len(_writable(json.dumps(args, ensure_ascii=False)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"arguments are strings, numbers, lists and dictionaries; JSON cannot hold them: {error}"
+        ) from None
+    if size > ARGUMENTS:
+        raise ValueError(f"arguments of {size} characters; at most {ARGUMENTS} are allowed")
+    return args
 
 
 class Value(BaseModel):
@@ -56,7 +100,7 @@ class SurveySpec(Value):
     standardise: Literal["none", "local", "global"] = Field(
         "none", description="local: by each site's own means; global: by those of all sites together"
     )
-    columns: int | None = Field(None, ge=1, description="only the first so many columns (default: all)")
+    columns: int | None = Field(None, ge=1, le=COLUMNS, description="only the first so many columns (default: all)")
     classes: bool = Field(False, description="ask for the number of examples of each class")
 
     @property
@@ -75,9 +119,9 @@ class Standard(Value):
     """How features are standardised: each site by its own data, or all by one mean and deviation of each column."""
 
     kind: Literal["local", "global"]
-    columns: int | None = None  # local: how many columns; None: all
-    mean: tuple[float, ...] = ()  # global
-    deviation: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    columns: int | None = Field(None, ge=1, le=COLUMNS)  # local: how many columns; None: all
+    mean: tuple[float, ...] = Field((), max_length=COLUMNS)  # global
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = Field((), max_length=COLUMNS)
 
     @model_validator(mode="after")
     def _one_deviation_for_each_mean(self) -> "Standard":
@@ -89,8 +133,8 @@ class Standard(Value):
 class LocalPluginSpec(Value):
     """A plugin of the learner by name; its arguments are JSON."""
 
-    name: str
-    args: Mapping[str, object] = {}
+    name: ShortText
+    args: Annotated[Mapping[str, object], AfterValidator(_is_json)] = {}
 
 
 PROXIMAL = "proximal"  # the plugin of learners that holds an update near the model it started from
@@ -109,9 +153,9 @@ class Adaptive(Value):
     """Its arguments: train until the validation loss hardly falls, or the model is too stale (metis-dvw §4)."""
 
     vc_loss: float = Field(ge=0)  # percent by which an epoch must lower the validation loss
-    tombstones: int = Field(ge=0)  # epochs that may fail to
+    tombstones: int = Field(ge=0, le=EPOCHS)  # epochs that may fail to
     limit: float | None = None  # on the effective staleness, in optimizer steps
-    epochs: int = Field(ge=1)  # that a site without validation data makes
+    epochs: int = Field(ge=1, le=EPOCHS)  # that a site without validation data makes
 
 
 IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are, and what it found
@@ -130,7 +174,7 @@ class Survey(Value):
 
     kind: Literal["survey"] = "survey"
     moments: bool
-    columns: int | None = None
+    columns: int | None = Field(None, ge=1, le=COLUMNS)
     classes: bool
 
 
@@ -146,14 +190,14 @@ class Train(Value):
     kind: Literal["train"] = "train"
     model: ModelKey
     base: ModelKey | None = None  # the model is partial and is laid over this one
-    version: int
-    committed: int = 0  # optimizer steps in the model when the task was given
-    tensors: tuple[str, ...] = ()
-    epochs: int
-    steps: int = 0  # if not 0: so many optimizer steps instead of epochs
-    batches: int = 0  # if not 0: the next so many batches of a pass over the data instead of epochs
-    after: str = ""  # with batches: the task of the site's last update that is committed
-    batch_size: int
+    version: Long
+    committed: Long = 0  # optimizer steps in the model when the task was given
+    tensors: tuple[Text, ...] = ()
+    epochs: int = Field(ge=1, le=EPOCHS)
+    steps: int = Field(0, ge=0, le=ASKED)  # if not 0: so many optimizer steps instead of epochs
+    batches: int = Field(0, ge=0, le=BATCHES)  # if not 0: the next so many batches of a pass instead of epochs
+    after: ShortText = ""  # with batches: the task of the site's last update that is committed
+    batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = ()
     validate_update: bool = False  # measure the update on the site's own validation part
@@ -166,7 +210,7 @@ class Probe(Value):
 
     kind: Literal["probe"] = "probe"
     model: ModelKey
-    batch_size: int
+    batch_size: int = Field(ge=1, le=BATCH)
     plugin: LocalPluginSpec
 
 
@@ -176,16 +220,16 @@ class Evaluate(Value):
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
     base: ModelKey | None = None  # the model is partial and is laid over this one
-    version: int
+    version: Long
     validation: bool = False  # on the validation part, even if the evaluator is there for test data
 
 
 class Terms(Value):
     """What a site's owner may want to know of a job before the site works for it."""
 
-    operator: str = ""
-    sites: int = 1  # the least number it starts with
-    together: int = 1  # the least number whose updates make a community model
+    operator: ShortText = ""
+    sites: Number = 1  # the least number it starts with
+    together: Number = 1  # the least number whose updates make a community model
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
@@ -198,15 +242,15 @@ class Task(Value):
     id: TaskId
     job: JobId
     site: SiteName
-    round: int
-    app: str
-    seed: int
+    round: Number
+    app: ShortText
+    seed: Long
     validation: ValidationSpec
     standard: Standard | None = None
     work: Work
-    hop: int = 0  # which hop of the round, from 1 on, where models travel from site to site
-    slot: int = 0  # which of the travelling models, from 1 on
-    turn: int = 0  # hops of the whole job up to this one: what learning-rate schedules count
+    hop: Number = 0  # which hop of the round, from 1 on, where models travel from site to site
+    slot: Number = 0  # which of the travelling models, from 1 on
+    turn: Number = 0  # hops of the whole job up to this one: what learning-rate schedules count
     local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
     terms: Terms = Terms()  # added when the task is sent
 
@@ -308,9 +352,9 @@ class Progress(Value):
     """How far a learner is with a task."""
 
     task: TaskId
-    epoch: int
-    epochs: int
-    steps: int
+    epoch: Number
+    epochs: Number
+    steps: Long
     loss: Annotated[float, AllowInfNan()]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, JsonValue
 
+from hansa.common.resolved import Resolved
 from hansa.common.tasks import Value
 
 
@@ -46,6 +47,8 @@ class HopView(Value):
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
     metrics: Mapping[str, Number] = {}  # of the mean of the travelling models, if that is evaluated
     examples: int = 0  # that the metrics are over
+    examples_total: int | None = None  # that all evaluators of the job have together; none: one has never reported
+    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
     trouble: str = ""  # why the models could not be looked at
 
 
@@ -55,12 +58,16 @@ class HistoryView(Value):
     version: int
     round: int
     seconds: float  # since the job was submitted
+    digest: str = ""  # of the model
+    receipt: str = ""  # hash of the receipt that names it, in the job's chain
     phase: str = ""  # what the rule calls this round, if its rounds differ
     distance: Number = None  # of its parameters from the job's reference, relative to those (DC); none: no reference
     metrics: Mapping[str, Number] = {}
     examples: int = 0  # that the metrics are over
-    evaluated: bool = False  # every evaluator that was asked has answered
-    unevaluated: Mapping[str, str] = {}  # evaluators that did not answer, and why
+    examples_total: int | None = None  # that all evaluators of the job have together; none: one has never reported
+    covered: bool = False  # the metrics are over enough of them to count (`evaluate.min_coverage`)
+    evaluated: bool = False  # there are metrics, and no evaluator is waited for any more
+    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
     contributions: Mapping[str, float] = {}
     updates: int = 0  # that were merged: where models travel, one site may have been the last to train several
     steps: Mapping[str, int] = {}  # of each contribution: how many its site's optimizer made for it; see also `hops`
@@ -90,6 +97,20 @@ class SiteProgress(Value):
     examples: int = 0
 
 
+class Shortfall(Value):
+    """A site that contributed nothing or little to a job."""
+
+    site: str
+    contributed: int  # updates that were taken
+    asked: int  # that it was asked for, without what was under way when the job ended
+    failures: int = 0  # of its tasks; a round may be issued twice
+    reason: str = ""  # of the last failure
+    missed: int = 0  # versions that were made while it was away, could not be used, or was not asked any more
+    known: int = 0  # versions that were made since the job first knew of it
+    absence: str = ""  # why it missed them
+    unfinished: bool = False  # it worked at its first task for most of the job
+
+
 class SurveyView(Value):
     """What sites told of their data."""
 
@@ -116,13 +137,18 @@ class JobView(Value):
     phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""
-    metrics: Mapping[str, Number] = {}
+    metrics: Mapping[str, Number] = {}  # of the newest version that was evaluated on enough examples to count
+    metrics_version: int | None = None  # which version that is
     examples: int = 0  # that the metrics are over
+    examples_total: int | None = None  # that all evaluators of the job had together then; none: unknown
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()
+    evaluators: int = 0  # that are connected and can evaluate this job's models
+    shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
     history: tuple[HistoryView, ...] = ()
+    resolved: Resolved | None = None  # the job with every default filled in, if one job was asked for
 
     @property
     def ended(self) -> bool:

@@ -37,7 +37,8 @@ def cleaned(document: object) -> object:
 def in_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key by which people sort names: site-2 before site-10."""
     parts = re.split(r"([0-9]+)", name)
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts if part)
+    numbers = {part: part.lstrip("0") for part in parts if part.isdecimal()}  # of any length: the longer is the larger
+    return tuple((0, len(numbers[part]), numbers[part]) if part in numbers else (1, 0, part) for part in parts if part)
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
@@ -58,6 +59,11 @@ def by_reason(reasons: Mapping[str, str], most: int = 5) -> list[str]:
 def counted(count: int, noun: str, several: str = "") -> str:
     """Return a number and what it counts: 1 update, 2 updates."""
     return f"{count} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def share_of(part: int, total: int | None) -> str:
+    """Return how many of how many, such as `400 of 1000`; none: nobody knows of how many."""
+    return f"{part} of {'an unknown number of' if total is None else total}"
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:

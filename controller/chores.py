@@ -46,7 +46,8 @@ class Chores:
         self._runner, self._federation = runner, federation
         pool, memory = federation.workers.arithmetic, federation.memory // 2
         self._merger = Merger(runner.id, federation.store, pool, memory)
-        self._alarms: set[asyncio.Task[None]] = set()  # void once the job has ended
+        self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; void once the job has ended
+        self._preparations: set[asyncio.Task[None]] = set()  # void then, too
         self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
 
     def carry_out(self, effect: ef.Effect) -> None:
@@ -61,7 +62,7 @@ class Chores:
             case ef.StartExamination(inquiry):
                 self._start(self._examine(inquiry), self._duties)
             case ef.SetAlarm(alarm, at):
-                self._start(self._ring(alarm, at), self._alarms)
+                self._set_alarm(alarm, at)
             case ef.DropModels(keys):
                 self._start(self._drop(keys), self._duties)
             case ef.JobEnded():
@@ -69,7 +70,7 @@ class Chores:
 
     def warm_up(self) -> None:
         """Let parts load what they will need while sites train."""
-        self._start(self._warm_up(), self._alarms)
+        self._start(self._warm_up(), self._preparations)
 
     async def finish(self) -> None:
         """Wait for everything that must not be left undone."""
@@ -78,7 +79,7 @@ class Chores:
 
     def cancel(self) -> None:
         """Give up whatever is under way."""
-        for chore in self._alarms | self._duties:
+        for chore in (*self._alarms.values(), *self._preparations, *self._duties):
             chore.cancel()
 
     def _start(self, chore: Coroutine[None, None, None], group: "set[asyncio.Task[None]]") -> None:
@@ -189,8 +190,15 @@ class Chores:
         except Stale:
             await self._drop(found.keys)
 
+    def _set_alarm(self, alarm: str, at: float) -> None:
+        """Set an alarm, in the place of one of the same name: many are set anew long before they would ring."""
+        if alarm in self._alarms:
+            self._alarms[alarm].cancel()
+        self._alarms[alarm] = asyncio.create_task(self._ring(alarm, at))
+
     async def _ring(self, alarm: str, at: float) -> None:
         await self._federation.clock.sleep_until(at)
+        del self._alarms[alarm]  # it is this one: another of the name would have cancelled it
         self._runner.post(ev.AlarmRang(at=self._now(), alarm=alarm))
 
     async def _drop(self, keys: tuple[ModelKey, ...]) -> None:

@@ -38,11 +38,14 @@ class Downloads:
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
         self._open: dict[ModelKey, _Shared] = {}
 
-    async def send(self, key: ModelKey, held: set[bytes], who: str) -> AsyncGenerator[bytes, None]:
-        """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn."""
+    async def send(self, key: ModelKey, held: set[bytes], who: str, origin: str = "") -> AsyncGenerator[bytes, None]:
+        """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn.
+
+        `origin` is what the header says of a community model beside its manifest.
+        """
         async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
-            header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent)
+            header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent, origin_json=origin)
             yield header.SerializeToString()
             whole = len(sent) == len(model.manifest.digests)
             size = sum(model.manifest.spec.tensors[i].nbytes for i in sent)

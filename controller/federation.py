@@ -26,8 +26,9 @@ from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import JobRecord, Journal
-from hansa.controller.records import NO_EVENTS, Records, read_spec
+from hansa.controller.records import NO_EVENTS, Records, read_again, read_spec
 from hansa.controller.rules.compose import compose, composed_again
+from hansa.controller.rules.resolve import software
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
 from hansa.controller.stores.recent import with_recent
@@ -104,7 +105,9 @@ class Federation:
 
         The frames are those of its first model, if there is a manifest of it, and then those of its reference.
         """
+        spec = read_again(spec)
         rule = compose(spec)
+        spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
         models = Submission(manifest, reference)
         models.check(spec)

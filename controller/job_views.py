@@ -9,8 +9,11 @@ from hansa.common.tasks import Task, Train
 from hansa.common.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
 from hansa.common.words import in_order
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.participation import shortfalls
 from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.fleet import Fleet
+
+NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,7 @@ def _needs(machine: Machine) -> str:
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
     """Return a job as operators see it; of the history, the versions from `since` on, or none and no sites either."""
     state, spec = machine.state, machine.spec
-    shown = state.evaluated if state.evaluated is not None else state.reported
-    newest = state.history[shown] if shown is not None else None
+    newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
     return JobView(
         job=machine.job,
@@ -54,10 +56,14 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
         metrics=_metrics(machine, newest) if newest else {},
+        metrics_version=newest.version if newest else None,
         examples=newest.examples if newest else 0,
+        examples_total=newest.total if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        evaluators=len(state.evaluators),
+        shortfalls=tuple(shortfalls(state, "barrier" in machine.rule.pace.provides)[:NAMED]) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
@@ -89,11 +95,15 @@ def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
             version=record.version,
             round=record.round,
             seconds=round(record.at - machine.state.submitted, 3),
+            digest=record.digest,
+            receipt=record.receipt,
             distance=record.distance,
             phase=record.phase,
             metrics=_metrics(machine, record),
             examples=record.examples,
-            evaluated=bool(record.examples) and record.version not in machine.evaluating,
+            examples_total=record.total,
+            covered=record.covered,
+            evaluated=bool(record.examples) and not machine.awaits(record),
             unevaluated=record.unevaluated,
             contributions=record.contributions,
             updates=record.updates,
@@ -121,6 +131,8 @@ def _hop_view(record: HopRecord, submitted: float) -> HopView:
         divergence=record.divergence,
         metrics=record.pooled,
         examples=record.pooled_examples,
+        examples_total=record.total,
+        unevaluated=record.unevaluated,
         trouble=record.trouble,
     )
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from hansa.common.clock import Clock, is_time
-from hansa.common.errors import Broken
+from hansa.common.errors import Broken, InvalidJob
 from hansa.common.ids import JobId
 from hansa.common.job import JobSpec
 from hansa.controller.audit import digest_of
@@ -71,6 +71,14 @@ class Records:
         if spec is None:
             raise Broken(f"the journal has lost job {job}")
         return digest_of(spec, self._journal.entries(job))
+
+
+def read_again(spec: JobSpec) -> JobSpec:
+    """Return a job as a restart would read it from the journal; refuse one that it could not read."""
+    try:
+        return JobSpec.model_validate_json(spec.model_dump_json())
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"the job cannot be stored and read again: {fault(error)}") from None
 
 
 def read_spec(record: JobRecord) -> JobSpec:

@@ -4,13 +4,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
-from hansa.common.errors import Stale, one_line, reason
+from hansa.common.errors import InvalidJob, Stale, one_line, reason
 from hansa.common.ids import JobId, SiteName, TaskId
 from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import blame, culprit
+from hansa.common.resolved import ModelOrigin, Resolved
 from hansa.common.tasks import Receipt, Task
 from hansa.common.views import JobView
 from hansa.common.words import listed
@@ -22,6 +24,7 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.job_views import Surroundings, job_view
 from hansa.controller.journal import Entry
+from hansa.controller.rules.resolve import resolved
 
 if TYPE_CHECKING:
     from hansa.controller.federation import Federation
@@ -285,6 +288,33 @@ class JobRunner:
     def next_change(self) -> asyncio.Event:
         """Return an event that is set by the next change; take it before looking, so that none is missed."""
         return self._changed
+
+    @cached_property
+    def resolved(self) -> Resolved | None:
+        """The job with every default filled in; none if it cannot be read, or its rule is not known any more."""
+        if self.machine.ended and not self.machine.state.sequence:
+            return None
+        try:
+            return resolved(self.machine.spec)
+        except (InvalidJob, KeyError, ValueError):
+            log.warning("job %s: its rule cannot be described", self.id, exc_info=True)
+            return None
+
+    def origin(self, version: int) -> ModelOrigin:
+        """Return what an exported community model says of itself."""
+        record = self.machine.state.history[version]
+        return ModelOrigin(
+            job=self.id,
+            name=self.machine.spec.name,
+            version=version,
+            digest=record.digest,
+            receipt=record.receipt,
+            resolved=self.resolved,
+        )
+
+    def whole_view(self) -> JobView:
+        """Return what operators see of a job that they ask for by itself."""
+        return self.view().model_copy(update={"resolved": self.resolved})
 
     def view(self, history: bool = True, since: int = 0) -> JobView:
         """Return what operators see; of the history, the versions from `since` on."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from hansa.common.errors import (
     StoreFailed,
     TooLarge,
     Unreachable,
+    reason,
 )
 from hansa.common.ids import (
     NAME,
@@ -34,8 +36,10 @@ from hansa.common.ids import (
     site_name,
 )
 from hansa.common.job_check import located, parse_job, problems
+from hansa.common.plugin_check import ANYTHING
+from hansa.common.rpc.decoding import Decoder
 from hansa.common.rpc.guard import caller_of
-from hansa.common.tasks import Evaluation, Profile, Task, Terms
+from hansa.common.tasks import TEXT, Evaluation, Profile, Task
 from hansa.common.views import StatusView
 from hansa.common.words import plain
 from hansa.controller.engine import events as ev
@@ -43,13 +47,17 @@ from hansa.controller.federation import Federation
 from hansa.controller.fleet import AppState, CancelTask, DaemonRole, PulseDue, Session
 from hansa.controller.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.runner import role_of
+from hansa.controller.sending import task_message
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
+log = logging.getLogger(__name__)
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
 LARGEST_JOB = 1 << 20  # characters
 SHOWN = 3  # faults of a message that makes no sense
 MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
+MOST_EXAMPLES = 1 << 53  # of a site: doubles count no further
+LARGEST_COUNT = (1 << 63) - 1  # that a message carries
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
@@ -77,7 +85,9 @@ class FleetServicer:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
             while (message := await session.outbox.get()) is not None:
-                yield self._to_site(session, message)
+                told = self._to_site(session, message)
+                if told is not None:
+                    yield told
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
         finally:
@@ -85,19 +95,21 @@ class FleetServicer:
             goodbye.cancel()
             self._federation.fleet.broken(session, goodbye=said)
 
-    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite:
+    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite | None:
         if isinstance(message, PulseDue):
-            return fleet.ToSite(pulse=fleet.Pulse(job=message.job, steps=session.pulses.pop(message.job)))
+            steps = min(session.pulses.pop(message.job), LARGEST_COUNT)
+            return fleet.ToSite(pulse=fleet.Pulse(job=message.job, steps=steps))
         if isinstance(message, CancelTask):
-            return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=message.reason))
-        machine = self._federation.runner(message.job).machine
-        terms = Terms(
-            operator=machine.spec.operator,
-            sites=machine.spec.sites.min,
-            together=machine.spec.sites.together,
-            redistributes=machine.rule.redistributes,
-        )
-        return fleet.ToSite(task=codec.task_to_wire(message.model_copy(update={"terms": terms})))
+            return fleet.ToSite(cancel=fleet.Cancel(task=message.task, reason=plain(message.reason)))
+        runner = self._federation.runner(message.job)
+        try:
+            return task_message(message, runner.machine)
+        except ANYTHING as error:  # a plugin's doing: it must not cost the site its session, and other jobs the site
+            log.warning("job %s: task %s cannot be sent", message.job, message.id, exc_info=True)
+            session.in_hand.discard(message.id)
+            why = f"a task of site {message.site} cannot be sent: {reason(error)}"
+            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=why))
+            return None
 
     def _enrol(self, first: fleet.FromSite, context: Any) -> Session:
         if first.WhichOneof("kind") != "enrol":
@@ -112,6 +124,11 @@ class FleetServicer:
             raise InvalidInput("a daemon enrols as learner or evaluator")
         if max(len(enrol.apps), len(enrol.tasks)) > MOST_NAMED:
             raise TooLarge(f"a daemon can name at most {MOST_NAMED} apps and {MOST_NAMED} tasks in hand")
+        if max(map(len, (enrol.instance, *enrol.tasks, *(app.ref for app in enrol.apps)))) > TEXT:
+            raise TooLarge(f"instance, apps and tasks in hand are named with at most {TEXT} characters each")
+        for app in enrol.apps:
+            if app.examples >= MOST_EXAMPLES:
+                raise InvalidInput(f"{plain(app.ref, 200)}: {app.examples} examples; at most 2^53 can be counted")
         now = self._federation.clock.now()
         return Session(
             site=site_name(enrol.site),
@@ -133,7 +150,7 @@ class FleetServicer:
                 session.last_seen = self._federation.clock.now()
                 match message.WhichOneof("kind"):
                     case "progress":
-                        note = codec.progress_from_wire(message.progress)
+                        note = _parsed(codec.progress_from_wire, message.progress, "the progress makes no sense: ")
                         if note.task not in session.in_hand:
                             continue  # it is over, or was never this daemon's
                         session.progress[note.task] = note
@@ -240,11 +257,11 @@ class OperatorServicer:
         for brought in filter(None, (manifest, reference)):
             require_size(brought, self._largest)
         runner = await self._federation.submit(spec, manifest, stream, who, reference)
-        return operator.JobReply(view_json=runner.view().model_dump_json())
+        return operator.JobReply(view_json=runner.whole_view().model_dump_json())
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """Show one job."""
-        return operator.JobReply(view_json=self._federation.find(request.job).view().model_dump_json())
+        return operator.JobReply(view_json=self._federation.find(request.job).whole_view().model_dump_json())
 
     async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:
         """List all jobs."""
@@ -284,7 +301,8 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1]):
+        origin = runner.origin(wanted).model_dump_json()
+        async for message in self._federation.downloads.send(key, set(), _operator(context)[1], origin):
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:
@@ -318,7 +336,7 @@ def _decoded(kind: Any, message: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return kind.FromString(message)
+        return Decoder(kind.DESCRIPTOR)(message)
     except DecodeError:
         raise InvalidInput(f"the stream does not begin with a {kind.DESCRIPTOR.name}") from None
 
@@ -328,10 +346,8 @@ def _parsed(parse: Any, wire: Any, what: str = "") -> Any:
     try:
         return parse(wire)
     except ValueError as error:
-        faults = (
-            [located(fault, {}) for fault in problems(error)] if isinstance(error, ValidationError) else [str(error)]
-        )
-        raise InvalidInput(what + plain("; ".join(faults[:SHOWN]))) from None
+        faults = [located(fault, {}) for fault in problems(error)[:SHOWN]] if isinstance(error, ValidationError) else []
+        raise InvalidInput(what + plain("; ".join(faults) or str(error))) from None
 
 
 def _document(text: str) -> object:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import click
 
+from hansa import __version__
+from hansa.common.checkpoints import load_checkpoint, read_origin
 from hansa.common.errors import Broken, HansaError, InvalidInput, NotFound, Refused, Rejected, StoreFailed, one_line
 from hansa.common.frames import Buffer, FrameCheck
 from hansa.common.ids import JobId, ModelKey, community_key, reference_key, update_key
@@ -33,6 +35,7 @@ from hansa.controller.engine.merges import in_order
 from hansa.controller.journal import Entry, JobRecord
 from hansa.controller.records import NO_EVENTS, read_spec, replay
 from hansa.controller.rules.compose import composed_again
+from hansa.controller.rules.resolve import resolved
 from hansa.controller.stores import Draft, Store
 
 MEMORY = 256 << 20  # bytes for the numbers of many updates at the same place
@@ -190,6 +193,30 @@ def _version_before(machine: Machine) -> ModelKey:
     return key
 
 
+def check_export(file: Path, machine: Machine) -> Iterator[str]:
+    """Yield what in an exported model, or in what it says of itself, is not as the job's receipts have it."""
+    origin = read_origin(file)
+    if origin is None:
+        yield "it does not say which job made it: no `hansa job model` and no `hansa run` wrote it"
+        return
+    if origin.job != machine.job:
+        yield f"it says that it is of job {origin.job}"
+        return
+    if not 0 <= origin.version <= machine.state.version:
+        yield f"it says that it is version {origin.version}, which the job never had"
+        return
+    record = machine.state.history[origin.version]
+    if origin.receipt != record.receipt:
+        yield f"it names another receipt than the journal has for version {origin.version}"
+    if load_checkpoint(file)[0].digest.hex() != record.digest:
+        yield f"its tensors are not those of version {origin.version} that the receipt names"
+    told, known = origin.resolved, resolved(machine.spec)
+    if told and (told.made_with, told.init, told.reference) != (known.made_with, known.init, known.reference):
+        yield "what it says of the software and models that the job was run with is not what was submitted"
+    if told and told.job != known.job and known.made_with.hansa == __version__:  # defaults may differ elsewhere
+        yield "what it says of the job is not what was submitted"
+
+
 class _Nowhere(Draft):
     """A draft for a model that only its digest is wanted of."""
 
@@ -207,8 +234,14 @@ class _Nowhere(Draft):
 @click.argument("job_id", metavar="JOB")
 @state_option
 @click.option("--store", envvar="HANSA_STORE", help="The controller's store (default: disk below --state).")
+@click.option(
+    "--model",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of `hansa job model` or `hansa run`: is it one of the job's community models, as a receipt names it?",
+)
 @json_option
-def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -> None:
+def command(job_id: str, state: Path | None, store: str | None, file: Path | None, as_json: bool) -> None:
     """Check a job's journal, receipts and models where they are kept, without a controller; exit 1 on any fault."""
     folder = (state or DEFAULT_STATE).expanduser().absolute()
     url = store or f"disk:{folder / 'store'}"
@@ -224,9 +257,12 @@ def command(job_id: str, state: Path | None, store: str | None, as_json: bool) -
             known = listed((record.id for record in jobs), 10) or "none"
             raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
         machine, receipts, findings = verify(backends, found[0])
-    _report(JobId(found[0].id), machine, receipts, findings, as_json)
+    wrong = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
+    _report(JobId(found[0].id), machine, receipts, findings + wrong, file, as_json)
     if findings:
         raise HansaError(f"job {found[0].id} is not what its receipts claim: {len(findings)} faults")
+    if wrong:
+        raise HansaError(f"{file} is not the model that the receipts of job {found[0].id} name")
 
 
 def _name(record: JobRecord) -> str:
@@ -236,7 +272,9 @@ def _name(record: JobRecord) -> str:
         return ""  # damaged; its id is left
 
 
-def _report(job: JobId, machine: Machine, receipts: int, findings: list[Finding], as_json: bool) -> None:
+def _report(
+    job: JobId, machine: Machine, receipts: int, findings: list[Finding], file: Path | None, as_json: bool
+) -> None:
     version = max(machine.state.version, 0)
     if as_json:
         faults = [{"where": finding.where, "what": finding.what} for finding in findings]
@@ -250,3 +288,7 @@ def _report(job: JobId, machine: Machine, receipts: int, findings: list[Finding]
             f"job {job}: {receipts} receipts agree with the journal; version {version} is sound and was computed"
         )
         click.echo(f"again from its {members} updates, bit for bit")
+        origin = read_origin(file) if file else None
+        if origin:
+            named = f"receipt {origin.receipt}" if origin.receipt else "the submission"
+            click.echo(f"{file}: version {origin.version} of the job, as {named} names it")

@@ -23,8 +23,9 @@ from hansa.common.tasks import IMPORTANCE, Importance
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
 from hansa.learner.parts import LocalPlugin, LocalRun
-from hansa.learner.trainer import Cancelled
+from hansa.learner.slow import require_wanted
 
+HELD = 4096  # squares that are held before they are summed up
 NUMBERS = 1 << 26  # of gradients of single examples that are held at once
 
 Parameters = dict[str, nn.Parameter]
@@ -37,7 +38,7 @@ class Gauge:
         self._module, self._given = module, given
         self._parameters = measured(module, given, tensors)
         self._epoch = 0
-        self._squares: list[torch.Tensor] = []
+        self._mean = Mean()
 
     @property
     def watch(self) -> Callable[[int], None] | None:
@@ -46,36 +47,55 @@ class Gauge:
 
     def _look(self, epoch: int) -> None:
         if epoch != self._epoch:
-            self._epoch, self._squares = epoch, []  # the last epoch counts
-        self._squares.append(_square([each.grad for each in self._parameters.values()]))
+            self._epoch, self._mean = epoch, Mean()  # the last epoch counts
+        self._mean.add([_square([each.grad for each in self._parameters.values()])])
 
     def score(self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]) -> float | None:
         """Return the score of the module as it is, in training mode; none if there is nothing to be measured."""
         if not self._parameters:  # the layers that count are not trained in this task
             return None
         if not self._given.online:
-            self._squares = self._pass(app, data, batch_size, seed, cancelled)
-        return float(torch.stack(self._squares).mean()) if self._squares else None
+            self._mean = self._pass(app, data, batch_size, seed, cancelled)
+        return self._mean.value()
 
-    def _pass(
-        self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
-    ) -> list[torch.Tensor]:
-        """Return the squared norms of the gradients of all batches, or examples, in a pass over the data."""
+    def _pass(self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]) -> "Mean":
+        """Return the mean of the squared norms of all batches' or examples' gradients in a pass over the data."""
         module, parameters = self._module, self._parameters
         singles = _singles(app, module, parameters) if self._given.per_example else None
         generator = torch.Generator().manual_seed(seed)
-        found: list[torch.Tensor] = []
+        found = Mean()
         with _unchanged(module):
             for rows in shuffled(len(data), batch_size, generator, normalises(module)):
-                if cancelled():
-                    raise Cancelled("the task was withdrawn")
+                require_wanted(cancelled)
                 x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
                 if singles is not None:
-                    found += singles(x, data.y[rows])
+                    found.add(singles(x, data.y[rows]))
                 else:
                     loss = loss_of(app, module(x), data.y[rows])
-                    found.append(_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)))
+                    found.add([_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True))])
         return found
+
+
+class Mean:
+    """The mean of any number of squares, without holding all of them."""
+
+    def __init__(self) -> None:
+        self._held: list[torch.Tensor] = []
+        self._sum, self._count = 0.0, 0  # of those that are held no longer
+
+    def add(self, squares: list[torch.Tensor]) -> None:
+        """Take some more."""
+        self._held += squares
+        if len(self._held) >= HELD:
+            self._sum, self._count = self._sum + float(torch.stack(self._held).sum()), self._count + len(self._held)
+            self._held = []
+
+    def value(self) -> float | None:
+        """Return the mean; none if there was nothing."""
+        if not self._count:
+            return float(torch.stack(self._held).mean()) if self._held else None
+        rest = float(torch.stack(self._held).sum()) if self._held else 0.0
+        return (self._sum + rest) / (self._count + len(self._held))
 
 
 @register("learner", IMPORTANCE)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from hansa.common.app import App
 from hansa.common.errors import InvalidApp, Refused, TooLarge, Unequipped
 from hansa.common.ids import NAME
-from hansa.common.job_check import located, problems
+from hansa.common.job_check import described
 from hansa.common.plugins import discover, kinds, not_loaded
 from hansa.common.tasks import METRICS, LocalPluginSpec, Probe, Train
 from hansa.learner import adaptive, batches, proximal  # noqa: F401 - registers them
@@ -54,7 +54,7 @@ def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
     try:
         return cls.model_validate(spec.args)
     except ValidationError as error:
-        wrong = "; ".join(located(problem, {}) for problem in problems(error, cls))
+        wrong = described(error, cls)
         raise Refused(f"{point} {spec.name!r}: {wrong}") from None
 
 

@@ -49,8 +49,8 @@ from hansa.learner.optimizers import States, make_optimizer, states_after, take_
 from hansa.learner.own_training import train_own
 from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins import Company, asked_of, probe_of
-from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, train
+from hansa.learner.slow import Cancelled, Drag
+from hansa.learner.trainer import train
 from hansa.learner.window import Window, Windows
 from hansa.protos import fleet_pb2 as fleet
 

@@ -1,7 +1,20 @@
 """A machine that is slower than it is, so that fast and slow sites can be tried on one machine."""
 
 import time
+from collections.abc import Callable
 from threading import Event
+
+from hansa.common.errors import HansaError
+
+
+class Cancelled(HansaError):
+    """The task was withdrawn while it ran."""
+
+
+def require_wanted(cancelled: Callable[[], bool]) -> None:
+    """Raise Cancelled if a task was withdrawn."""
+    if cancelled():
+        raise Cancelled("the task was withdrawn")
 
 
 class Drag:

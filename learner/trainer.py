@@ -7,17 +7,13 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
-from hansa.common.errors import HansaError
 from hansa.common.tasks import Train
 from hansa.common.torch_data import Tensors, loss_of
 from hansa.learner.batches import normalises, shuffled
 from hansa.learner.optimizers import make_optimizer
 from hansa.learner.parts import Course
+from hansa.learner.slow import require_wanted
 from hansa.learner.window import Window
-
-
-class Cancelled(HansaError):
-    """The task was withdrawn while it ran."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Hooks:
 
 
 NO_HOOKS = Hooks()
+HELD = 4096  # losses of batches before they are summed up: a window may have any number of them
 
 
 def train(
@@ -76,9 +73,9 @@ def train(
         course.epoch += 1
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        for rows in _epoch(data, work, generator, drop_single, window, hooks):
-            if cancelled():
-                raise Cancelled("the task was withdrawn")
+        total, seen = 0.0, 0
+        for rows in _epoch(data, work, generator, drop_single, window, hooks, cancelled):
+            require_wanted(cancelled)
             x = data.x[rows]
             if app.transform is not None:
                 x = app.transform(x)
@@ -91,14 +88,17 @@ def train(
             if hooks.pull is not None:
                 hooks.pull()
             optimizer.step()
-            losses.append(loss.detach())  # summed up after the epoch: nothing but training between two batches
+            losses.append(loss.detach())  # summed up after many: nothing but training between two batches
             sizes.append(len(rows))
+            if len(sizes) == HELD:
+                total, seen = total + _summed(losses, sizes), seen + sum(sizes)
+                losses, sizes = [], []
             course.steps += 1
             if course.steps == work.steps:
                 break
-        seen = sum(sizes)
+        total, seen = total + _summed(losses, sizes), seen + sum(sizes)
         used += seen
-        mean = float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) / seen if seen else float("nan")
+        mean = total / seen if seen else float("nan")
         progress(course.epoch, course.steps, mean)
         if not seen or window:
             break  # nothing to train on, or nothing more
@@ -109,12 +109,23 @@ def train(
     return Trained(course.steps, used, used / len(data) if len(data) else 0.0, mean)
 
 
+def _summed(losses: list[torch.Tensor], sizes: list[int]) -> float:
+    """Return the sum of losses over examples."""
+    return float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) if losses else 0.0
+
+
 def _epoch(
-    data: Tensors, work: Train, generator: torch.Generator, drop_single: bool, window: Window | None, hooks: Hooks
+    data: Tensors,
+    work: Train,
+    generator: torch.Generator,
+    drop_single: bool,
+    window: Window | None,
+    hooks: Hooks,
+    cancelled: Callable[[], bool],
 ) -> Iterable[torch.Tensor]:
     """Return the batches of an epoch: those of the window or source that the task names, or all examples shuffled."""
     if window is not None:
-        return window.batches(drop_single)
+        return window.batches(drop_single, cancelled)
     if hooks.batches is not None:
         return (rows for rows in hooks.batches(generator) if not (drop_single and len(rows) == 1))
     return shuffled(len(data), work.batch_size, generator, drop_single)

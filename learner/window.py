@@ -10,7 +10,7 @@ committed, with the next ones if it was. Which of the two, the receipt says, and
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from hansa.common.app import Examples
 from hansa.common.ids import TaskId
 from hansa.common.tasks import Task, Train, Value
 from hansa.learner.job_files import JobFiles
+from hansa.learner.slow import require_wanted
 
 log = logging.getLogger(__name__)
 FOLDER = "windows"  # in the state directory: one small file for each job
@@ -38,19 +39,41 @@ class Place(Value):
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one task, batch by batch."""
+    """The examples of one task. They are drawn as they are asked for: a task may ask for any number of batches."""
 
-    rows: tuple[torch.Tensor, ...]
+    start: Place
+    seed: int  # of the passes that begin inside of the task
+    rows: int  # of the site's data
+    size: int  # of a batch
+    count: int  # of batches
     end: Place | None  # where the next task goes on; none: with a new pass
 
-    def batches(self, drop_single: bool) -> Iterator[torch.Tensor]:
-        """Yield the batches; one of a single row is dropped if asked, as in any epoch, and is used up all the same."""
-        return (batch for batch in self.rows if not (drop_single and len(batch) == 1))
+    def passes(self, cancelled: Callable[[], bool]) -> Iterator[torch.Tensor]:
+        """Yield the row numbers that the task takes of each pass that it touches, in order."""
+        left, place = self.count, self.start
+        generator = torch.Generator().manual_seed(place.seed)
+        for _ in range(place.draw):  # orders that earlier tasks have used
+            require_wanted(cancelled)
+            torch.randperm(self.rows, generator=generator)
+        while left > 0:
+            require_wanted(cancelled)
+            taken = torch.randperm(self.rows, generator=generator)[place.row :][: left * self.size]
+            left -= -(-len(taken) // self.size)
+            if len(taken):
+                yield taken
+            if place.seed != self.seed:
+                generator = torch.Generator().manual_seed(self.seed)
+            place = Place(seed=self.seed)
 
-    @property
-    def examples(self) -> torch.Tensor:
-        """The row numbers of all batches."""
-        return torch.cat(self.rows) if self.rows else torch.arange(0)
+    def batches(self, drop_single: bool, cancelled: Callable[[], bool]) -> Iterator[torch.Tensor]:
+        """Yield the batches; one of a single row is dropped if asked, as in any epoch, and is used up all the same."""
+        if drop_single and min(self.size, self.rows) == 1:
+            return  # all have a single row
+        for taken in self.passes(cancelled):
+            for begin in range(0, len(taken), self.size):
+                batch = taken[begin : begin + self.size]
+                if not (drop_single and len(batch) == 1):
+                    yield batch
 
 
 def open_window(start: Place, seed: int, rows: int, work: Train) -> Window:
@@ -59,25 +82,17 @@ def open_window(start: Place, seed: int, rows: int, work: Train) -> Window:
     A task that asks for steps gets so many batches, if need be of several passes: the pacer that sets steps wants sites
     to be busy for a while, however few examples they have. What begins inside of the task is drawn with its `seed`.
     """
-    batches: list[torch.Tensor] = []
-    place, order = start, _order(start, rows)
-    wanted = work.steps or work.batches
-    while len(batches) < wanted:
-        if place.row >= rows:
-            if not work.steps:
-                break
-            place = Place(seed=seed, draw=place.draw + 1 if place.seed == seed else 0)
-            order = _order(place, rows)
-        batches.append(order[place.row : place.row + work.batch_size])
-        place = place.model_copy(update={"row": place.row + len(batches[-1])})
-    return Window(tuple(batches), place if place.row < rows else None)
-
-
-def _order(place: Place, rows: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(place.seed)
-    for _ in range(place.draw):
-        torch.randperm(rows, generator=generator)
-    return torch.randperm(rows, generator=generator)
+    size, wanted = work.batch_size, work.steps or work.batches
+    rest = -(-max(0, rows - start.row) // size)  # batches that are left of the pass
+    if wanted <= rest or not work.steps:
+        count = min(wanted, rest)
+        end = start.model_copy(update={"row": start.row + count * size})
+    else:
+        count, whole = wanted, -(-rows // size)
+        further, last = divmod(wanted - rest - 1, whole)  # passes after the next one, and batches of the last but one
+        draw = further + (start.draw + 1 if start.seed == seed else 0)
+        end = Place(seed=seed, draw=draw, row=(last + 1) * size)
+    return Window(start, seed, rows, size, count, end if end.row < rows else None)
 
 
 class Bookmark(Value):
@@ -102,7 +117,7 @@ class Windows:
         """Return what a task trains on. The same task always gets the same."""
         rows = len(examples)
         if not rows:
-            return Window((), None)
+            return Window(Place(seed=seed), seed, 0, work.batch_size, 0, None)
         kept = self._marks.get(task.job)
         same = kept is not None and task.job in self._marks  # the data do not change while a learner runs
         labels = kept.labels if kept and same else blake3(examples.y.tobytes()).hexdigest()

@@ -699,6 +699,9 @@ class FetchHeader(google.protobuf.message.Message):
 
     MANIFEST_FIELD_NUMBER: builtins.int
     SENT_FIELD_NUMBER: builtins.int
+    ORIGIN_JSON_FIELD_NUMBER: builtins.int
+    origin_json: builtins.str
+    """to operators: which job's model it is, which version, how it was made; a JSON document"""
     @property
     def manifest(self) -> hansa.protos.model_pb2.Manifest: ...
     @property
@@ -710,9 +713,10 @@ class FetchHeader(google.protobuf.message.Message):
         *,
         manifest: hansa.protos.model_pb2.Manifest | None = ...,
         sent: collections.abc.Iterable[builtins.int] | None = ...,
+        origin_json: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["manifest", b"manifest"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["manifest", b"manifest", "sent", b"sent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["manifest", b"manifest", "origin_json", b"origin_json", "sent", b"sent"]) -> None: ...
 
 global___FetchHeader = FetchHeader
 

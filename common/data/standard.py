@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 import numpy as np
+from pydantic import ValidationError
 
 from hansa.common.app import Examples
 from hansa.common.errors import InvalidData
@@ -60,7 +61,11 @@ def merged(one: Profile, other: Profile) -> Profile:
 
 def pooled(profiles: Iterable[Profile]) -> Standard:
     """Return the standard of all rows of all sites; in which order they are given is for the caller to fix."""
-    return standard_of(reduce(merged, profiles))
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return standard_of(reduce(merged, profiles))
+    except ValidationError:  # finite numbers of every site, whose sums are not
+        raise InvalidData("survey: the sites' means or deviations are too large to be pooled") from None
 
 
 def standard_of(found: Profile) -> Standard:

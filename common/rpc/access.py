@@ -15,6 +15,7 @@ from hansa.common.frames import FRAME
 from hansa.common.model import MAX_TENSORS
 from hansa.common.pki.caller import Role
 from hansa.common.rpc.channel import MESSAGE
+from hansa.common.rpc.decoding import Decoder
 from hansa.protos import fleet_pb2 as fleet
 
 SMALL = 64 << 10  # bytes of a message that holds a few names
@@ -55,9 +56,12 @@ def _enrolled(message: fleet.FromSite) -> Claim:
     return Claim(message.enrol.site, roles[message.enrol.role])
 
 
+_UPLOAD_HEADER = Decoder(fleet.UploadHeader.DESCRIPTOR)
+
+
 def _uploader(message: bytes) -> Claim:
     try:
-        return Claim(fleet.UploadHeader.FromString(message).site)
+        return Claim(_UPLOAD_HEADER(message).site)
     except DecodeError:
         raise InvalidInput("the stream does not begin with a UploadHeader") from None
 

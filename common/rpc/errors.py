@@ -38,7 +38,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 def _short(text: str) -> str:
     """Return what fits into a status: it travels as metadata, percent-encoded, and callers refuse more than 8 KiB."""
-    cut = text
+    cut = text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair cannot be sent
     while len(quote(cut)) > 6000:
         cut = cut[: len(cut) * 3 // 4]
     return cut if cut == text else f"{cut} …"

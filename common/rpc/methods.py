@@ -11,6 +11,8 @@ import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+from hansa.common.rpc.decoding import Decoder
+
 RAW = "hansa.v1.Raw"
 FACTORIES = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
@@ -37,7 +39,7 @@ def handler(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHand
     table = {
         method.name: FACTORIES[_shape(method)][1](
             getattr(servicer, method.name),
-            request_deserializer=_decode(method.input_type),
+            request_deserializer=None if method.input_type.full_name == RAW else Decoder(method.input_type),
             response_serializer=_encode(method.output_type),
         )
         for method in service.methods

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+STEADY = 5.0  # seconds that a session must last before a later break is a new trouble, and not the old one again
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 PULSES = 64  # jobs whose progress is remembered
@@ -129,16 +130,18 @@ class Attendance:
     async def attend(self, worker: Worker, ready: Callable[[str], None]) -> None:
         """Attend for ever; say once when the controller cannot be reached, and once when it can again."""
         backoff, silent, known = Backoff(), False, False
+        now = asyncio.get_running_loop().time
         while not self._leaving:
             self._renew()
             self._renewed = False
+            began: float | None = None
             try:
                 async for message in self._session(worker):
                     if message.HasField("enrolled"):
                         self._heartbeat = max(BEAT[0], min(message.enrolled.heartbeat_seconds, BEAT[1]))
                         log.info("attending %s as %s of %s", *self._who())
                         ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
-                        backoff.reset()
+                        began = now()
                         silent, known = False, True
                         self._pulses = {}
                     elif message.HasField("task"):
@@ -163,6 +166,8 @@ class Attendance:
                 log.warning("controller %s is out of reach (%s); trying again", self.identity.controller, problem)
                 ready(f"{self.identity.role} of {self.identity.site} is up; it keeps trying to reach the controller")
             silent = True
+            if began is not None and now() - began >= STEADY:
+                backoff.reset()  # not with every session: something may end each of them as soon as it has begun
             await backoff.rest()
 
     def _take(self, worker: Worker, wire: fleet.Task) -> None:
@@ -258,7 +263,7 @@ class Attendance:
     async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
         """Tell the controller that a task cannot be done."""
         request = fleet.TaskReport(site=self.identity.site, task=task)
-        request.failure.reason, request.failure.final = reason, final
+        request.failure.reason, request.failure.final = plain(reason), final
         try:
             await self.insist(lambda: self.stub.Report(request))
         except HansaError as error:

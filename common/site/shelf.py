@@ -12,6 +12,8 @@ from hansa.common.errors import HansaError, InvalidApp
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
 from hansa.common.stated import short, stated_of
+from hansa.common.tasks import TEXT
+from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class Shelf:
         self._data, self._split, self._device = data, split, device
         self._held: dict[str, Prepared | Unusable] = {}
         for ref in refs:
+            if plain(ref, TEXT) != ref:  # it goes to the controller as it is
+                raise InvalidApp(f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal")
             self.load(ref)
 
     def load(self, ref: str) -> bool:
@@ -112,7 +116,7 @@ class Shelf:
 
     def _state(self, ref: str, held: Prepared | Unusable) -> fleet.AppState:
         if isinstance(held, Unusable):
-            return fleet.AppState(ref=ref, error=held.error)
+            return fleet.AppState(ref=ref, error=plain(held.error))
         return codec.app_to_wire(ref, len(held.examples), stated_of(held.app, held.source.digest, held.changed))
 
     def _seen(self, ref: str) -> Seen:

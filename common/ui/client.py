@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
-from hansa.common.errors import Unreachable
+from hansa.common.errors import Broken, InvalidInput, Unreachable
 from hansa.common.frames import FRAME, FrameCheck, allocate, cut
 from hansa.common.job import JobSpec
 from hansa.common.model import Manifest, check_manifest
+from hansa.common.resolved import ModelOrigin
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.views import DaemonView, JobView, StatusView
-from hansa.common.words import cleaned
+from hansa.common.words import cleaned, plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
-V = TypeVar("V", JobView, DaemonView, StatusView)
+V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
 
 
 class Client:
@@ -46,7 +47,7 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model and its reference if it names them."""
-        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator"})
+        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator", "made_with"})
         header = operator.SubmitHeader(operator=_user())
         payloads: list[Any] = []
         if spec.init:
@@ -71,7 +72,7 @@ class Client:
 
     async def show(self, job: str) -> JobView:
         """Return one job."""
-        reply = await self._ask(self._stub.Show(operator.JobRequest(job=job), timeout=PATIENCE))
+        reply = await self._ask(self._stub.Show(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
     async def jobs(self) -> list[JobView]:
@@ -82,18 +83,22 @@ class Client:
     async def watch(self, job: str) -> AsyncIterator[JobView]:
         """Yield a job's view after every change until it has ended."""
         with self._reaching(), translated():
-            async for reply in self._stub.Watch(operator.JobRequest(job=job)):
+            async for reply in self._stub.Watch(_request(job)):
                 yield _read(JobView, reply.view_json)
 
     async def cancel(self, job: str) -> JobView:
         """End a job."""
-        reply = await self._ask(self._stub.Cancel(operator.JobRequest(job=job), timeout=PATIENCE))
+        reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
     async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
         """Download a community model and check it; return its manifest and payload."""
+        return (await self.export(job, version))[:2]
+
+    async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
+        """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
         with self._reaching(), translated():
-            stream = aiter(self._stub.Model(operator.ModelRequest(job=job, version=version)))
+            stream = aiter(self._stub.Model(operator.ModelRequest(job=_request(job).job, version=version)))
             header = fleet.FetchHeader.FromString(await anext(stream))
             manifest = codec.manifest_from_wire(header.manifest)
             check_manifest(manifest)
@@ -105,7 +110,7 @@ class Client:
                 memoryview(payload.data)[at : at + len(frame)] = frame
             if not check.complete:
                 raise Unreachable("the download ended early")
-        return manifest, payload
+        return manifest, payload, _origin(header.origin_json, manifest)
 
     async def sites(self) -> list[DaemonView]:
         """Return the fleet."""
@@ -163,14 +168,35 @@ def _read(kind: type[V], text: str) -> V:
     return kind.model_validate(cleaned(json.loads(text)))
 
 
+def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
+    """Read what a controller says of a model, which must be the model that it sent."""
+    if not text:
+        return None
+    try:
+        origin = _read(ModelOrigin, text)
+    except ValueError:
+        raise Broken("the controller's description of the model cannot be read") from None
+    if origin.digest != manifest.digest.hex():
+        raise Broken("the controller's description is of another model than the one that it sent")
+    return origin
+
+
 def _user() -> str:
     """Return who we say we are; with TLS the controller takes the certificate's word instead."""
     import getpass
 
     try:
-        return getpass.getuser()
+        return plain(getpass.getuser())
     except (OSError, KeyError):
         return ""
+
+
+def _request(job: str) -> operator.JobRequest:
+    """Ask for a job; refuse words that cannot be sent."""
+    try:
+        return operator.JobRequest(job=job)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"job {job!r}: the text is not UTF-8; `hansa job list` shows all jobs") from None
 
 
 def _credentials(to: Endpoint) -> "Credentials | None":

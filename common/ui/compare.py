@@ -26,11 +26,12 @@ from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
 from hansa.common.views import HistoryView, JobView
+from hansa.common.words import counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
 REPORT, MODEL = "report.json", "model.safetensors"  # what `hansa run` leaves in its folder
-COMPARED = {"version", "round", "seconds", "metrics", "examples", "bytes_up", "bytes_down"}  # of each version
+COMPARED = {"version", "round", "seconds", "metrics", "examples", "examples_total", "covered", "bytes_up", "bytes_down"}
 Model = tuple[Manifest, np.ndarray]
 
 
@@ -44,8 +45,13 @@ class Compared:
 
     @property
     def measured(self) -> list[HistoryView]:
-        """The versions that were evaluated."""
-        return [entry for entry in self.view.history if entry.examples]
+        """The versions that were evaluated on enough examples to count."""
+        return [entry for entry in self.view.history if entry.covered]
+
+    @property
+    def left_out(self) -> int:
+        """How many versions were evaluated on fewer: what some sites found cannot be compared with what all found."""
+        return sum(bool(entry.examples) and not entry.covered for entry in self.view.history)
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,11 @@ def _delta(job: Compared, reference: Compared, remarks: list[str]) -> tuple[floa
     common = sorted(mine.keys() & theirs.keys())
     for each, held in ((job, mine), (reference, theirs)):
         if not held:
-            remarks.append(f"{each.label} has no test losses: no evaluator has measured it")
+            missing = "evaluated on too few test examples" if each.left_out else "no evaluator has measured it"
+            remarks.append(f"{each.label} has no test losses: {missing}")
+        elif each.left_out:
+            few = counted(each.left_out, "version")
+            remarks.append(f"{few} of {each.label} left out: evaluated on too few of all test examples")
     if not common:
         if mine and theirs:
             remarks.append("there is no version at which both were measured; use the same evaluate.every")
@@ -217,8 +227,12 @@ def _print_jobs(found: Sequence[Compared]) -> None:
     ]
     print_table(("job", "name", "status", "versions", "metrics", "time", "up", "down"), rows, "")
     versions = sorted({entry.version for each in found for entry in each.measured})
+    for each in found:
+        if each.left_out:
+            few = counted(each.left_out, "version")
+            click.echo(f"\n{each.label}: {few} left out, evaluated on too few of all test examples (--json has all)")
     if not versions:
-        click.echo("\nno version of these jobs was evaluated")
+        click.echo("\nno version of these jobs was evaluated on enough examples")
         return
     shown = _some(versions)
     by_version: list[Mapping[int, HistoryView]] = [{e.version: e for e in each.view.history} for each in found]
@@ -237,7 +251,8 @@ def _cells(version: int, found: Sequence[Mapping[int, HistoryView]]) -> Iterator
     for history in found:
         entry = history.get(version)
         moved = sum(e.bytes_up + e.bytes_down for e in history.values() if e.version <= version)
-        yield from (numbers(entry.metrics), f"{entry.seconds:.1f}", amount(moved)) if entry else ("-", "-", "-")
+        metrics = numbers(entry.metrics) if entry and entry.covered else "-"
+        yield from (metrics, f"{entry.seconds:.1f}", amount(moved)) if entry else ("-", "-", "-")
 
 
 def _some(versions: list[int]) -> list[int]:

@@ -13,11 +13,13 @@ from hansa.common.settings import show_variables
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
+from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import by_reason, in_order, listed
+from hansa.common.words import by_reason, in_order, listed, share_of
 
 T = TypeVar("T")
 SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 SHOWN = 10  # contributions of a version in the table; JSON has all
 ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
 
@@ -53,15 +55,21 @@ def ask(controller: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def summary(view: JobView) -> dict[str, object]:
-    """Return the one JSON object that `run`, `submit` and `list` speak of a job."""
+    """Return the one JSON object that `submit`, `cancel` and `list` speak of a job."""
     return view.model_dump(include=SUMMARY)
+
+
+def outcome(view: JobView) -> dict[str, object]:
+    """Return the one JSON object that `run`, `watch` and `submit --wait` speak of a job that they waited for."""
+    return summary(view) | {"warnings": warning_lines(view)}
 
 
 def details(view: JobView) -> dict[str, object]:
     """Return a job with its history and, if sites told of their data, with what they told."""
     told: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
-    told |= {"warnings": list(view.warnings)} if view.warnings else {}
-    return summary(view) | told | {"history": [entry.model_dump() for entry in view.history]}
+    told["shortfalls"] = [shortfall.model_dump() for shortfall in view.shortfalls]
+    told["resolved"] = view.resolved.model_dump(mode="json") if view.resolved else None
+    return outcome(view) | told | {"history": [entry.model_dump() for entry in view.history]}
 
 
 def warn(view: JobView, told: Sequence[str] = ()) -> None:
@@ -69,6 +77,15 @@ def warn(view: JobView, told: Sequence[str] = ()) -> None:
     for warning in view.warnings:
         if warning not in told:
             click.echo(f"hansa: warning: {warning}", err=True)
+
+
+def conclude(ended: JobView, as_json: bool, told: Sequence[str] = ()) -> None:
+    """Say what else there is to say of a job that was waited for."""
+    if as_json:
+        print_json(outcome(ended))
+    else:
+        warn(ended, told)
+        warn_of_shortfalls(ended)
 
 
 def exit_code(view: JobView) -> int:
@@ -96,9 +113,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
             click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
         return
     ended = follow(controller, view.job, quiet=as_json)
-    warn(ended, told=view.warnings)
-    if as_json:
-        print_json(summary(ended))
+    conclude(ended, as_json, told=view.warnings)
     raise SystemExit(exit_code(ended))
 
 
@@ -143,13 +158,16 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
     )
     for warning in view.warnings:
         click.echo(f"warning: {warning}")
+    unmeasured = metrics_missing(view)
+    if unmeasured:
+        click.echo(unmeasured)
     measured = any(entry.distance is not None for entry in view.history)
     rows = [
         (
             str(entry.version),
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
-            numbers(entry.metrics),
+            *(() if unmeasured else (numbers(entry.metrics), _measured_on(entry))),
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if measured else ()),
             _shares(entry),
             "; ".join(_remarks(entry)),
@@ -157,13 +175,17 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         for entry in view.history
     ]
     distance = ("distance",) if measured else ()
-    print_table(("version", "round", "seconds", "metrics", *distance, "contributions", "remarks"), rows, "no model yet")
+    metrics = () if unmeasured else ("metrics", "examples")
+    titles = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
+    print_table(titles, rows, "no model yet")
     print_groups(view)
     if view.survey and view.survey.classes:
         click.echo()
         columns = [str(label) for label in range(max(map(len, view.survey.classes.values())))]
         held = [(site, *map(str, counts)) for site, counts in view.survey.classes.items()]
         print_table(("examples of class", *columns), held, "")
+    for line in shortfall_lines(view):
+        click.echo(f"warning: {line}")
 
 
 @job.command()
@@ -173,9 +195,7 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
 def watch(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Follow a job until it ends; exit 1 unless it completed."""
     ended = follow(controller, job_id, quiet=as_json)
-    warn(ended)
-    if as_json:
-        print_json(summary(ended))
+    conclude(ended, as_json)
     raise SystemExit(exit_code(ended))
 
 
@@ -210,8 +230,8 @@ def model(job_id: str, controller: Endpoint, output: Path, version: int | None, 
 
     if not output.absolute().parent.is_dir():
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
-    manifest, payload = ask(controller, lambda client: client.model(job_id, version))
-    save_checkpoint(output, manifest, payload)
+    manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
+    save_checkpoint(output, manifest, payload, origin)
     if as_json:
         print_json({"file": str(output), "tensors": len(manifest.digests), "digest": manifest.digest.hex()})
     else:
@@ -243,6 +263,10 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
     if entry.note:
         yield entry.note
     yield from warnings(entry)
+
+
+def _measured_on(entry: HistoryView) -> str:
+    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
 
 
 def _shares(entry: HistoryView) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from hansa.common.terminal import guarded, screen
+from hansa.common.ui.participation import metrics_missing
 from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import counted, in_order, listed
+from hansa.common.words import counted, in_order, listed, share_of
 
 NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
 
@@ -28,8 +29,12 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 
 async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
-    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics."""
-    said, told, view = "", 0, None
+    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics.
+
+    Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of their own.
+    """
+    said, told, without, view = "", 0, False, None
+    unmeasured: set[int] = set()  # versions that were told of without their metrics
     async for view in views:
         closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
@@ -38,22 +43,37 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
             click.echo(f"job {view.job} ({view.name}): {state}")
         evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
+        if due > 0 and not without and metrics_missing(view):
+            without = True
+            click.echo(metrics_missing(view))
         for entry in view.history:
             if told < entry.version <= due:
                 click.echo(_line(entry, view))
                 told = entry.version
+                unmeasured |= set() if entry.evaluated else {entry.version}
+            elif entry.evaluated and entry.version in unmeasured:
+                click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}")
+                unmeasured.discard(entry.version)
     assert view is not None
     if tell_failure or view.status == "completed":
         click.echo(f"job {view.job} {view.status}: {view.reason}")
     return view
 
 
-def _line(entry: HistoryView, view: JobView) -> str:
+def _evaluation(entry: HistoryView) -> str:
+    """Write a version's metrics, of how many examples they are, and whose are missing."""
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
+    values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
+    missing = listed(sorted(entry.unevaluated, key=in_order))
+    values += f"  not evaluated by: {missing}" if missing else ""
+    return values
+
+
+def _line(entry: HistoryView, view: JobView) -> str:
+    under_way = entry.examples and not entry.evaluated  # what some sites find says little
+    values = "" if under_way and not view.ended else _evaluation(entry)
     values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {listed(sorted(entry.lost, key=in_order))}" if entry.lost else ""
-    missing = listed(sorted(entry.unevaluated, key=in_order))
-    lost += f"  not evaluated by: {missing}" if missing else ""
     lost += f"  {entry.note}" if entry.note else ""
     lost += "".join(f"  {warning}" for warning in warnings(entry))
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
@@ -85,7 +105,9 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
     head.append(f"   {view.rule}   {view.seconds:.0f} s")
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
-    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None)
+    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None) or metrics_missing(view)
+    if view.metrics_version is not None:
+        metrics += f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),

@@ -99,6 +99,11 @@ class Nursery:
         with contextlib.suppress(Exception):
             forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
+    def kill(self) -> None:
+        """End every process now; `stop` then has nothing to wait for."""
+        for process in self.processes.values():
+            process.kill()
+
     def stop(self, names: Sequence[str], patience: float = 5.0) -> None:
         """End processes: politely first, then for certain."""
         for name in names:

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hansa.common.checkpoints import save_checkpoint
-from hansa.common.documents import written
-from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Taken
+from hansa.common.errors import HansaError, InvalidInput, InvalidJob, Refused, Taken
 from hansa.common.job import DataSpec, JobSpec, SitesSpec
 from hansa.common.job_file import load_job
 from hansa.common.ui.central import central_name, centralised
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import details, exit_code, summary, warn
+from hansa.common.ui.interruption import Interrupted, Interruption
+from hansa.common.ui.jobs import exit_code, outcome, warn
 from hansa.common.ui.live import show_live
 from hansa.common.ui.nursery import Nursery
 from hansa.common.ui.options import amount, print_json
+from hansa.common.ui.participation import metrics_missing, warn_of_shortfalls
+from hansa.common.ui.run_folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
 from hansa.common.views import JobView
-from hansa.common.words import counted, suggestion
+from hansa.common.words import counted, in_order, listed, share_of, suggestion
 
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
 OWN_METRICS = 3  # of an app, in the summary; the report has all
+INTERRUPTED = 130  # the exit code, whichever signal it was
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
 
 
@@ -72,7 +74,9 @@ def run(
 ) -> None:
     """Run a whole federation on this machine: controller, learners and evaluators as real processes.
 
-    The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end.
+    The job file's data: section says which data the sites hold. Results are kept in a folder that is named at the end:
+    model.safetensors, report.json, and job.resolved.yaml, the job with every default filled in. Ctrl-C cancels the job
+    and keeps what there is; a second one ends everything at once.
     """
     spec = load_job(file, changes, here=True)
     if spec.data is None:
@@ -84,16 +88,32 @@ def run(
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: another run has left its results there; choose a new folder")
     federation = LocalFederation(_beside(spec, file), sites, folder, _factors(slowed), central)
+    federation.part_data()
     try:
         view = asyncio.run(federation.run(quiet=as_json))
-    except Interrupted:
+    except (Interrupted, HansaError) as error:
+        if not federation.interrupted:
+            raise
+        if isinstance(error, HansaError):
+            click.echo(f"hansa: {error}", err=True)
         click.echo(f"\nstopped; every process has ended, the state is kept in {folder}", err=True)
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     if as_json:
-        print_json(summary(view))
+        print_json(outcome(view))
     else:
         _conclude(view, folder, file, spec.data, federation.split)
+        warn_of_shortfalls(view)
+    if federation.interrupted and view.status != "completed":  # it may have ended by itself in that moment
+        _say_what_is_left(view, folder)
+        raise SystemExit(INTERRUPTED)
     raise SystemExit(exit_code(view))
+
+
+def _say_what_is_left(view: JobView, folder: Path) -> None:
+    """Say after Ctrl-C what there is of a job that did not come to its end."""
+    model = f", its last model (version {view.version})" if view.history else ""
+    click.echo(f"stopped; every process has ended; the job's report{model} and the job as it was run are", err=True)
+    click.echo(f"in {folder}, where its state is kept, too", err=True)
 
 
 def _factors(words: Iterable[str]) -> dict[str, float]:
@@ -130,10 +150,6 @@ def _beside(spec: JobSpec, file: Path) -> JobSpec:
     return spec
 
 
-class Interrupted(Exception):
-    """Ctrl-C, or a polite kill."""
-
-
 class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
@@ -148,18 +164,17 @@ class LocalFederation:
         self._spec = spec
         self._folder = folder
         self._nursery = Nursery()
+        self._stop = Interruption()
 
     @property
     def _sites(self) -> list[str]:
         return list(self._files)
 
     async def run(self, quiet: bool) -> JobView:
-        """Run the job to its end and stop everything."""
-        stopped = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stopped.set)
-        self._part_data()
+        """Run the job to its end and stop everything; at the first Ctrl-C the job is cancelled, at the second nothing
+        is waited for.
+        """
+        self._stop.listen()
         (self._folder / "logs").mkdir(exist_ok=True)
         if not quiet:
             if self._central:
@@ -167,19 +182,16 @@ class LocalFederation:
                 click.echo(f"central training: one site holds all data, in batches of {size} examples")
             click.echo(f"starting a controller and {counted(len(self._sites), 'site')} …")
         try:
-            work = asyncio.create_task(self._work(quiet))
-            stop = asyncio.create_task(stopped.wait())
-            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.wait((work,))
-                raise Interrupted
-            return work.result()
+            return await self._stop.unless_again(self._work(quiet))
         finally:
-            await loop.run_in_executor(None, self._stop)
+            await self._end_processes()
 
-    def _part_data(self) -> None:
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the job before its time."""
+        return self._stop.asked.is_set()
+
+    def part_data(self) -> None:
         """Find or write the sites' files and let the job wait for every one of the sites."""
         data = self._spec.data
         assert data is not None
@@ -205,12 +217,16 @@ class LocalFederation:
             from hansa.common.app import load_app
 
             app = load_app(self._spec.app)  # it may say which columns are meant, and what its classes are called
-        if self._central:
+        if self._central or data.central:
             path, count = write_pooled(data, self._count, self._spec.seed, where, app=app)
             paths = [path]
-            self._spec = centralised(self._spec, count)
+            if not data.central:  # what a central run left behind is the job of one site already
+                self._spec = centralised(self._spec, count)
         else:
             paths = write_shards(data, self._count, self._spec.seed, where, app=app)
+            count = len(paths)
+        made = data.model_copy(update={"sites": count, "central": self._central or data.central})
+        self._spec = self._spec.model_copy(update={"data": made})
         self._files = {path.stem: path for path in paths}
         if not (where / TEST).exists():
             self.split = "validation"  # everything was parted, so there is nothing else to measure on
@@ -228,31 +244,48 @@ class LocalFederation:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     async def _work(self, quiet: bool) -> JobView:
+        address = await self._stop.unless_asked(self._start_all())
+        async with Client(address) as client:
+            await self._stop.unless_asked(self._evaluators_attend(client))
+            submitted = await client.submit(self._spec)
+            keep_resolved(self._folder, submitted, self._spec)
+            warn(submitted)
+            await self._watch(client, submitted.job, quiet)
+            final = await keep_results(self._folder, client, submitted.job)
+            warn(final, told=submitted.warnings)
+            return final
+
+    async def _start_all(self) -> str:
+        """Start all processes; return the controller's address."""
         address = await self._start_controller()
         for name in self._sites:
             self._start_site("learner", name, address, "--slow", str(self._slow.get(name, 1)))
         for name in self._sites:
             self._start_site("evaluator", name, address, "--split", self.split)
-        async with Client(address) as client:
-            await self._evaluators_attend(client)
-            submitted = await client.submit(self._spec)
-            warn(submitted)
-            watching = asyncio.create_task(show_live(client.watch(submitted.job), quiet, tell_failure=False))
-            minding = asyncio.create_task(self._mind())
-            try:
-                await asyncio.wait((watching, minding), return_when=asyncio.FIRST_COMPLETED)
-                view = watching.result() if watching.done() else minding.result()
-            finally:
-                for task in (watching, minding):
-                    task.cancel()
-                await asyncio.gather(watching, minding, return_exceptions=True)
-            final = await client.show(view.job)
-            warn(final, told=submitted.warnings)
-            if final.version > 0 or final.history:
-                manifest, payload = await client.model(view.job)
-                save_checkpoint(self._folder / "model.safetensors", manifest, payload)
-        (self._folder / "report.json").write_text(written(details(final)) + "\n")
-        return final
+        return address
+
+    async def _watch(self, client: Client, job: str, quiet: bool) -> None:
+        """Show the job until it ends; raise if the controller does before."""
+        watching = asyncio.create_task(show_live(client.watch(job), quiet, tell_failure=False))
+        minding = asyncio.create_task(self._mind())
+        cancelling = asyncio.create_task(self._cancel_when_asked(client, job))
+        tasks = {watching, minding, cancelling}
+        try:
+            while not watching.done():
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (watching, minding, cancelling):
+                task.cancel()
+            await asyncio.gather(watching, minding, cancelling, return_exceptions=True)
+
+    async def _cancel_when_asked(self, client: Client, job: str) -> None:
+        """End the job at the first signal; it then ends like any other, with a report and its last model."""
+        await self._stop.asked.wait()
+        click.echo("\nstopping: the job is cancelled and its last model kept; Ctrl-C again ends at once", err=True)
+        with contextlib.suppress(Refused):  # it has just ended by itself
+            await client.cancel(job)
 
     async def _evaluators_attend(self, client: Client) -> None:
         """Wait for the evaluators, so that all measure every version; one that has ended will not come."""
@@ -313,7 +346,17 @@ class LocalFederation:
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.log"
 
-    def _stop(self) -> None:
+    async def _end_processes(self) -> None:
+        """End every process: in order, or at once if somebody asks twice."""
+        ending = asyncio.get_running_loop().run_in_executor(None, self._end_in_order)
+        hurry = asyncio.create_task(self._stop.again.wait())
+        await asyncio.wait((ending, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            self._nursery.kill()
+        hurry.cancel()
+        await ending
+
+    def _end_in_order(self) -> None:
         names = list(self._nursery.processes)
         self._nursery.stop([name for name in names if name != "controller"])
         self._nursery.stop([name for name in names if name == "controller"])
@@ -335,15 +378,31 @@ def why_ended(code: int | None, log: Path) -> str:
 def _quality(view: JobView, split: "Part") -> str:
     """Say how good the newest model is, by what its app measures, on a part of the data: test or validation."""
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
+    if metrics_missing(view):
+        return f"not measured: {metrics_missing(view)}"
     if not view.examples:
-        why = next((f": {s}: {w}" for e in reversed(view.history) for s, w in e.unevaluated.items()), "")
-        return f"not measured{why}"
+        return f"not measured{_why_not_measured(view)}"
+    whole = view.examples == view.examples_total
+    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
     if accuracy is None and loss is None:
-        return f"the loss on {view.examples} {split} examples is not a finite number"
+        return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
     own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
-    whose = "test examples that no site trained on" if split == "test" else "validation examples that sites kept back"
-    return f"{', '.join([what, *own[:OWN_METRICS]])} on {view.examples} {whose}"
+    whose = "that no site trained on" if split == "test" else "that sites kept back"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}{'' if last else of}"
+
+
+def _why_not_measured(view: JobView) -> str:
+    """Say why versions since the one whose metrics are shown have none that count."""
+    since = [entry for entry in view.history if entry.version > (view.metrics_version or 0)]
+    last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
+    if last is None:
+        return ""
+    some = f" on enough examples, only on {share_of(last.examples, last.examples_total)}" if last.examples else ""
+    missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
+    return f"{some}; missing: {listed(missing, 3)}"
 
 
 def suits_ten_sites(data: DataSpec) -> bool:
@@ -367,16 +426,17 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "P
     click.echo(f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}.")
     click.echo(f"  result   {_quality(view, split)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back; no data left a site")
-    click.echo(f"  model    {where}/model.safetensors")
-    click.echo(f"  report   {where}/report.json, logs in {where}/logs")
+    click.echo(f"  model    {where}/{MODEL}")
+    click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")
+    click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
     click.echo()
     click.echo("Next:")
     here = "" if shutil.which("hansa") else os.path.relpath(Path(sys.executable).parent) + "/"
     predict = file.parent / "predict.py"
     if predict.exists():
-        click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/model.safetensors")
+        click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/{MODEL}")
     else:
-        click.echo(f"  load {where}/model.safetensors with safetensors.torch.load_file")
+        click.echo(f"  load {where}/{MODEL} with safetensors.torch.load_file")
     words = "--sites 10 --set seed=1" if suits_ten_sites(data) else "--set seed=1"
     click.echo(f"  {here}hansa run {shlex.quote(str(file))} {words}     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')

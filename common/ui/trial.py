@@ -44,7 +44,7 @@ def run_trial(
 class Outcome:
     """How good a federation's model became, and what it took."""
 
-    accuracy: float | None  # of the last version that was evaluated
+    accuracy: float | None  # of the last version that was evaluated on enough examples to count
     best: float | None  # of all versions that were
     loss: float | None
     rounds: int  # merges
@@ -63,7 +63,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
     start = report["history"][0]["seconds"] if report["history"] else 0.0
     times = virtual_times(report, slow or {})
     history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
-    measured = [entry for entry in history if entry["metrics"].get("accuracy") is not None]
+    measured = [entry for entry in history if entry["covered"] and entry["metrics"].get("accuracy") is not None]
     curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
     merged = [site for entry in history for trained in _trainings(entry) for site in trained]
     return Outcome(

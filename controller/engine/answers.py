@@ -5,10 +5,21 @@ from collections.abc import Mapping
 from hansa.common.errors import Stale
 from hansa.common.ids import update_key
 from hansa.common.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.controller.engine import appraisal, endings, events, hops, inquiries, merges, probes, sites
+from hansa.controller.engine import (
+    appraisal,
+    endings,
+    evaluation,
+    events,
+    hops,
+    inquiries,
+    merges,
+    participation,
+    probes,
+    sites,
+)
 from hansa.controller.engine.actions import Action, Stop
 from hansa.controller.engine.effects import Effect
-from hansa.controller.engine.evaluation import evaluate, settle
+from hansa.controller.engine.evaluation import settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.rounds import act, next_round, pulse
 from hansa.controller.engine.state import MERGING, Heard
@@ -28,7 +39,10 @@ def updated(job: Job, event: events.UpdateArrived) -> list[Effect]:
     else:
         contribution = Contribution(task=task, model=update_key(task.id), digest=event.digest, facts=event.facts)
         effects = _contributed(job, contribution, event.at)
-    job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    job.state.receipts[task.site] = receipt
+    if isinstance(task.work, Init):
+        job.record(0).receipt = receipt.hash
     return effects
 
 
@@ -52,11 +66,13 @@ def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effec
     if refusal:
         actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
+        participation.failed(job, task, refusal)
         _committed(job, contribution)
         job.models.add(contribution.model)
         return [*act(job, actions, now), *job.models.drop_idle()]
     actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
+    participation.answered(job, task)
     _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
     job.rule.sample.observe(job.memories["sample"], contribution)
@@ -73,6 +89,7 @@ def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
     """A site could not do a task."""
     task = job.open_task(event.task, event.site)
     if event.final:
+        participation.failed(job, task, event.reason)
         return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at)
     return lost(job, task, event.reason, event.at)
 
@@ -82,10 +99,11 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
     if task.id in job.state.judging:
         return appraisal.settle(job, task, None, now, reason)
     if task.id in job.state.scoring:
-        return hops.scored(job, task, None)
+        return hops.scored(job, task, None, reason)
     if isinstance(task.work, Evaluate):
         return endings.judge(job, settle(job, task, None, reason), now)
     job.finish(task.id)
+    participation.failed(job, task, reason)
     match task.work:
         case Survey():
             return sites.could_not_tell(job, task.site, reason, now)
@@ -158,8 +176,12 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         raise Stale(f"version {event.version} is not being merged")
     pending = job.state.queue.pop(0)
     merges.enter_version(job, plan, pending, event)
+    evaluation.put_away(job, plan.version - 1)
     weights = {member.task: member.weight for member in (*plan.added, *plan.reweighed)}
-    job.issue_receipt(version=event.version, contributions=weights, digest=event.digest, moments=event.moments)
+    receipt = job.issue_receipt(
+        version=event.version, contributions=weights, digest=event.digest, moments=event.moments
+    )
+    job.record(event.version).receipt = receipt.hash
     merges.forget_absent(job, plan)
     actions: list[Action] = []
     if pending.forgotten is None:
@@ -168,7 +190,7 @@ def merged(job: Job, event: events.Merged) -> list[Effect]:
         contributors = [c.site for c in pending.contributions]
         actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(event.at))
     stopping = any(isinstance(action, Stop) for action in actions)
-    effects = [] if stopping else evaluate(job, event.at)
+    effects = [] if stopping else evaluation.offer(job, event.at)
     effects += act(job, actions, event.at)
     if job.state.queue and not job.state.merging and job.state.phase in MERGING:
         effects += merges.start(job, event.at)

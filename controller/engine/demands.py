@@ -1,8 +1,8 @@
 """What plugins return must be before it is used; whoever returns something else is named."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from operator import index
 from typing import Annotated, TypeVar
 
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
-from hansa.common.documents import finite
+from hansa.common.documents import excess, finite
 from hansa.common.errors import HansaError
 from hansa.common.frames import peaks
 from hansa.common.ids import SiteName
-from hansa.common.job_check import located, problems
+from hansa.common.job_check import described, located
 from hansa.common.tasks import Train
 from hansa.common.views import Score
 from hansa.controller.engine.arithmetic import Moments, Selecting, ServerUpdate
@@ -23,7 +23,16 @@ from hansa.controller.engine.parts import EvalRequest, Part, Policy, Weigher
 T = TypeVar("T")
 SCORES = TypeAdapter(dict[SiteName, Score])
 METRICS = TypeAdapter(dict[str, float])
-DIAGNOSTICS = TypeAdapter(Annotated[dict[str, JsonValue], AfterValidator(finite)])
+
+
+def _storable(told: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    beyond = excess(told)
+    if beyond:
+        raise ValueError(located(beyond, {}))
+    return told
+
+
+DIAGNOSTICS = TypeAdapter(Annotated[dict[str, JsonValue], AfterValidator(_storable), AfterValidator(finite)])
 
 
 def require(kind: TypeAdapter[T], told: object, part: Part) -> T:
@@ -31,8 +40,7 @@ def require(kind: TypeAdapter[T], told: object, part: Part) -> T:
     try:
         return kind.validate_python(told)
     except ValidationError as error:
-        wrong = "; ".join(located(problem, {}) for problem in problems(error))
-        raise ValueError(f"{part.point} {part.kind!r} says what cannot be kept: {wrong}") from None
+        raise ValueError(f"{part.point} {part.kind!r} says what cannot be kept: {described(error)}") from None
 
 
 def require_weights(weigher: Weigher, given: npt.ArrayLike, count: int) -> np.ndarray:
@@ -63,9 +71,19 @@ def require_requests(weigher: Weigher, given: Sequence[EvalRequest]) -> list[Eva
 
 def require_work(policy: Policy, shaped: Train) -> Train:
     """Return what a policy made of a training task."""
-    if isinstance(shaped, Train):
-        return shaped
-    raise _wrong(policy, f"it returned {shaped!r:.200}, which is no training")
+    if not isinstance(shaped, Train):
+        raise _wrong(policy, f"it returned {shaped!r:.200}, which is no training")
+    with sendable(policy):
+        return Train.model_validate(shaped.model_dump(warnings=False))  # `model_copy` checks nothing
+
+
+@contextmanager
+def sendable(part: Part) -> Iterator[None]:
+    """Refuse a task that no site could be told of: a part chose a number or a text that the wire does not carry."""
+    try:
+        yield
+    except ValidationError as error:
+        raise _wrong(part, f"it asks for a task that cannot be sent: {described(error)}") from None
 
 
 def _impossible(weigher: Weigher, given: npt.ArrayLike) -> ValueError:

@@ -1,6 +1,5 @@
 """The desk: a job's open tasks, found by site, kind and version without looking at all of them."""
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
@@ -24,7 +23,7 @@ class Desk:
         self._work: dict[SiteName, dict[TaskId, Task]] = {}  # tasks that lead to a model
         self._judgements: dict[SiteName, dict[TaskId, Task]] = {}  # evaluations of updates and of their means
         self._evaluations: dict[SiteName, dict[TaskId, Task]] = {}  # of community models
-        self._versions: Counter[int] = Counter()  # open evaluations of each
+        self._versions: dict[int, set[SiteName]] = {}  # who has yet to report on each
         self._at_work = 0  # sites that attend and have such a task
         for task in tasks.values():
             self._enter(task)
@@ -41,7 +40,7 @@ class Desk:
             return None
         index = self._index(task)
         if index is self._evaluations and isinstance(task.work, Evaluate):
-            self._versions[task.work.version] -= 1
+            self._versions[task.work.version].discard(task.site)
             if not self._versions[task.work.version]:
                 del self._versions[task.work.version]
         del index[task.site][task.id]
@@ -56,7 +55,7 @@ class Desk:
             self._at_work += index is self._work and task.site in self._here
         index.setdefault(task.site, {})[task.id] = task
         if index is self._evaluations and isinstance(task.work, Evaluate):
-            self._versions[task.work.version] += 1
+            self._versions.setdefault(task.work.version, set()).add(task.site)
 
     def _index(self, task: Task) -> dict[SiteName, dict[TaskId, Task]]:
         if task.id in self._judging or task.id in self._scoring:
@@ -101,8 +100,12 @@ class Desk:
 
     @property
     def versions(self) -> AbstractSet[int]:
-        """The versions that are being evaluated."""
+        """The versions that somebody has yet to report on."""
         return self._versions.keys()
+
+    def evaluators(self, version: int) -> AbstractSet[SiteName]:
+        """Return the sites that have yet to report on a community model."""
+        return self._versions.get(version, frozenset())
 
     def of(self, site: SiteName) -> list[Task]:
         """Return all tasks of a site's daemons."""

@@ -1,13 +1,12 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job import TargetSpec
-from hansa.controller.engine import hops, inquiries
+from hansa.common.words import share_of
+from hansa.controller.engine import hops, inquiries, participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
-from hansa.controller.engine.evaluation import evaluate, metrics
+from hansa.controller.engine.evaluation import ALARM, awaited, give_up, metrics, offer, offer_last
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import Status, VersionRecord
-
-LAST_EVALUATION = "evaluation"  # the alarm that ends the wait for it
+from hansa.controller.engine.state import MERGING, Status, VersionRecord
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
@@ -19,25 +18,27 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason
+    participation.stopped(job)
     _give_up_merges(job)
     unfinished = [*job.desk.work(), *(state.tasks[task] for task in state.judging)]
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
         job.finish(task.id)
     effects += hops.withdraw(job, reason)
-    newest = state.history[-1] if state.history else None
-    if newest and newest.version > 0 and not newest.examples and not job.desk.evaluates(newest.version):
-        effects += evaluate(job, now, last=True)
+    if state.version > 0:
+        effects += offer_last(job)
     if _done(job):
         return [*effects, *end(job, "completed", reason, now)]
     state.alarms = {}
-    return [*effects, job.set_alarm(LAST_EVALUATION, now + job.rule.evaluate.timeout)]
+    return [*effects, job.set_alarm(ALARM, now + job.rule.evaluate.timeout)]
 
 
 def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     """Nothing more will happen."""
     state = job.state
+    participation.stopped(job)
     effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
+    give_up(job)
     for task in list(state.tasks):
         job.finish(task)
     for key in list(state.fresh):
@@ -64,16 +65,13 @@ def _give_up_merges(job: Job) -> None:
 
 
 def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
-    """An evaluation has ended, one way or another: perhaps it was the last of the job, or the target is reached."""
+    """An evaluation has ended, one way or another: it was the last, the target is reached, or the newest is next."""
     if job.state.phase == "closing":
         return complete(job, now)
     effects: list[Effect] = []
-    target = job.spec.stop.target
-    if target and job.state.phase in ("training", "gathering") and not job.desk.evaluates(record.version):
-        value = metrics(job, record).get(target.metric)
-        if value is not None and _reached(target, value):
-            reason = f"target reached: {target.metric} {value:.4f} at version {record.version}"
-            effects = close(job, reason, now)
+    if job.state.phase in MERGING and not awaited(job, record):
+        reason = _target_reached(job, record)
+        effects = close(job, reason, now) if reason else offer(job, now)
     return effects + job.models.drop_idle()
 
 
@@ -86,6 +84,18 @@ def complete(job: Job, now: float) -> list[Effect]:
 
 def _done(job: Job) -> bool:
     return not job.desk.evaluates() and not job.state.studies and job.state.measuring is None
+
+
+def _target_reached(job: Job, record: VersionRecord) -> str:
+    """Say that a version has reached the target; some sites' data alone must not stop a job."""
+    target = job.spec.stop.target
+    if target is None or not record.covered:
+        return ""
+    value = metrics(job, record).get(target.metric)
+    if value is None or not _reached(target, value):
+        return ""
+    part = f" on {share_of(record.examples, record.total)} examples" if record.examples != record.total else ""
+    return f"target reached: {target.metric} {value:.4f} at version {record.version}{part}"
 
 
 def _reached(target: TargetSpec, value: float) -> bool:

@@ -6,6 +6,7 @@ A study reads the models of a hop on the worker threads while training goes on. 
 from hansa.common.errors import Stale
 from hansa.common.ids import ModelKey, hop_key
 from hansa.common.tasks import Evaluate, Evaluation, Task
+from hansa.controller.engine import coverage
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.actions import HopEnded
 from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
@@ -65,21 +66,26 @@ def studied(job: Job, event: ev.HopStudied) -> list[Effect]:
         job.models.add(hop_key(job.id, event.version, event.hop))
     if event.digest and job.state.phase == "training":
         work = Evaluate(model=hop_key(job.id, event.version, event.hop), version=event.version - 1)
-        free = [site for site in job.free if not job.desk.judgements(site)]  # never more than one: it has no hurry
+        free = [site for site in job.evaluators if not job.desk.judgements(site)]  # one at a time: it has no hurry
         effects += [job.issue(site, job.state.round, work, scored=(event.version, event.hop)) for site in free]
     job.end_study(event.version, event.hop)
     return effects
 
 
-def scored(job: Job, task: Task, found: Evaluation | None) -> list[Effect]:
+def scored(job: Job, task: Task, found: Evaluation | None, trouble: str = "") -> list[Effect]:
     """Enter what an evaluator found of the mean of the slots; nothing waits for it."""
     version, hop = job.state.scoring[task.id]
     job.finish(task.id)
     record = _record(job, version, hop)
     if found:
-        record.reports[task.site] = found
+        record.add(task.site, found)
+        job.state.evaluator_examples[task.site] = found.n
+    else:
+        record.unevaluated[task.site] = trouble
     if (version, hop) not in job.state.scoring.values():
-        record.close(combined(job, record.reports))
+        record.pool(combined(job, record.reports))
+        coverage.tally(job, record)
+        record.close()
     return job.models.drop_idle()
 
 
@@ -87,7 +93,7 @@ def withdraw(job: Job, reason: str) -> list[Effect]:
     """Stop to evaluate means: the job waits for its last model only."""
     effects: list[Effect] = []
     for task in [job.state.tasks[each] for each in job.state.scoring]:
-        effects += [WithdrawTask(task, reason), *scored(job, task, None)]
+        effects += [WithdrawTask(task, reason), *scored(job, task, None, reason)]
     return effects
 
 

@@ -19,21 +19,18 @@ from hansa.controller.engine.roster import Roster
 from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
 from hansa.controller.engine.view import View
 
-UNDER_WAY = 2  # evaluations per evaluator; a slow one skips versions instead of falling behind for ever
-
 
 class Job:
     """A job's specification, rule and state. The engine's modules are functions over it.
 
-    Beside the state stand indices (eligible, free, desk, models), so that an event costs no more than what it changes.
-    They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members, current and
-    history goes through a method here, or tells the index.
+    Beside the state stand indices (eligible, evaluators, desk, models), so that an event costs no more than what it
+    changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members,
+    current and history goes through a method here, or tells the index.
     """
 
     state: JobState
     eligible: Roster  # sites that can train: they attend and have examples
     evaluators: Roster  # that attend
-    free: Roster  # those of them that are not behind
     desk: Desk
     models: Models
     studies: dict[tuple[int, int], StudyPlan]  # of the state, by version and hop
@@ -53,7 +50,6 @@ class Job:
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
         self.evaluators = Roster(state.evaluators)
         self.desk = Desk(state.tasks, state.judging, state.scoring, state.learners)
-        self.free = Roster(site for site in state.evaluators if len(self.desk.evaluations(site)) < UNDER_WAY)
         self.models = Models(state)
         self.studies = {(plan.version, plan.hop): plan for plan in state.studies}
         self.touched = set()
@@ -109,19 +105,15 @@ class Job:
     def evaluator_came(self, site: SiteName) -> None:
         """Enter an evaluator."""
         self.state.evaluators.add(site)
+        self.state.evaluator_examples.setdefault(site, None)
         self.evaluators.add(site)
-        self._mind_load(site)
 
     def evaluator_went(self, site: SiteName) -> None:
         """Strike an evaluator."""
         self.state.evaluators.discard(site)
+        if self.state.status == "waiting":  # the job begins without it
+            del self.state.evaluator_examples[site]
         self.evaluators.discard(site)
-        self._mind_load(site)
-
-    def _mind_load(self, site: SiteName) -> None:
-        """Keep account of whether an evaluator is free."""
-        free = site in self.evaluators and len(self.desk.evaluations(site)) < UNDER_WAY
-        (self.free.add if free else self.free.discard)(site)
 
     # Tasks.
 
@@ -159,7 +151,6 @@ class Job:
             self.state.scoring[task.id] = scored
         self.desk.add(task)
         self.models.hold_base(task)
-        self._mind_load(site)
         return SendTask(task)
 
     def _standard(self) -> Standard | None:
@@ -181,7 +172,6 @@ class Job:
             self.models.release_base(held)
             self.state.judging.pop(task, None)
             self.state.scoring.pop(task, None)
-            self._mind_load(held.site)
         return held
 
     # Models and versions.

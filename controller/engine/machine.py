@@ -8,7 +8,9 @@ Its parts, each on top of those above it:
 
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     demands     what plugins must return
-    job         what a job is and remembers      evaluation  of community models
+    job         what a job is and remembers      coverage    of how many examples evaluators have reported
+    evaluation  of community models
+    participation   which sites contributed how much, and what kept the others from it
     apps        what sites state of their apps
     survey      what sites tell of their data    probes      what they measure on the first model
     inquiries   what parts of the rule find out about updates
@@ -21,7 +23,6 @@ Its parts, each on top of those above it:
 """
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from pydantic import BaseModel
@@ -45,7 +46,6 @@ from hansa.controller.engine.effects import (
     StartMerge,
     StartStudy,
 )
-from hansa.controller.engine.endings import LAST_EVALUATION
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import Membership
 from hansa.controller.engine.rounds import GATHER, act, pulse
@@ -141,10 +141,9 @@ class Machine:
         """Return the committed steps that a site which trains is to know of, if that matters to it."""
         return next((told.steps for told in pulse(self._job) if told.site == site), None)
 
-    @property
-    def evaluating(self) -> AbstractSet[int]:
-        """The versions that are being evaluated."""
-        return self._job.desk.versions
+    def awaits(self, record: VersionRecord) -> bool:
+        """Whether somebody's report on a version is waited for."""
+        return evaluation.awaited(self._job, record)
 
     def metrics(self, record: VersionRecord) -> Mapping[str, float]:
         """Return what the findings on a version say together, those that are here."""
@@ -238,7 +237,10 @@ class Machine:
             return sites.ask_one_more(job, event.at)
         if event.alarm == TIME:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
-        if event.alarm == LAST_EVALUATION:
+        if event.alarm == evaluation.ALARM:
+            late = evaluation.time_out(job)
+            if job.state.phase != "closing":
+                return endings.judge(job, late, event.at)
             return endings.end(job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at)
         if event.alarm == probes.ALARM:
             return answers.probes_late(job, event.at)

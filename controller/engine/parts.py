@@ -18,7 +18,7 @@ from hansa.common.errors import HansaError
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Plugin, contract
-from hansa.common.tasks import Evaluation, LocalPluginSpec, Task, Train
+from hansa.common.tasks import SECONDS, Evaluation, LocalPluginSpec, Task, Train
 from hansa.common.views import Score
 from hansa.controller.engine.actions import Action
 from hansa.controller.engine.evidence import Evidence, Findings
@@ -281,10 +281,16 @@ class Weigher(Part):
 class EvalPlan(Part):
     """Says when and by whom community models are evaluated, and what the findings say together.
 
-    Evaluation never blocks training: an evaluator that is behind is not asked for a version that is not the last.
+    Evaluation never blocks training. One version is offered at a time, and the newest follows when all evaluators have
+    answered or the time is up. The last version of a job is evaluated by all who are connected, whatever the plan says.
     """
 
-    timeout: float = Field(60.0, gt=0, description="seconds to wait for evaluators after the last merge")
+    timeout: float = Field(
+        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
+    )
+    min_coverage: float = Field(
+        1.0, gt=0, le=1, description="share of all evaluators' examples on which a version must be evaluated to count"
+    )
 
     @property
     def midway(self) -> bool:
@@ -292,8 +298,8 @@ class EvalPlan(Part):
         return False
 
     @abstractmethod
-    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
-        """Return whose findings on the newest version are wanted; asked after every merge, and for the `last` one."""
+    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
+        """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
 
     @abstractmethod
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from hansa.common.tasks import Train
-from hansa.controller.engine import appraisal, demands, endings, hops, probes
+from hansa.controller.engine import appraisal, demands, endings, hops, participation, probes
 from hansa.controller.engine.actions import (
     Action,
     Ask,
@@ -63,11 +63,14 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
             case Withdraw(task, reason):
                 withdrawn = job.finish(task)
                 if withdrawn:
+                    participation.failed(job, withdrawn, reason)
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
                 effects += appraisal.prepare(job, contribution, now)
             case MergeNow(contributions, lost, steps):
                 pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
+                for site, reason in lost.items():
+                    participation.explain(job, site, reason)
                 effects += appraisal.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
@@ -89,23 +92,26 @@ def pulse(job: Job) -> list[Pulse]:
 
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
-    work = Train(
-        model=ask.start.model if ask.start else job.state.current,
-        base=ask.start.base if ask.start else None,
-        version=job.state.version,
-        committed=job.state.steps,
-        epochs=job.rule.epochs,
-        steps=ask.steps,
-        batch_size=job.spec.train.batch_size,
-        optimizer=job.spec.train.optimizer,
-        plugins=job.rule.sample.plugins,
-        validate_update=job.rule.weigh.appraises,
-        keep_optimizer=job.spec.train.keep_optimizer,
-    )
+    with demands.sendable(job.rule.pace):
+        work = Train(
+            model=ask.start.model if ask.start else job.state.current,
+            base=ask.start.base if ask.start else None,
+            version=job.state.version,
+            committed=job.state.steps,
+            epochs=job.rule.epochs,
+            steps=ask.steps,
+            batch_size=job.spec.train.batch_size,
+            optimizer=job.spec.train.optimizer,
+            plugins=job.rule.sample.plugins,
+            validate_update=job.rule.weigh.appraises,
+            keep_optimizer=job.spec.train.keep_optimizer,
+        )
     view = replace(job.view(now), turn=ask.turn)
     for point, policy in job.rule.policies.items():
         work = demands.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
-    sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
+    with demands.sendable(job.rule.pace):
+        sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
+    participation.asked(job, ask.site)
     job.rule.pace.on_asked(job.pacing, sent.task)
     return sent

@@ -5,9 +5,9 @@ from hansa.common.ids import ModelKey, SiteName, update_key
 from hansa.common.job_check import located
 from hansa.common.tasks import Init, Task
 from hansa.common.words import in_order, listed
-from hansa.controller.engine import appraisal, apps, endings, events, hops, merges, probes, survey
+from hansa.controller.engine import appraisal, apps, endings, events, hops, merges, participation, probes, survey
 from hansa.controller.engine.effects import Effect, WithdrawTask
-from hansa.controller.engine.evaluation import settle
+from hansa.controller.engine.evaluation import offer_last, settle
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.outline import Outline
 from hansa.controller.engine.rounds import GATHER, act, next_round, wait_for_sites
@@ -26,15 +26,18 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     new = apps.note(job, event.role, event.site, event.app)
     job.state.left_out.pop(name, None)
     if event.role == "evaluator":
-        if event.site in job.state.evaluators and not new:
-            raise Stale(f"evaluator {event.site} is known")
+        if event.site in job.state.evaluators:
+            if not new:
+                raise Stale(f"evaluator {event.site} is known")
+            return []
         job.evaluator_came(event.site)
-        return []
+        return offer_last(job) if job.state.phase == "closing" and job.state.version > 0 else []
     if job.state.learners.get(event.site) == event.examples:
         if not new:
             raise Stale(f"learner {event.site} is known")
         return []
     job.learner_came(event.site, event.examples)
+    participation.came(job, event.site)
     if job.state.phase == "surveying" and event.examples:
         return survey.ask(job)
     if job.state.phase == "initialising" and (not job.desk.busy or FIRST_MODEL not in job.state.alarms):
@@ -61,10 +64,17 @@ def left(job: Job, event: events.SiteLeft) -> list[Effect]:
 
 
 def unfit(job: Job, event: events.SiteUnfit) -> list[Effect]:
-    """A daemon attends that can never work for this job: only a job that still waits for sites must not miss it."""
-    if job.state.status != "waiting":
-        raise Stale(f"site {event.site} came too late to be missed")
-    return endings.end(job, "failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+    """A daemon attends that can never work for this job: a job that waits for sites fails, another goes on without."""
+    if job.state.status == "waiting":
+        return endings.end(job, "failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+    gone = events.SiteLeft(at=event.at, site=event.site, role=event.role)
+    if event.role == "evaluator":
+        return _evaluator_left(job, gone)
+    here = event.site in job.state.learners  # it was restarted, and its app or its data are not what they were
+    effects = _learner_left(job, gone) if here else []
+    if not participation.went(job, event.site, event.reason) and not here:
+        raise Stale(f"site {event.site} is known to be of no use to this job")
+    return effects
 
 
 def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
@@ -74,7 +84,7 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     effects: list[Effect] = []
     for task in job.desk.judgements(event.site):
         if task.id in job.state.scoring:
-            effects += hops.scored(job, task, None)
+            effects += hops.scored(job, task, None, "the site left")
         else:
             effects += appraisal.settle(job, task, None, event.at, "the site left")
     for task in job.desk.evaluations(event.site):
@@ -86,6 +96,7 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     if event.site not in job.state.learners:
         raise Stale(f"learner {event.site} is not here")
     job.learner_went(event.site)
+    participation.went(job, event.site)
     effects: list[Effect] = []
     if job.state.phase == "surveying":
         for task in job.desk.work(event.site):

@@ -19,10 +19,39 @@ Phase = Literal["gathering", "surveying", "initialising", "probing", "training",
 MERGING: tuple[Phase, ...] = ("training", "gathering")  # in which the community model may change
 
 
-class HopRecord(BaseModel):
-    """One hop of a round whose models travel from site to site."""
+class Findings(BaseModel):
+    """What evaluators found of a model, of which examples, and whose findings are missing."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
+
+    reports: dict[SiteName, Evaluation] = {}  # as long as more may come; then only what they say together is kept
+    unevaluated: dict[SiteName, str] = {}  # evaluators of the job whose findings are missing, and why
+    pooled: dict[str, float] = {}
+    pooled_examples: int = 0
+    total: int | None = None  # examples that all evaluators of the job have together; none: one has never told
+
+    @property
+    def examples(self) -> int:
+        """How many examples the metrics are over."""
+        return self.pooled_examples or sum(report.n for report in self.reports.values())
+
+    def add(self, site: SiteName, report: Evaluation) -> None:
+        """Enter a report; what the others say together is worked out again."""
+        self.reports[site] = report
+        self.unevaluated.pop(site, None)
+        self.pooled, self.pooled_examples = {}, 0
+
+    def pool(self, metrics: Mapping[str, float]) -> None:
+        """Enter what the reports say together."""
+        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
+
+    def close(self) -> None:
+        """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
+        self.reports = {}
+
+
+class HopRecord(Findings):
+    """One hop of a round whose models travel from site to site; the findings are of the mean of its slots."""
 
     hop: int
     at: float
@@ -33,25 +62,16 @@ class HopRecord(BaseModel):
     lost: dict[SiteName, str] = {}
     divergence: float | None = None  # of the hop's updates, if it is measured
     trouble: str = ""  # why it could not be
-    reports: dict[SiteName, Evaluation] = {}  # of the mean of the slots, if that is evaluated; until all are in
-    pooled: dict[str, float] = {}
-    pooled_examples: int = 0
-
-    def close(self, metrics: Mapping[str, float]) -> None:
-        """Keep only what the reports say together."""
-        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
-        self.reports = {}
 
 
-class VersionRecord(BaseModel):
+class VersionRecord(Findings):
     """One community model in the job's history."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
 
     version: int
     round: int
     at: float
     digest: str
+    receipt: str = ""  # hash of the receipt that names it; empty: the submission brought it
     distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
     contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
@@ -66,20 +86,7 @@ class VersionRecord(BaseModel):
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
     bytes_up: int = 0
     bytes_down: int = 0
-    reports: dict[SiteName, Evaluation] = {}  # until all are in; then only what they say together is kept
-    unevaluated: dict[SiteName, str] = {}  # evaluators that did not answer, and why
-    pooled: dict[str, float] = {}
-    pooled_examples: int = 0
-
-    @property
-    def examples(self) -> int:
-        """How many examples the metrics are over."""
-        return self.pooled_examples or sum(report.n for report in self.reports.values())
-
-    def close(self, metrics: Mapping[str, float]) -> None:
-        """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
-        self.pooled, self.pooled_examples = dict(metrics), self.examples
-        self.reports = {}
+    covered: bool = False  # it was evaluated on so many of all examples that its metrics count
 
 
 class PendingMerge(Value):
@@ -138,6 +145,23 @@ class Kept(Value):
     digest: str
 
 
+class Participation(BaseModel):
+    """How much of what a site was asked for it has contributed."""
+
+    since: int  # the newest version when the job first knew of the site
+    away: int = 0  # versions that were made while it was away, until it was last back
+    away_since: int | None = None  # the newest version when it went; none: it is here
+    absence: str = ""  # why it was away last
+    asked: int = 0  # rounds, hops or tasks that have ended for it
+    answered: int = 0  # of them, with an update that was taken
+    failures: int = 0
+    reason: str = ""  # of the last failure
+    last: tuple[int, int] = (0, 0)  # round and hop that were counted last
+    counted: bool = False  # whether its update of them was taken
+    idle_since: int | None = None  # the newest version when it failed, until it is asked again
+    unfinished: int = 0  # versions that were made while it worked at its last task, if that was open at the end
+
+
 class JobState(BaseModel):
     """A job's memory."""
 
@@ -150,7 +174,8 @@ class JobState(BaseModel):
     ended: float | None = None
     sequence: int = 0  # events handled so far: the journal's numbering
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
-    evaluators: set[SiteName] = set()
+    evaluators: set[SiteName] = set()  # attending
+    evaluator_examples: dict[SiteName, int | None] = {}  # of those and of others that left, as they last reported
     apps: dict[str, dict[SiteName, Stated]] = {}  # what daemons state of the app, by role; also of those that left
     left_out: dict[str, str] = {}  # daemons whose app does not fit the others', and why
     version: int = -1
@@ -164,6 +189,7 @@ class JobState(BaseModel):
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open
     receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
+    participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}
     appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
@@ -191,8 +217,8 @@ class JobState(BaseModel):
     standard: Standard | None = None  # of all sites together
     bytes_up: int = 0  # of all versions
     bytes_down: int = 0
-    reported: int | None = None  # the newest version that some evaluator has measured
-    evaluated: int | None = None  # the newest that all who were asked have measured, or have failed to
+    offered: int = 0  # the newest version that the evaluation plan was asked about
+    covered: int | None = None  # the newest version whose metrics count
     history: list[VersionRecord] = []  # by version, from 0 on
 
     @property

@@ -8,7 +8,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
-from hansa.common.tasks import Task
+from hansa.common.tasks import ROUNDS, Task
 from hansa.controller.engine.actions import Action, Ask, MergeNow, Stop
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Draw, Pacer
@@ -38,7 +38,7 @@ class AsyncState(BaseModel):
 class Async(Pacer):
     """No rounds: each site trains on the newest model, and its update is merged as soon as it arrives."""
 
-    updates: int = Field(100, ge=1, strict=True, description="how many updates to merge")
+    updates: int = Field(100, ge=1, le=ROUNDS, strict=True, description="how many updates to merge")
 
     def begin(self) -> AsyncState:
         """Return the state to start from."""

@@ -16,7 +16,7 @@ from hansa.common.errors import Stale
 from hansa.common.ids import ModelKey, SiteName, TaskId
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import register
-from hansa.common.tasks import Task, Train
+from hansa.common.tasks import HOPS, SECONDS, SITES, Task, Train
 from hansa.controller.engine.actions import (
     Action,
     Ask,
@@ -34,6 +34,8 @@ from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import Draw
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.pacers.sync import Rounds, RoundsState
+
+TURNS = 1 << 32  # hops of a whole job that tasks can count
 
 
 class Slot(BaseModel):
@@ -79,14 +81,18 @@ class Redistribute(Rounds):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"barrier", "slots"})
-    hops: int = Field(20, ge=1, le=10_000, strict=True, description="S, trainings of each travelling model in a round")
-    retries: int = Field(1, ge=0, strict=True, description="other sites to try in a hop when one fails")
-    catch_up: int = Field(0, ge=0, strict=True, description="further hops for models that were trained less often")
+    hops: int = Field(20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round")
+    retries: int = Field(1, ge=0, le=SITES, strict=True, description="other sites to try in a hop when one fails")
+    catch_up: int = Field(
+        0, ge=0, le=HOPS, strict=True, description="further hops for models that were trained less often"
+    )
     no_repeat: bool = Field(False, description="a model avoids sites it has been at in this round, while there are any")
     weight: Literal["equal", "hops"] = Field(
         "equal", description="hops: weights are multiplied by how often a model was trained in the round"
     )
-    deadline: float | None = Field(None, gt=0, description="seconds a site may take; none: as long as it needs")
+    deadline: float | None = Field(
+        None, gt=0, le=SECONDS, description="seconds a site may take; none: as long as it needs"
+    )
     divergence: Literal["none", "weights", "delta"] = Field(
         "weights", description="measure how far the updates of each hop are apart: as they are, or their changes"
     )
@@ -103,6 +109,10 @@ class Redistribute(Rounds):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
         found: list[Problem] = []
+        if self.rounds * self.hops >= TURNS:
+            found.append(
+                ((self.point, "rounds"), f"{self.rounds} rounds of {self.hops} hops are more than {TURNS - 1}")
+            )
         if rule.merge.remembers:
             why = "a travelling model is no site's own, so there is no last one; use mean"
             found.append(self.clash(rule.merge, why))

@@ -6,10 +6,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
-from hansa.common.tasks import STEPS
+from hansa.common.tasks import ASKED
 from hansa.controller.engine.actions import Action, Ask
 from hansa.controller.engine.view import Contribution, View
 from hansa.controller.pacers.sync import Sync, SyncState
+
+LONGEST = 10_000  # epochs of the slowest site in a round
 
 
 class SemiSyncState(SyncState):
@@ -28,7 +30,9 @@ class SemiSync(Sync):
     """
 
     model_config = ConfigDict(populate_by_name=True)
-    periods: float = Field(1.0, gt=0, alias="lambda", description="length of a round in epochs of the slowest site")
+    periods: float = Field(
+        1.0, gt=0, le=LONGEST, alias="lambda", description="length of a round in epochs of the slowest site"
+    )
 
     def begin(self) -> SemiSyncState:
         """Return the state to start from."""
@@ -41,7 +45,7 @@ class SemiSync(Sync):
         # n steps fit into an epoch of n, though the quotient of two quotients may fall just short of n.
         length = self.periods * max(measured.values(), default=0) * (1 + 1e-9)
         fits = {site: length / state.seconds_per_step[site] for site in sites if site in measured}
-        steps = {site: max(1, int(min(number, STEPS))) for site, number in fits.items()}  # what sites say may be absurd
+        steps = {site: max(1, int(min(number, ASKED))) for site, number in fits.items()}  # what sites say may be absurd
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, field_validator
 from hansa.common.errors import Stale
 from hansa.common.ids import SiteName, TaskId
 from hansa.common.plugins import register
-from hansa.common.tasks import Task
+from hansa.common.tasks import ROUNDS, SECONDS, SITES, Task
 from hansa.controller.engine.actions import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
 from hansa.controller.engine.parts import Draw, Pacer
 from hansa.controller.engine.view import Contribution, View
@@ -25,7 +25,7 @@ class Rounds(Pacer):
     """A pacer with common rounds, each of which ends with a merge."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"barrier"})
-    rounds: int = Field(10, ge=1, strict=True, description="how many rounds")
+    rounds: int = Field(10, ge=1, le=ROUNDS, strict=True, description="how many rounds")
 
     def rounds_asked(self) -> int:
         """Return the number of rounds."""
@@ -60,8 +60,12 @@ class Sync(Rounds):
     issued once more, to sites that failed or are late, and then what is there is merged.
     """
 
-    deadline: float | None = Field(None, gt=0, description="seconds a round may take; none: as long as sites need")
-    quorum: float = Field(0.5, gt=0, description="updates that a round needs: a share (≤ 1) or a number (> 1)")
+    deadline: float | None = Field(
+        None, gt=0, le=SECONDS, description="seconds a round may take; none: as long as sites need"
+    )
+    quorum: float = Field(
+        0.5, gt=0, le=SITES, description="updates that a round needs: a share (≤ 1) or a number (> 1)"
+    )
 
     @field_validator("quorum")
     @classmethod

@@ -20,7 +20,7 @@ from hansa.common.errors import InvalidData, InvalidJob
 from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec, Problem
 from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import Evaluation
+from hansa.common.tasks import SECONDS, Evaluation
 from hansa.common.views import Finding, Score
 from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.parts import EvalRequest, Weigher
@@ -54,7 +54,7 @@ class Dvw(Weigher):
         "micro_f1",
         description="score of the pooled counts; mcc and gmean for one label per example, inverse_loss for regression",
     )
-    timeout: float = Field(60.0, gt=0, description="seconds to wait for the evaluators of the other sites")
+    timeout: float = Field(60.0, gt=0, le=SECONDS, description="seconds to wait for the evaluators of the other sites")
     min_coverage: float = Field(
         0.5, ge=0, le=1, description="least share of all validation examples; with fewer, the site's last score counts"
     )

@@ -34,9 +34,9 @@ class _Every(EvalPlan):
             return [(("evaluate", "virtual"), why)]
         return []
 
-    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
         """Ask all who attend."""
-        return view.evaluators if last or view.version % self.every == 0 else ()
+        return view.evaluators if view.version % self.every == 0 else ()
 
 
 @register("evaluate", "pooled")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hansa.common.job_file import load_job
 from tests.e2e.conftest import ROOT, Site, hansa
 
 APP = """
@@ -58,6 +59,9 @@ def test_ready_files_of_sites_are_run_as_they_are_from_any_folder(tmp_path: Path
     assert set(report["history"][-1]["contributions"]) == {"ana", "ben"}
     assert report["history"][-1]["metrics"]["accuracy"] > 0.8
     assert not (tmp_path / "out" / "data").exists(), "nothing is copied"
+    again = load_job(tmp_path / "out" / "job.resolved.yaml")
+    assert again.data is not None
+    assert again.data.files == {"ana": str(folder / "a.csv"), "ben": str(folder / "b.csv")}
 
 
 def test_files_that_do_not_agree_are_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -352,9 +352,9 @@ async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site
     """Perhaps the controller is newer, perhaps it is hostile."""
     honest = FleetServicer._to_site
 
-    def garbled(self: FleetServicer, session: Any, message: Any) -> fleet_pb2.ToSite:
+    def garbled(self: FleetServicer, session: Any, message: Any) -> fleet_pb2.ToSite | None:
         wire = honest(self, session, message)
-        if wire.task.HasField("train") and wire.task.app == "odd.py:app":
+        if wire and wire.task.HasField("train") and wire.task.app == "odd.py:app":
             wire.task.train.optimizer.kind = "quantum\x1b[2J"
         return wire
 

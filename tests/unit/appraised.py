@@ -109,7 +109,7 @@ class OneByOne(EvalPlan):
         """Nobody has had a turn."""
         return Turns()
 
-    def due(self, state: BaseModel, view: View, last: bool) -> Sequence[SiteName]:
+    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
         """Ask the one whose turn it is."""
         assert isinstance(state, Turns)
         chosen = sorted(view.evaluators, key=lambda site: (state.seen.get(site, 0), site))[:1]

@@ -177,11 +177,15 @@ def test_appraisals_do_not_keep_an_evaluator_from_evaluating_community_models() 
     play = _play("b", evaluate={"every": 1})
     asked = _judged(play, play.tasks(Train)["a"])
     _judged(play, play.tasks(Train)["b"])  # by nobody: b does not judge itself
-    assert [task.work.version for task in sent(play.merged()) if isinstance(task.work, Evaluate)] == [1]
-    play.report(asked["b"])
-    versions = [task.work.version for task in sent(play.merged()) if isinstance(task.work, Evaluate)]
-    assert versions == [2]
-    assert play.machine.state.reported is None
+    (first,) = [task for task in sent(play.merged()) if isinstance(task.work, Evaluate)]
+    assert isinstance(first.work, Evaluate)
+    assert first.work.version == 1
+    play.report(asked["b"], n=7)
+    assert play.machine.state.evaluator_examples == {"b": None}, "an appraisal is on other examples"
+    play.merged()
+    (second,) = [task for task in sent(play.report(first)) if isinstance(task.work, Evaluate)]
+    assert isinstance(second.work, Evaluate)
+    assert second.work.version == 2
 
 
 def test_a_job_whose_learners_all_left_waits_for_its_appraisals_not_for_them() -> None:

@@ -1,11 +1,14 @@
 """The codec: every message makes the round trip; nonsense is refused."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from hansa.common import codec
 from hansa.common.errors import InvalidInput, Rejected
@@ -21,15 +24,18 @@ from hansa.common.tasks import (
     Init,
     LocalPluginSpec,
     OptimizerSpec,
+    Probe,
     Profile,
     Progress,
     Receipt,
     Standard,
     Survey,
     Task,
+    Terms,
     Train,
     UpdateFacts,
     ValidationSpec,
+    Value,
 )
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
@@ -141,6 +147,61 @@ def test_standards_make_the_round_trip(standard: Standard | None) -> None:
         | {"standard": standard}
     )
     assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+KINDS: dict[str, type[Value]] = {  # what stands for each message of a task
+    "Task": Task,
+    "Terms": Terms,
+    "Standard": Standard,
+    "SurveyWork": Survey,
+    "ProbeWork": Probe,
+    "TrainWork": Train,
+    "EvaluateWork": Evaluate,
+}
+WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
+
+
+def _whole_numbers() -> list[tuple[type[Value], str, int]]:
+    """Return every whole number of a task on the wire: of which value, its field, and how many bits it has."""
+    kinds = fleet.DESCRIPTOR.message_types_by_name
+    fields = [(value, field) for name, value in KINDS.items() for field in kinds[name].fields]
+    return [(value, field.name, WIDTHS[field.type]) for value, field in fields if field.type in WIDTHS]
+
+
+@pytest.mark.parametrize(("kind", "field", "bits"), _whole_numbers())
+def test_every_whole_number_of_a_task_is_bounded_by_what_the_wire_carries(
+    kind: type[Value], field: str, bits: int
+) -> None:
+    """Nobody can make a task of our values that cannot be sent; a new field of the wire is looked at here, too."""
+    within: TypeAdapter[Any] = TypeAdapter(Annotated[kind.model_fields[field].annotation, kind.model_fields[field]])  # type: ignore[arg-type]
+    assert within.validate_python(1) == 1
+    for beyond in (-1, 1 << bits, 1 << 64):
+        with pytest.raises(ValidationError):
+            within.validate_python(beyond)
+
+
+def test_the_messages_of_a_task_are_all_looked_at() -> None:
+    messages, seen = [fleet.Task.DESCRIPTOR], set[str]()
+    while messages:
+        message = messages.pop()
+        seen.add(message.name)
+        messages += [field.message_type for field in message.fields if field.message_type]
+    assert seen - KINDS.keys() == {"InitWork", "LocalPlugin", "Optimizer", "ValidationSpec"}  # without whole numbers
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("field", ["lr", "momentum", "weight_decay"])
+def test_no_number_of_an_optimizer_is_infinite(field: str, number: float) -> None:
+    with pytest.raises(ValidationError, match=field):
+        OptimizerSpec.model_validate({field: number})
+
+
+@pytest.mark.parametrize(
+    "args", [{"a": {1}}, {"a": object()}, {"a": "\ud800"}, {"a": "x" * (1 << 20)}, {"a": np.float32(1)}, {"a": 1 + 2j}]
+)
+def test_arguments_that_json_cannot_hold_are_refused_where_they_are_made(args: Any) -> None:
+    with pytest.raises(ValidationError, match="args"):
+        LocalPluginSpec(name="x", args=args)
 
 
 @pytest.mark.parametrize("told", [Profile(n=0), Profile(n=3, mean=(1.0,), m2=(2.0,), classes=(1, 0, 2))])

@@ -32,6 +32,7 @@ def leave(
             "seconds": 0.5 * version,
             "metrics": {"loss": loss} if version else {},
             "examples": examples if version else 0,
+            "covered": version > 0,
             "bytes_up": 10,
             "bytes_down": 20,
         }
@@ -140,6 +141,21 @@ def test_a_run_without_a_model_or_with_another_network_has_no_distance(tmp_path:
     assert found[0]["remarks"] == ["b has no model, so there is no distance"]
     assert found[1]["remarks"] == ["no distance: the models are not alike: layer.weight differs"]
     assert [each["concordant"] for each in found] == [True, True]  # which is of the losses
+
+
+def test_versions_that_were_evaluated_on_some_of_the_examples_are_left_out(tmp_path: Path) -> None:
+    a, b = leave(tmp_path, "a", [1.0, 0.5]), leave(tmp_path, "b", [9.0, 0.5])
+    report = json.loads((b / "report.json").read_text())
+    report["history"][1] |= {"covered": False, "examples": 5, "examples_total": 20}
+    (b / "report.json").write_text(json.dumps(report))
+    (found,) = concordance(a, b)["against"]
+    assert (found["discordance"], found["versions"]) == (0, 1)
+    assert "1 version of b left out: evaluated on too few of all test examples" in found["remarks"]
+    shown = compare(a, b).output
+    assert "b: 1 version left out, evaluated on too few of all test examples" in shown
+    assert "loss 9.0000" not in shown
+    whole = json.loads(compare(a, b, "--json").stdout)["jobs"][1]["history"][1]
+    assert (whole["examples"], whole["examples_total"], whole["covered"]) == (5, 20, False)
 
 
 def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_ke
 from hansa.learner.importance import Gauge, measured
 from hansa.learner.parts import Course
 from hansa.learner.plugins import asked_of, probe_of
-from hansa.learner.trainer import Cancelled, Hooks, train
+from hansa.learner.slow import Cancelled
+from hansa.learner.trainer import Hooks, train
 from tests.contract.test_plugins import contribution
 from tests.unit.play import Play, endings, job_spec, machine_of, sent, withdrawn
 from tests.unit.travel import radfed

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hansa.common.cli import hansa
 from hansa.common.errors import InvalidJob
 from hansa.common.job import JobSpec
 from hansa.common.job_check import parse_job
@@ -314,6 +316,14 @@ def test_a_later_change_wins_and_the_rest_of_a_section_stays(tmp_path: Path) -> 
     assert (spec.train.epochs, spec.train.batch_size) == (5, 5)
 
 
+# Aliases that multiply: eight lists, each of ten times the one before.
+BOMB = (
+    "[&a [1],"
+    + ",".join(f"&{new} [{','.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefg", "bcdefgh", strict=True))
+    + "]"
+)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -325,6 +335,15 @@ def test_a_later_change_wins_and_the_rest_of_a_section_stays(tmp_path: Path) -> 
         ("train.epoch=3", "train.epoch: unknown key"),
         ("train.epochs=x", "train.epochs: input should be"),
         ("seed=2001-99-99", "seed"),
+        ("pace=[[[[", "not valid YAML"),
+        ("pace=" + 3000 * "[" + 3000 * "]", "[[ …: the value is nested too deeply"),
+        ("pace=" + 100 * "[" + 100 * "]", "0.0.0.0.…: nested more than 20 levels deep"),
+        ("pace=&a [*a]", "nested more than 20 levels deep"),
+        ("pace=" + BOMB, "more than 100000 values"),
+        ("name='" + "x" * 20_000 + "'", "a text of 20000 characters; at most 10000 are allowed"),
+        ('name="\\ud800"', "half a surrogate pair"),
+        ("seed=" + "9" * 30, "a whole number beyond 64 bits"),
+        ("\udcff=1", "half a surrogate pair"),
     ],
 )
 def test_a_change_that_cannot_be_meant_is_refused(tmp_path: Path, change: str, said: str) -> None:
@@ -337,3 +356,30 @@ def test_changes_are_applied_in_place() -> None:
     apply_change(data, "train.optimizer.lr=0.5")
     apply_change(data, "name=a=b")
     assert data == {"train": {"optimizer": {"lr": 0.5}}, "name": "a=b"}
+
+
+def test_a_job_file_that_is_nested_too_deeply_is_refused_in_a_sentence_before_anything_else_looks_at_it(
+    tmp_path: Path,
+) -> None:
+    deep = "data: {source: x, partition: " + "{a: " * 100 + "1" + "}" * 100 + "}\n"
+    (problem,) = _problems(tmp_path, MINIMAL + deep)
+    assert problem == "job.yaml: data.partition.a.a.…: nested more than 20 levels deep"
+
+
+@pytest.mark.parametrize("words", [("job", "show"), ("job", "cancel"), ("job", "watch"), ("job", "model")])
+def test_a_job_that_is_named_with_broken_text_is_refused_by_the_command_line(words: tuple[str, str]) -> None:
+    more = ["-o", "x.safetensors"] if "model" in words else []
+    done = CliRunner().invoke(hansa, [*words, "\udcff", *more, "--controller", "127.0.0.1:1"])
+    assert done.exit_code == 2, done.output
+    assert "the text is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("job", "submit"), ("run",)])
+@pytest.mark.parametrize("value", ["[" * 3000, "[" * 3000 + "]" * 3000, "[[[["])
+def test_a_change_that_is_nested_too_deeply_ends_with_a_message_and_exit_code_2(
+    tmp_path: Path, command: tuple[str, ...], value: str
+) -> None:
+    (tmp_path / "job.yaml").write_text(MINIMAL)
+    done = CliRunner().invoke(hansa, [*command, str(tmp_path / "job.yaml"), "--set", f"pace={value}"])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("hansa: --set pace=[[[")

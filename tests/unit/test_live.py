@@ -83,3 +83,51 @@ async def test_of_many_sites_a_few_are_named_in_the_order_of_people(capsys: pyte
     await show_live(_play(view("completed", "", first)))
     named = "lost: site-1, site-2, site-3, site-4, site-5 and 35 more"
     assert capsys.readouterr().out.splitlines()[0].endswith(named)
+
+
+async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def version(number: int, examples: int, total: int | None, **missing: str) -> HistoryView:
+        return HistoryView(
+            version=number,
+            round=number,
+            seconds=float(number),
+            updates=1,
+            metrics={"accuracy": 0.5} if examples else {},
+            examples=examples,
+            examples_total=total,
+            evaluated=examples > 0,
+            unevaluated=missing,
+        )
+
+    entries = [version(1, 100, None, b="no result in 60 s"), version(2, 100, 300, b="not connected")]
+    await show_live(_play(view("running", "", *entries), view("completed", "done", *entries, version(3, 300, 300))))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update  accuracy 0.5000  on 100 of an unknown number of examples  not evaluated by: b",
+        "round 2/2     2.0 s  1 update  accuracy 0.5000  on 100 of 300 examples  not evaluated by: b",
+        "round 3/2     3.0 s  1 update  accuracy 0.5000  on 300 of 300 examples",
+    ]
+
+
+async def test_metrics_that_come_long_after_their_version_are_told_and_not_before_all_have_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = [HistoryView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
+    found = {"metrics": {"accuracy": 0.5}, "examples_total": 30}
+    some = plain[0].model_copy(update=found | {"examples": 10})
+    whole = plain[0].model_copy(update=found | {"examples": 30, "evaluated": True})
+    await show_live(_play(view("running", "", some, *plain[1:3]), view("running", "", whole, *plain[1:])))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update",
+        "round 1 evaluated: accuracy 0.5000  on 30 of 30 examples",
+        "round 2/2     2.0 s  1 update",
+    ]
+
+
+def test_the_table_says_which_version_the_metrics_are_of() -> None:
+    console = Console(width=160, file=StringIO(), force_terminal=True, color_system=None)
+    told = {"metrics": {"accuracy": 0.5}, "metrics_version": 7, "examples": 30, "examples_total": 30}
+    console.print(rendered(view("running").model_copy(update=told)))
+    assert isinstance(console.file, StringIO)
+    assert "accuracy 0.5000   on 30 of 30 examples (version 7)" in console.file.getvalue()

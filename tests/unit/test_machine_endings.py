@@ -137,15 +137,24 @@ def test_a_target_is_judged_by_all_evaluators_together() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "leaves"])
-def test_a_target_is_judged_without_an_evaluator_that_will_not_answer(how: str) -> None:
-    play = Play(stop={"target": {"metric": "accuracy", "value": 0.75}})
+@pytest.mark.parametrize("enough", [1.0, 0.5])
+def test_a_target_is_judged_without_an_evaluator_that_will_not_answer_only_if_the_job_says_so(
+    how: str, enough: float
+) -> None:
+    play = Play(stop={"target": {"metric": "accuracy", "value": 0.75}}, evaluate={"min_coverage": enough})
     play.join("a", "b", role="evaluator")
     play.training("a", "b")
     play.round()
     tasks = play.tasks(Evaluate)
     play.report(tasks["a"], right=9, n=10)
     effects = play.fail(tasks["b"]) if how == "fails" else play.leave("b", role="evaluator")
-    assert endings(effects) == [("completed", "target reached: accuracy 0.9000 at version 1")]
+    if enough == 1:
+        assert endings(effects) == []
+        return
+    if how == "fails":  # it is connected, so it is asked for the last version once more
+        effects = play.fail(play.tasks(Evaluate)["b"])
+    where = "at version 1 on 10 of an unknown number of examples"
+    assert endings(effects) == [("completed", f"target reached: accuracy 0.9000 {where}")]
 
 
 def test_when_evaluators_do_not_answer_the_last_time_the_job_completes_without_them() -> None:

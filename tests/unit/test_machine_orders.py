@@ -354,6 +354,7 @@ class AnyOrder:
         self._tasks_are_for_this_round()
         self._indices_follow_from_the_state()
         self._training_is_standardised()
+        self._evaluations_are_sound()
 
     def _ends_once(self) -> None:
         state = self.play.machine.state
@@ -433,7 +434,7 @@ class AnyOrder:
         job = self.play.machine._job
         fresh = Job(job.id, job.spec, job.rule, 0.0)
         fresh.remember(job.state)
-        for one, other in ((job.eligible, fresh.eligible), (job.evaluators, fresh.evaluators), (job.free, fresh.free)):
+        for one, other in ((job.eligible, fresh.eligible), (job.evaluators, fresh.evaluators)):
             assert list(one) == list(other)
         assert job.studies == fresh.studies
         assert vars(job.desk) == vars(fresh.desk)
@@ -448,6 +449,22 @@ class AnyOrder:
             assert all(task.standard is not None and task.standard == state.standard for task in tasks)
         else:
             assert all((task.standard is not None) is (spec.standardise == "local") for task in tasks)
+
+    def _evaluations_are_sound(self) -> None:
+        """Nobody is behind, one version is awaited at a time, and what counts was evaluated on all examples."""
+        state, machine = self.play.machine.state, self.play.machine
+        open_ = [task for task in state.tasks.values() if isinstance(task.work, Evaluate)]
+        whole = [task for task in open_ if task.id not in state.judging and task.id not in state.scoring]
+        if state.phase != "closing":
+            assert len({task.site for task in whole}) == len(whole), "an evaluator falls behind"
+            awaited = [record.version for record in state.history if machine.awaits(record)]
+            assert len(awaited) == int("evaluation" in state.alarms)
+        for record in state.history:
+            if record.covered:
+                assert 0 < record.examples == record.total
+                assert not machine.awaits(record)
+        counted = [record.version for record in state.history if record.covered]
+        assert state.covered == (counted[-1] if counted else None)
 
     def check_something_can_happen(self) -> None:
         """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""

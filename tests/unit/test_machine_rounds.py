@@ -3,7 +3,7 @@
 import pytest
 
 from hansa.common.ids import SiteName
-from hansa.common.tasks import STEPS, Task, Train, UpdateFacts
+from hansa.common.tasks import ASKED, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from tests.unit.play import Play, endings, plans, sent, stale, withdrawn
@@ -391,7 +391,7 @@ def test_sites_that_measure_absurd_times_get_steps_that_a_task_can_have() -> Non
     timed(play, tasks["slow"], 1, 1e9)
     timed(play, tasks["usual"], 100, 1.0)
     play.merged()
-    assert steps_of(play) == {"idle": 0, "instant": STEPS, "slow": 1, "usual": STEPS}
+    assert steps_of(play) == {"idle": 0, "instant": ASKED, "slow": 1, "usual": ASKED}
 
 
 def test_a_slow_site_that_is_gone_does_not_set_the_length_of_rounds() -> None:

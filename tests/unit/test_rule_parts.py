@@ -326,6 +326,8 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
         ("rule=zzz", "there is no rule 'zzz'; see `hansa rules list`"),
         ("train.optimizer=adam", "train.optimizer: should be a section of keys and values, such as {kind: adam}"),
         ("weigh={kind: dvw, min_coverage: 1.1}", "weigh.min_coverage: input should be less than or equal to 1"),
+        ("evaluate={min_coverage: 0}", "evaluate.min_coverage: input should be greater than 0"),
+        ("evaluate={min_coverage: 90}", "evaluate.min_coverage: input should be less than or equal to 1"),
         ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
         ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
         (

@@ -1,5 +1,7 @@
 """What people read of sites and models: in their order, a few of many, by what the app measures."""
 
+from typing import Literal
+
 import pytest
 
 from hansa.common.clock import SystemClock
@@ -54,6 +56,10 @@ def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
         ({"loss": None, "accuracy": None}, "validation", "the loss on 90 validation examples is not a finite number"),
     ],
 )
-def test_a_summary_says_what_the_app_measures_on_what(metrics: dict[str, float], part: str, said: str) -> None:
-    view = JobView(job="j1", name="x", status="completed", metrics=metrics, examples=90)
+def test_a_summary_says_what_the_app_measures_on_what(
+    metrics: dict[str, float], part: Literal["test", "validation"], said: str
+) -> None:
+    view = JobView(
+        job="j1", name="x", status="completed", metrics=metrics, metrics_version=0, examples=90, examples_total=90
+    )
     assert _quality(view, part) == said

@@ -15,8 +15,8 @@ from hansa.common.torch_metrics import measure
 from hansa.learner.batches import shuffled
 from hansa.learner.optimizers import make_optimizer
 from hansa.learner.parts import Course
-from hansa.learner.slow import Drag
-from hansa.learner.trainer import Cancelled, Hooks, Trained, train
+from hansa.learner.slow import Cancelled, Drag
+from hansa.learner.trainer import Hooks, Trained, train
 
 SGD = OptimizerSpec(kind="sgd", lr=0.1)
 pytestmark = pytest.mark.usefixtures("one_thread")

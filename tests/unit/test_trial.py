@@ -11,6 +11,7 @@ def entry(version: int, *updates: tuple[str, int, int], accuracy: float | None =
         "version": version,
         "seconds": 10.0 + version,
         "metrics": {} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
+        "covered": accuracy is not None,
         "contributions": {site: 1.0 for site, _, _ in updates},
         "steps": {site: steps for site, steps, _ in updates},
         "staleness": {site: (stale, 0) for site, _, stale in updates},
@@ -73,6 +74,12 @@ def test_what_lies_beyond_the_time_that_counts_is_left_out() -> None:
     assert found.curve == ((1, 1.0, 0.5), (2, 2.0, 0.75))
     everything = outcome(whole)
     assert (everything.accuracy, everything.updates, everything.virtual) == (0.9, 4, 100)
+
+
+def test_the_best_version_is_one_that_was_evaluated_on_enough_examples() -> None:
+    some = entry(2, ("b", 10, 1), accuracy=0.94) | {"covered": False}
+    found = outcome(report(entry(0), entry(1, ("a", 10, 0), accuracy=0.5), some))
+    assert (found.accuracy, found.best, found.curve) == (0.5, 0.5, ((1, 1.0, 0.5),))
 
 
 def test_a_job_without_a_model_has_nothing_to_say() -> None:

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from math import ceil
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -11,14 +12,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.common.app import Examples
+from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.errors import InvalidInput
 from hansa.common.files import write_whole
 from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.tasks import OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.tasks import ASKED, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.torch_data import Tensors
+from hansa.learner import importance, trainer
 from hansa.learner import job_files as module
 from hansa.learner.batches import shuffled
+from hansa.learner.own_training import train_own
 from hansa.learner.session import task_seed
+from hansa.learner.slow import Cancelled, Drag
 from hansa.learner.window import Place, Window, Windows, open_window
 
 JOB = JobId("j1")
@@ -27,6 +32,10 @@ JOB = JobId("j1")
 def examples(rows: int, seed: int = 0) -> Examples:
     rng = np.random.default_rng(seed)
     return Examples(rng.standard_normal((rows, 2)).astype(np.float32), rng.integers(0, 2, rows))
+
+
+def drawn(window: Window, drop_single: bool = False) -> list[list[int]]:
+    return [batch.tolist() for batch in window.batches(drop_single, lambda: False)]
 
 
 class Site:
@@ -68,7 +77,7 @@ class Site:
     def begin(self, task: Task) -> list[list[int]]:
         assert isinstance(task.work, Train)
         opened = self.windows.begin(task, task.work, task_seed(task), self.data)
-        return [batch.tolist() for batch in opened.rows]
+        return drawn(opened)
 
     def acknowledge(self, task: Task) -> None:
         """The controller has committed the update, and the receipt came."""
@@ -124,8 +133,8 @@ def test_in_every_pass_each_example_is_used_exactly_once(rows: int, size: int, b
     work = Train(model=ModelKey("m"), version=0, epochs=1, batches=batches, batch_size=size, optimizer=OptimizerSpec())
     for number in range(passes * ceil(ceil(rows / size) / batches)):
         opened = open_window(place or Place(seed=number), number, rows, work)
-        assert 1 <= len(opened.rows) <= batches
-        seen.update(opened.examples.tolist())
+        assert 1 <= len(drawn(opened)) == opened.count <= batches
+        seen.update(flat([drawn(opened)]))
         place = opened.end
     assert place is None
     assert seen == dict.fromkeys(range(rows), passes)
@@ -162,15 +171,100 @@ def test_steps_of_a_pacer_go_on_through_the_passes(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_one_is_dropped_for_normalisation_and_used_up_all_the_same() -> None:
-    held = Window((torch.arange(4), torch.tensor([4])), None)
-    assert [len(batch) for batch in held.batches(drop_single=True)] == [4]
-    assert [len(batch) for batch in held.batches(drop_single=False)] == [4, 1]
+    work = Train(model=ModelKey("m"), version=0, epochs=1, batches=2, batch_size=4, optimizer=OptimizerSpec())
+    held = open_window(Place(seed=1), 1, 5, work)
+    assert [len(batch) for batch in drawn(held, drop_single=True)] == [4]
+    assert [len(batch) for batch in drawn(held)] == [4, 1]
+    assert held.end is None
 
 
 def test_without_examples_there_is_nothing_to_train_on(tmp_path: Path) -> None:
     site = Site(tmp_path, 0, 5, 2)
     assert site.take(steps=3) == []
-    assert len(Window((), None).examples) == 0
+
+
+def eagerly(start: Place, seed: int, rows: int, work: Train) -> tuple[list[list[int]], Place | None]:
+    """Draw a window as the definition has it: batch by batch, and every order from its seed."""
+
+    def order(place: Place) -> list[int]:
+        generator = torch.Generator().manual_seed(place.seed)
+        for _ in range(place.draw):
+            torch.randperm(rows, generator=generator)
+        return list(torch.randperm(rows, generator=generator).tolist())
+
+    batches: list[list[int]] = []
+    place = start
+    while len(batches) < (work.steps or work.batches):
+        if place.row >= rows:
+            if not work.steps:
+                break
+            place = Place(seed=seed, draw=place.draw + 1 if place.seed == seed else 0)
+        batches.append(order(place)[place.row : place.row + work.batch_size])
+        place = place.model_copy(update={"row": place.row + len(batches[-1])})
+    return batches, place if place.row < rows else None
+
+
+@given(
+    rows=st.integers(1, 30),
+    size=st.integers(1, 12),
+    batches=st.integers(1, 9),
+    steps=st.integers(0, 40),
+    seeds=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    draw=st.integers(0, 3),
+    used=st.floats(0, 1, exclude_max=True),
+)
+def test_a_window_that_is_drawn_as_it_is_used_is_the_same_as_one_drawn_before(
+    rows: int, size: int, batches: int, steps: int, seeds: tuple[int, int], draw: int, used: float
+) -> None:
+    work = Train(
+        model=ModelKey("m"),
+        version=0,
+        epochs=1,
+        batches=batches,
+        steps=steps,
+        batch_size=size,
+        optimizer=OptimizerSpec(),
+    )
+    start = Place(seed=seeds[0], draw=draw, row=int(used * rows))
+    window = open_window(start, seeds[1], rows, work)
+    assert (drawn(window), window.end) == eagerly(start, seeds[1], rows, work)
+
+
+def test_a_window_of_any_size_is_opened_at_once_and_ends_within_a_batch_when_the_task_is_withdrawn(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, 7, 2, batches=1)
+    task = site.next(steps=ASKED)
+    assert isinstance(task.work, Train)
+    window = site.windows.begin(task, task.work, task_seed(task), site.data)
+    assert window.count == ASKED
+    withdrawn = False
+    batches = window.batches(drop_single=False, cancelled=lambda: withdrawn)
+    assert [len(next(batches)) for _ in range(9)] == [2, 2, 2, 1, 2, 2, 2, 1, 2]
+    withdrawn = True
+    with pytest.raises(Cancelled):
+        for _ in batches:
+            pass
+
+
+def test_what_is_passed_over_for_a_later_window_ends_too_when_the_task_is_withdrawn() -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, batches=1, batch_size=2, optimizer=OptimizerSpec())
+    asked = 0
+
+    def withdrawn() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 5
+
+    with pytest.raises(Cancelled):
+        next(open_window(Place(seed=1, draw=ASKED), 1, 7, work).batches(False, withdrawn))
+    assert asked == 6
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 5), (7, 1)])
+def test_a_window_of_single_rows_only_gives_a_normalising_network_nothing_at_once(rows: int, size: int) -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=ASKED, batch_size=size, optimizer=OptimizerSpec())
+    assert drawn(open_window(Place(seed=1), 1, rows, work), drop_single=True) == []
 
 
 # What a learner still knows.
@@ -357,3 +451,70 @@ def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     site = Site(tmp_path / "state", 23, 5, 2)
     with pytest.raises(InvalidInput, match="is no id of a job"):
         site.begin(site.next().model_copy(update={"job": JobId("../escape")}))
+
+
+# Training on windows.
+
+
+def test_a_function_of_the_apps_own_gets_a_window_of_several_passes_pass_by_pass(tmp_path: Path) -> None:
+    """However many steps are asked for, it is handed no more examples at a time than the site has."""
+    seen: list[list[int]] = []
+    notes: list[tuple[int, int]] = []
+    data = Examples(np.arange(7, dtype=np.float32).reshape(7, 1), np.zeros(7, np.int64))
+
+    def train(arrays: dict[str, np.ndarray], run: TrainingRun) -> dict[str, np.ndarray]:
+        assert (run.epochs, run.steps) == (1, 0)
+        seen.append(run.examples.x[:, 0].astype(int).tolist())
+        run.progress(1, 0.5)
+        return {"w": arrays["w"] + len(run.examples)}
+
+    app = App(model=dict, classes=2, train=train, evaluate=lambda *_: Evaluation(n=0, loss_sum=0.0))
+    site = Site(tmp_path, 7, 2, batches=1)
+    task = site.next(steps=9)
+    assert isinstance(task.work, Train)
+    window = open_window(Place(seed=1, row=4), 5, 7, task.work)
+    made, facts = train_own(
+        app,
+        task,
+        task.work,
+        5,
+        {"w": np.zeros(1)},
+        data,
+        lambda epoch, steps, _: notes.append((epoch, steps)),
+        Drag(1.0, Event()),
+        window,
+    )
+    assert [len(rows) for rows in seen] == [3, 7, 6]  # the rest of a pass, a whole one, and three batches of the next
+    assert [row for rows in seen for row in rows] == flat([drawn(window)])
+    assert made["w"] == 16
+    assert (facts["n_used"], facts["steps"], facts["epochs"]) == (16, 9, pytest.approx(16 / 7))
+    assert notes == [(1, 2), (1, 6), (1, 9)]
+
+
+def test_a_window_of_many_batches_is_trained_on_without_holding_a_loss_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Train(model=ModelKey("m"), version=0, epochs=1, steps=23, batch_size=2, optimizer=OptimizerSpec())
+    window = open_window(Place(seed=1), 1, 7, work)
+    app = App(model=lambda: torch.nn.Linear(2, 2), classes=2)
+    data = examples(7)
+    tensors = Tensors(torch.from_numpy(data.x), torch.from_numpy(data.y))
+    found = []
+    for held in (4096, 5):
+        monkeypatch.setattr(trainer, "HELD", held)
+        torch.manual_seed(0)
+        network = torch.nn.Linear(2, 2)
+        found.append(trainer.train(app, network, tensors, work, 1, lambda *_: None, lambda: False, window=window))
+    assert found[0].n_used == found[1].n_used == len(flat([drawn(window)]))
+    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-12)
+
+
+def test_the_mean_of_squares_is_the_same_however_few_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [torch.tensor(float(n), dtype=torch.float64) for n in range(23)]
+    monkeypatch.setattr(importance, "HELD", 5)
+    mean = importance.Mean()
+    assert mean.value() is None
+    for value in values:
+        mean.add([value])
+    assert mean.value() == pytest.approx(11)
+    assert len(mean._held) < 5

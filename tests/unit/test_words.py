@@ -34,8 +34,9 @@ def test_a_document_is_cleaned_at_any_depth() -> None:
 
 
 def test_site_2_comes_before_site_10() -> None:
-    names = ["site-10", "site-2", "b", "site-1", "site", "9", "10", "a2b10", "a2b9"]
-    assert sorted(names, key=in_order) == ["9", "10", "a2b9", "a2b10", "b", "site", "site-1", "site-2", "site-10"]
+    names = ["site-10", "site-2", "b", "site-1", "site", "9", "10", "a2b10", "a2b9", "0", "9" * 5000, "011"]
+    ordered = ["0", "9", "10", "011", "9" * 5000, "a2b9", "a2b10", "b", "site", "site-1", "site-2", "site-10"]
+    assert sorted(names, key=in_order) == ordered
 
 
 @pytest.mark.parametrize(

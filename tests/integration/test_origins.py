@@ -1,0 +1,188 @@
+"""Exported models say what they are, over the real wire; and sites that come back unusable hold nobody up."""
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+
+import hansa as package
+from hansa.common.checkpoints import load_checkpoint, read_origin, save_checkpoint
+from hansa.common.cli import hansa
+from hansa.common.errors import Broken
+from hansa.common.ids import JobId, SiteName
+from hansa.common.resolved import ModelOrigin
+from hansa.common.tasks import Train
+from hansa.common.ui import client as client_module
+from hansa.common.ui.client import Client
+from hansa.controller.backends import opened
+from hansa.controller.verify import check_export, verify
+from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
+
+
+async def exported(folder: Path, file: Path, version: int | None = None, **changes: object) -> str:
+    """Run a small job to its end and export one of its models; return the job's id."""
+    async with serving(folder) as served, LightSite(served.address, "a").attending():
+        async with Client(served.address) as client:
+            view = await client.submit(job(**changes))
+            await ended(served.federation.runner(JobId(view.job)))
+            save_checkpoint(file, *await client.export(view.job, version))
+    return view.job
+
+
+def wrong(folder: Path, job_id: str, file: Path) -> list[str]:
+    with opened(f"disk:{folder / 'store'}", folder, lease=False) as backends:
+        (record,) = [record for record in backends.journal.jobs() if record.id == job_id]
+        return list(check_export(file, verify(backends, record)[0]))
+
+
+def changed(file: Path, tensors: object = False, **told: object) -> Path:
+    """Write a file again with other tensors, or with something else that it says of itself."""
+    origin = read_origin(file)
+    assert origin is not None
+    manifest, payload = load_checkpoint(file)
+    if tensors:
+        payload = payload.copy()
+        payload[0] ^= 1
+    other = file.with_name("other.safetensors")
+    save_checkpoint(other, manifest, payload, ModelOrigin.model_validate(origin.model_dump() | told))
+    return other
+
+
+async def test_an_exported_model_names_its_receipt_and_verify_matches_it(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    job_id = await exported(tmp_path / "c", file, seed=11)
+    assert wrong(tmp_path / "c", job_id, file) == []
+    origin = read_origin(file)
+    assert origin is not None
+    assert origin.resolved is not None
+    assert origin.resolved.job["seed"] == 11
+    assert origin.resolved.made_with.hansa == package.__version__
+    with opened(f"disk:{tmp_path / 'c' / 'store'}", tmp_path / "c", lease=False) as backends:
+        entries = backends.journal.entries(JobId(origin.job))
+    receipts = [json.loads(entry.receipt) for entry in entries if entry.receipt]
+    (receipt,) = [receipt for receipt in receipts if receipt["hash"] == origin.receipt]
+    assert (receipt["version"], receipt["digest"]) == (2, origin.digest)
+
+
+async def test_whatever_is_changed_in_an_exported_model_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    job_id = await exported(tmp_path / "c", file)
+    origin = read_origin(file)
+    assert origin is not None
+    assert origin.resolved is not None
+    seed = origin.resolved.model_copy(update={"job": {**origin.resolved.job, "seed": 1}}).model_dump()
+    software = origin.resolved.model_copy(
+        update={"made_with": origin.resolved.made_with.model_copy(update={"hansa": "9"})}
+    ).model_dump()
+
+    changes: list[dict[str, object]] = [
+        {"tensors": True},
+        {"receipt": "00" * 32},
+        {"version": 1},
+        {"version": 7},
+        {"job": "j12345678"},
+        {"resolved": seed},
+        {"resolved": software},
+    ]
+    words = ["; ".join(wrong(tmp_path / "c", job_id, changed(file, **change))) for change in changes]
+    assert words[0] == "its tensors are not those of version 2 that the receipt names"
+    assert words[1] == "it names another receipt than the journal has for version 2"
+    assert "another receipt than the journal has for version 1" in words[2]
+    assert words[3] == "it says that it is version 7, which the job never had"
+    assert words[4] == "it says that it is of job j12345678"
+    assert words[5] == "what it says of the job is not what was submitted"
+    assert words[6].startswith("what it says of the software and models")
+
+
+async def test_a_file_from_elsewhere_does_not_say_which_job_made_it(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    job_id = await exported(tmp_path / "c", file)
+    save_file(load_file(file), tmp_path / "plain.safetensors")
+    assert "does not say which job made it" in wrong(tmp_path / "c", job_id, tmp_path / "plain.safetensors")[0]
+    words = ["job", "verify", job_id, "--state", str(tmp_path / "c"), "--model", str(tmp_path / "plain.safetensors")]
+    done = CliRunner().invoke(hansa, words)
+    assert done.exit_code == 1
+    assert "plain.safetensors: it does not say which job made it" in done.output
+
+
+async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: Path) -> None:
+    file = tmp_path / "m.safetensors"
+    async with serving(tmp_path / "c") as served, AsyncExitStack() as sites:
+        await sites.enter_async_context(LightSite(served.address, "a", answer=wait_for_ever).attending())
+        async with Client(served.address) as client:
+            view = await client.submit(job())
+            runner = served.federation.find(view.job)
+            while runner.machine.state.version < 0:
+                await runner.next_change().wait()
+            save_checkpoint(file, *await client.export(view.job))
+            assert (await client.show(view.job)).history[0].receipt
+    origin = read_origin(file)
+    assert origin is not None
+    assert (origin.version, bool(origin.receipt)) == (0, True)
+    assert wrong(tmp_path / "c", view.job, file) == []
+
+
+async def test_a_model_that_the_submission_brought_has_its_digest_in_place_of_a_receipt(tmp_path: Path) -> None:
+    manifest, payload = sealed(small_spec(), filled(small_spec(), 2.0))
+    save_checkpoint(tmp_path / "init.safetensors", manifest, payload)
+    file = tmp_path / "m.safetensors"
+    async with serving(tmp_path / "c") as served:
+        async with Client(served.address) as client:
+            view = await client.submit(job(init=str(tmp_path / "init.safetensors")))
+            save_checkpoint(file, *await client.export(view.job))
+            assert view.resolved is not None
+            assert view.resolved.init == manifest.digest.hex()
+    origin = read_origin(file)
+    assert origin is not None
+    assert (origin.version, origin.receipt, origin.digest) == (0, "", manifest.digest.hex())
+    assert wrong(tmp_path / "c", view.job, file) == []
+
+
+async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_after_a_restart(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        async with Client(served.address) as client:
+            view = await client.submit(job(rule="fedadam", seed=4))
+            assert [seen.resolved async for seen in client.watch(view.job)][-1] is None
+            assert (await client.jobs())[0].resolved is None
+            shown = await client.show(view.job)
+    assert shown.resolved is not None
+    assert shown.resolved == view.resolved
+    assert (shown.resolved.job["seed"], shown.resolved.job["rule"]) == (4, "fedadam")
+    monkeypatch.setattr("hansa.controller.rules.resolve.__version__", "99")  # another Hansa looks at it later
+    async with serving(tmp_path, store) as served:
+        async with Client(served.address) as client:
+            again = await client.show(view.job)
+    assert again.resolved == shown.resolved
+    assert [entry.receipt for entry in again.history] == [entry.receipt for entry in shown.history]
+
+
+def test_a_controller_that_describes_another_model_is_not_believed() -> None:
+    manifest, _ = sealed(small_spec(), filled(small_spec(), 2.0))
+    told = ModelOrigin(job="j1", name="n", version=1, digest="00" * 32)
+    with pytest.raises(Broken, match="of another model"):
+        client_module._origin(told.model_dump_json(), manifest)
+    with pytest.raises(Broken, match="cannot be read"):
+        client_module._origin('{"job": 1}', manifest)
+    assert client_module._origin("", manifest) is None
+
+
+async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites:
+        for name in "ab":
+            await sites.enter_async_context(LightSite(served.address, name).attending())
+        async with LightSite(served.address, "c", answer=wait_for_ever).attending():
+            runner = await served.federation.submit(job(sites={"min": 2}, pace={"rounds": 4}), None, nothing())
+            while not any(isinstance(task.work, Train) for task in runner.machine.tasks_of(SiteName("c"))):
+                await runner.next_change().wait()
+        async with LightSite(served.address, "c", error="its data cannot be read").attending():
+            await ended(runner)
+            view = runner.view()
+    assert view.status == "completed", view.reason
+    (shortfall,) = view.shortfalls
+    assert (shortfall.site, shortfall.contributed) == ("c", 0)
+    assert shortfall.absence == "its data cannot be read"
