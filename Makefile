@@ -47,6 +47,7 @@ bench: $(STAMP)  ## run the benchmarks (half an hour)
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/many_sites.py
 	@$(BIN)/python benchmarks/engine_events.py
+	@$(BIN)/python benchmarks/restart.py
 	@$(BIN)/python benchmarks/partitions.py
 	@$(BIN)/python benchmarks/fusion.py
 	@$(BIN)/python benchmarks/async_gain.py

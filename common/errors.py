@@ -10,6 +10,7 @@ HansaError
 ├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
 ├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
 │   ├── Stale           the task is over: nobody waits for this    ABORTED              1
+│   ├── Unoffered       the update must be offered (again) first
 │   └── Unequipped      the site lacks what the job asks for
 ├── Unproven            the certificate is missing, over, revoked  UNAUTHENTICATED      1
 ├── Forbidden           the certificate is not for this            PERMISSION_DENIED    1
@@ -78,6 +79,10 @@ class Stale(Refused):
     """The task is over; nobody waits for its result."""
 
     code = "ABORTED"
+
+
+class Unoffered(Refused):
+    """The controller does not know of this upload, or not that so much of it has come: it must be offered again."""
 
 
 class Unequipped(Refused):

@@ -292,17 +292,19 @@ def seal(spec: ModelSpec, payload: np.ndarray) -> Manifest:
     return sealer.manifest()
 
 
-def select(source: Layout, read: Callable[[int], bytes], wanted: Sequence[int]) -> Iterator[bytes]:
-    """Yield the frames of a payload that holds only some of a model's tensors.
+def select(source: Layout, read: Callable[[int], bytes], wanted: Sequence[int], start: int = 0) -> Iterator[bytes]:
+    """Yield the frames, from `start` on, of a payload that holds only some of a model's tensors.
 
     `read` returns a stored frame of the whole model. If all tensors are wanted, they pass through unchanged.
     """
     if len(wanted) == len(source.spec.tensors):
-        yield from (read(i) for i in range(source.frames))
+        yield from (read(i) for i in range(start, source.frames))
         return
-    room = bytearray()
+    room, skipped = bytearray(), start * FRAME
     for tensor in wanted:
         begin, end = source.offsets[tensor], source.offsets[tensor + 1]
+        passed = min(skipped, end - begin)
+        begin, skipped = begin + passed, skipped - passed
         while begin < end:
             frame, within = divmod(begin, FRAME)
             take = min(end - begin, FRAME - within, FRAME - len(room))

@@ -162,7 +162,8 @@ class DaemonView(Value):
     site: str
     role: str
     state: str  # attending, away
-    since: str
+    since: str  # when it began to be so
+    why: str = ""  # it is away
     doing: tuple[str, ...] = ()
     apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples, source 1f2e3d4c" or what is wrong
     sources: Mapping[str, str] = {}  # reference -> digest of the source that was loaded

@@ -69,7 +69,7 @@ class Audit:
         self._sequence, self._head = 0, ""
         self.interrupted: set[JobId] = set()  # submitted lately and not accepted, as far as the log goes
         self._since, self._ends = 0.0, dict[JobId, str]()  # how jobs ended, as far as it is in the log, from a time on
-        self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None] | None] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None]] | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter()  # since the start
         self._recent: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when, how often
 
@@ -123,11 +123,11 @@ class Audit:
             except Exception as error:  # whatever it is, jobs go on
                 why = f"the audit log cannot be continued: {reason(error)}; a restart of the controller may help"
                 log.error(why)  # noqa: TRY400 - the reason says all
-                if done and not done.done():
+                if not done.done():
                     done.set_exception(Broken(why))
                     done.exception()  # whoever asked may be gone
             else:
-                if done and not done.done():
+                if not done.done():
                     done.set_result(None)
 
     def close(self) -> None:
@@ -145,15 +145,17 @@ class Audit:
             mark = Snapshot(record.sequence, record.hash, {})
             await self._workers.journal(self._journal.save_snapshot, LOG, mark)
 
-    def note(self, who: str, what: What, about: str, why: str = "", receipt: str = "", digest: str = "") -> None:
-        """Queue a record."""
-        self._queue.put_nowait((_words(who, what, about, why) | {"receipt": receipt, "digest": digest}, None))
+    def note(
+        self, who: str, what: What, about: str, why: str = "", receipt: str = "", digest: str = ""
+    ) -> "asyncio.Future[None]":
+        """Queue a record; the future is done once it is durable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((_words(who, what, about, why) | {"receipt": receipt, "digest": digest}, done))
+        return done
 
     async def record(self, who: str, what: What, about: str, why: str = "", digest: str = "") -> None:
         """Return when a record is durable."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((_words(who, what, about, why) | {"digest": digest}, done))
-        await done
+        await self.note(who, what, about, why, digest=digest)
 
     def refused(self, who: str, about: str, why: str) -> None:
         """Record a refusal; the same one again within a minute, or many different ones, are only counted."""

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hansa.common.errors import HansaError, Stale, reason
+from hansa.common.errors import Broken, HansaError, Stale, reason
 from hansa.common.ids import ModelKey, hop_key
 from hansa.common.plugin_check import ANYTHING
 from hansa.common.plugins import blame
@@ -206,4 +206,7 @@ class Chores:
             for key in keys:
                 self._federation.store.delete(key)  # harmless if it is repeated because the store was away
 
-        await self._federation.workers.io(delete)
+        try:
+            await self._federation.workers.io(delete)
+        except Broken as error:  # the job does not need them any more, and a restart drops what nobody needs
+            log.warning("job %s: models could not be removed: %s", self._runner.id, error)

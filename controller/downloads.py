@@ -7,9 +7,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
+from blake3 import blake3
+
 from hansa.common import codec
-from hansa.common.frames import FRAME, select
+from hansa.common.frames import FRAME, Layout, select
 from hansa.common.ids import ModelKey
+from hansa.common.model import ModelSpec
 from hansa.controller.gate import Gate
 from hansa.controller.stores import Store, StoredModel
 from hansa.controller.workers import Workers
@@ -38,18 +41,25 @@ class Downloads:
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
         self._open: dict[ModelKey, _Shared] = {}
 
-    async def send(self, key: ModelKey, held: set[bytes], who: str, origin: str = "") -> AsyncGenerator[bytes, None]:
+    async def send(
+        self, key: ModelKey, held: set[bytes], who: str, start: int = 0, continued: bytes = b"", origin: str = ""
+    ) -> AsyncGenerator[bytes, None]:
         """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn.
 
-        `origin` is what the header says of a community model beside its manifest.
+        Whoever has the frames before `start` of what a header with the digest `continued` announced gets the others,
+        after an empty message in place of that header. `origin` is what the header says of a community model beside its
+        manifest.
         """
         async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
-            header = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent, origin_json=origin)
-            yield header.SerializeToString()
-            whole = len(sent) == len(model.manifest.digests)
-            size = sum(model.manifest.spec.tensors[i].nbytes for i in sent)
-            reading = self._whole(model) if whole else self._part(model, sent)
+            told = fleet.FetchHeader(manifest=codec.manifest_to_wire(model.manifest), sent=sent, origin_json=origin)
+            header = told.SerializeToString()
+            layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
+            goes_on = continued == blake3(header).digest() and start <= layout.frames
+            start = start if goes_on else 0
+            yield b"" if goes_on else header
+            whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
+            reading = self._whole(model, start) if whole else self._part(model, sent, start)
             # Whoever hangs up gives the place to others at once; the model stays open for what is being read still.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
                 async for batch in batches:
@@ -76,25 +86,25 @@ class Downloads:
                 elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
-    async def _whole(self, model: StoredModel) -> AsyncGenerator[list[bytes], None]:
-        """Yield all frames of a model; those that were sent a moment ago come from memory."""
+    async def _whole(self, model: StoredModel, start: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield all frames of a model from one on; those that were sent a moment ago come from memory."""
         ahead: Reading | None = None
         try:
-            for at in range(0, model.layout.frames, AHEAD):
+            for at in range(start - start % AHEAD, model.layout.frames, AHEAD):
                 frames = self._recall(model, at)
                 if frames is None:
                     frames = await (ahead or self._read(model, at))
                     self._keep(model, at, frames)
                 missing = at + AHEAD < model.layout.frames and self._recall(model, at + AHEAD) is None
                 ahead = self._read(model, at + AHEAD) if missing else None
-                yield frames
+                yield frames[max(start - at, 0) :]
         finally:
             if ahead:
                 await asyncio.wait([ahead])  # it needs the model open
 
-    async def _part(self, model: StoredModel, sent: Sequence[int]) -> AsyncGenerator[list[bytes], None]:
-        """Yield the frames of some of a model's tensors."""
-        frames = select(model.layout, model.read, sent)
+    async def _part(self, model: StoredModel, sent: Sequence[int], start: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the frames of some of a model's tensors, from one on."""
+        frames = select(model.layout, model.read, sent, start)
         ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
         try:
             while batch := await ahead:

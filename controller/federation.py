@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
 
 from hansa import __version__
 from hansa.common import faults
 from hansa.common.clock import Clock
-from hansa.common.errors import Broken, InvalidJob, NotFound, Stale, reason
-from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id, reference_key
+from hansa.common.errors import Broken, InvalidJob, NotFound, Stale
+from hansa.common.ids import JobId, ModelKey, SiteName, new_job_id
 from hansa.common.job import JobSpec, Problem
 from hansa.common.job_check import located
 from hansa.common.model import Manifest
 from hansa.common.tasks import Anatomy
+from hansa.common.views import JobView
 from hansa.common.words import listed
+from hansa.controller.archive import Archive, summary_of
 from hansa.controller.audit import Audit, digest_of
 from hansa.controller.downloads import Downloads
 from hansa.controller.engine import events as ev
@@ -26,8 +29,9 @@ from hansa.controller.fleet import CancelTask, DaemonRole, Fleet, Session
 from hansa.controller.gate import Gate
 from hansa.controller.intake import Intake
 from hansa.controller.journal import JobRecord, Journal
-from hansa.controller.records import NO_EVENTS, Records, read_again, read_spec
-from hansa.controller.rules.compose import compose, composed_again
+from hansa.controller.records import Records, read_again
+from hansa.controller.resuming import Resumption
+from hansa.controller.rules.compose import compose
 from hansa.controller.rules.resolve import software
 from hansa.controller.runner import JobRunner
 from hansa.controller.stores import Store
@@ -60,6 +64,8 @@ class Federation:
         self.fleet = Fleet(clock, self, heartbeat, grace)
         self.audit = Audit(journal, self.workers, clock)
         self.records = Records(journal, self.workers, clock)
+        self._resumption = Resumption(self)
+        self.archive = Archive(self._resumption.load)
         self._runners: dict[JobId, JobRunner] = {}
         self._entering: set[asyncio.Task[JobRunner]] = set()
         self._tasks: asyncio.TaskGroup
@@ -74,7 +80,7 @@ class Federation:
         self.audit.note("controller", "started", __version__, await self.audit.open())
         self._writer = self._tasks.create_task(self.audit.write())
         self._runs = [self._tasks.create_task(self._reap())]
-        await self._resume_all()
+        await self._resumption.resume_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -149,7 +155,7 @@ class Federation:
         finally:
             for model in brought:
                 await self.workers.io(model.draft.discard)
-        self._launch(runner, runner.machine.start())
+        self.launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if spec.init:
             with suppress(Stale):  # the job says itself what its rule has against the model
@@ -157,94 +163,20 @@ class Federation:
         await runner.gather(self.fleet.sessions)
         return runner
 
-    async def _resume_all(self) -> None:
-        """Go on with the journal's jobs, and name those that only the store knows."""
-        records = await self.records.all()
-        for record in records:
-            if record.id in self.audit.interrupted:  # it was entered, and the controller was killed in that moment
-                self.audit.note("controller", "accepted", record.id)
-        machines: list[tuple[JobRecord, Machine]] = []
-        for record in records:  # no alarm is set before the clock knows all times that have been
-            with self._burying(record):
-                machines.append((record, await self._recalled(record)))
-        for record, machine in machines:
-            with self._burying(record):
-                await self._resume(machine)
-        self._runners = {record.id: self._runners[record.id] for record in records}  # in their order
-        try:
-            stored = await self.workers.io(self.store.keys)
-        except Broken as error:  # the job whose model it is has failed for it above
-            log.warning("jobs that the journal has lost are not looked for: %s", error)
-            stored = []
-        for key in stored:
-            job = JobId(key.partition("/")[0])
-            if job not in self._runners:
-                why = f"the store has models of job {job}, but the journal has no record of it: it was evicted or lost"
-                log.error(why)
-                self._bury(JobRecord(job, "", self.clock.now()), why)
-
-    @contextmanager
-    def _burying(self, record: JobRecord) -> Iterator[None]:
-        """List a job that cannot be resumed as failed: it must not keep the others from going on."""
-        try:
-            yield
-        except Exception as error:
-            log.exception("job %s cannot be resumed", record.id)
-            self._bury(record, f"{reason(error)}; `hansa job verify` tells more")
-
-    async def _recalled(self, record: JobRecord) -> Machine:
-        spec = read_spec(record)
-        machine = await self.records.catch_up(Machine(record.id, spec, composed_again(spec), record.at))
-        self.clock.catch_up(record.at)
-        return machine
-
-    async def _resume(self, machine: Machine) -> None:
-        spec, current = machine.spec, machine.state.current
-        stored = await self.workers.io(self.store.keys, f"{machine.job}/")
-        lost = ""
-        reference, made = machine.state.reference, [key for key in stored if key != reference_key(machine.job)]
-        if not machine.state.sequence and (spec.init or (reference is not None and reference not in stored)):
-            lost = "the submission was interrupted"
-        elif made and not machine.state.sequence:
-            lost = NO_EVENTS
-        elif self.audit.end(machine.job):
-            lost = f"its journal lost how it ended: {self.audit.end(machine.job)}"
-        elif current is not None and not await self.workers.io(self.store.has, current):
-            lost = f"the store lost the job's models (version {machine.state.version}) while the controller was down"
-        if lost and not machine.ended:
-            runner = JobRunner(machine, self)
-            self._launch(runner, [])
-            runner.post(ev.EngineFailed(at=self.clock.now(), reason=lost))
-            return
-        for key in stored:
-            if key not in machine.state.models:  # it came or was dropped in the moment of the crash
-                await self.workers.io(self.store.delete, key)
-        runner = JobRunner(machine, self)
-        self._launch(runner, machine.resume())
-        if not machine.ended:
-            log.info("job %s (%s) resumed in round %d", machine.job, spec.name, machine.state.round)
-            for site, role in runner.expected():
-                self.fleet.expect(site, role)
-
-    def _bury(self, record: JobRecord, why: str) -> None:
-        """List a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
-        unknown = JobSpec(name=record.id, app="unknown:app")
-        try:
-            spec = read_spec(record)
-        except Broken:
-            spec = unknown  # not even its words can be read
-        # its own rule may be what is missing, and nothing will be asked of it
-        machine = Machine(record.id, spec, compose(unknown), record.at)
-        machine.abandon(why, record.at)
-        self._runners[record.id] = JobRunner(machine, self)
-
-    def _launch(self, runner: JobRunner, effects: list[Effect]) -> None:
+    def adopt(self, runner: JobRunner) -> None:
+        """List a job."""
         self._runners[runner.id] = runner
-        ended = runner.machine.state.ended
-        if ended is None or self.audit.lacks_end(runner.id, ended):
-            run = self._tasks.create_task(self._run(runner, effects), name=runner.id)
-            self._runs.append(run)
-            run.add_done_callback(self._runs.remove)
+
+    def sort(self, jobs: Sequence[JobId]) -> None:
+        """List jobs in the order of their submission."""
+        self._runners = {job: self._runners[job] for job in jobs if job in self._runners}
+
+    def launch(self, runner: JobRunner, effects: list[Effect]) -> None:
+        """List a job and let it run, or record its end."""
+        self.adopt(runner)
+        run = self._tasks.create_task(self._run(runner, effects), name=runner.id)
+        self._runs.append(run)
+        run.add_done_callback(self._runs.remove)
 
     async def _run(self, runner: JobRunner, effects: list[Effect]) -> None:
         """Run a job and record its end, with the digest of its journal unless there is no time for it."""
@@ -257,32 +189,70 @@ class Federation:
         finally:
             state = runner.machine.state
             if runner.machine.ended:
-                self.audit.note(
-                    "controller", "ended", runner.id, f"{state.status}: {state.reason}", state.chain, digest
-                )
+                words = (f"{state.status}: {state.reason}", state.chain, digest)
+                recorded = self.audit.note("controller", "ended", runner.id, *words)
+        if digest and not runner.abandoned:
+            await self._conclude(runner, recorded)
+
+    async def _conclude(self, runner: JobRunner, recorded: "asyncio.Future[None]") -> None:
+        """Sum up a job whose end is durable, so that the next start need not read its events."""
+        try:
+            await recorded
+            await self.records.conclude(runner.id, summary_of(runner).model_dump_json())
+        except Broken as error:  # it only saves time
+            log.warning("job %s is not summed up: %s", runner.id, error)
+
+    @property
+    def known(self) -> list[JobId]:
+        """The ids of all jobs."""
+        return [*self._runners, *(job for job in self.archive.summaries if job not in self._runners)]
 
     def runner(self, job: JobId) -> JobRunner:
-        """Return a job by its id."""
+        """Return a job that is under way, or has ended since the start, by its id."""
+        if job in self.archive.summaries:
+            raise Stale(f"job {job} has ended")
         if job not in self._runners:
             raise NotFound(f"there is no job {job}")
         return self._runners[job]
 
-    def find(self, words: str) -> JobRunner:
-        """Return a job by its id, a unique beginning of it, or a name that only one job has."""
-        if JobId(words) in self._runners:
-            return self._runners[JobId(words)]
-        named = [runner for runner in self._runners.values() if runner.machine.spec.name == words]
-        begun = [runner for job, runner in self._runners.items() if words and job.startswith(words)]
-        found = named or begun
+    async def recall(self, job: JobId) -> JobRunner:
+        """Return any job by its id."""
+        return self._runners[job] if job in self._runners else await self.archive.recall(job)
+
+    def identify(self, words: str) -> JobId:
+        """Return the id of a job from it, a unique beginning of it, or a name that only one job has."""
+        if words in self.known:
+            return JobId(words)
+        names = {job: summary.view.name for job, summary in self.archive.summaries.items()}
+        names |= {job: runner.machine.spec.name for job, runner in self._runners.items()}
+        found = [job for job, name in names.items() if name == words]
+        found = found or [job for job in names if words and job.startswith(words)]
         if not found:
             raise NotFound(f"there is no job {words!r}; `hansa job list` shows all")
         if len(found) > 1:
-            raise NotFound(f"{words!r} could be any of the jobs {listed((runner.id for runner in found), 10)}")
+            raise NotFound(f"{words!r} could be any of the jobs {listed(found, 10)}")
         return found[0]
+
+    async def find(self, words: str) -> JobRunner:
+        """Return a job by its id, a unique beginning of it, or a name that only one job has."""
+        return await self.recall(self.identify(words))
+
+    def views(self) -> list[JobView]:
+        """Return all jobs as they are listed, newest first."""
+        views = {(summary.submitted, job): summary.view for job, summary in self.archive.summaries.items()}
+        views |= {
+            (runner.machine.state.submitted, job): runner.view(history=False) for job, runner in self._runners.items()
+        }
+        return [views[place] for place in sorted(views, reverse=True)]
+
+    def statuses(self) -> Counter[str]:
+        """Count jobs by their status."""
+        ended = Counter(summary.view.status for summary in self.archive.summaries.values())
+        return ended + Counter(runner.machine.state.status for runner in self._runners.values())
 
     @property
     def jobs(self) -> list[JobRunner]:
-        """All jobs, newest first."""
+        """Jobs that are under way or have ended since the start, newest first."""
         return list(reversed(self._runners.values()))
 
     def _store_turned(self) -> None:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 DaemonRole = Literal["learner", "evaluator"]
 ROLES: tuple[DaemonRole, ...] = ("learner", "evaluator")
+REMEMBERED = 1000  # daemons that have left
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,15 @@ class Session:
         return f"{self.role} {self.site}"
 
 
+@dataclass
+class Absence:
+    """A daemon that is away."""
+
+    since: float
+    why: str
+    departing: "asyncio.Task[None] | None" = None  # ends with the grace period; none: it has left
+
+
 class FleetListener(Protocol):
     """Who wants to know of comings and goings."""
 
@@ -104,7 +114,7 @@ class Fleet:
         self._listener = listener
         self._grace = grace
         self._sessions: dict[tuple[SiteName, DaemonRole], Session] = {}
-        self._away: dict[tuple[SiteName, DaemonRole], asyncio.Task[None]] = {}
+        self._away: dict[tuple[SiteName, DaemonRole], Absence] = {}  # in the order in which they left
 
     @property
     def sessions(self) -> list[Session]:
@@ -129,30 +139,38 @@ class Fleet:
         if held:
             held.close()
         self._sessions[key] = session
-        waiting = self._away.pop(key, None)
-        if waiting:
-            waiting.cancel()
+        absence = self._away.pop(key, None)
+        if absence and absence.departing:
+            absence.departing.cancel()
         log.info("%s attends from %s", session.name, session.peer)
         self._listener.attended(session)
 
-    def broken(self, session: Session, goodbye: bool) -> None:
-        """Take note that a daemon's stream has ended."""
+    def broken(self, session: Session, goodbye: bool, why: str = "") -> None:
+        """Take note that a daemon's stream has ended, and why, if it is known."""
         key = (session.site, session.role)
         if self._sessions.get(key) is not session:
             return  # it attends again already
         del self._sessions[key]
         if goodbye:
             log.info("%s said goodbye", session.name)
+            self._remember(key, Absence(self._clock.now(), "it was stopped"))
             self._listener.left(*key)
         else:
             log.warning("%s lost its connection; it has %g s to come back", session.name, self._grace)
-            self.expect(*key)
+            self.expect(*key, why or "its connection was lost")
 
-    def expect(self, site: SiteName, role: DaemonRole) -> None:
+    def expect(self, site: SiteName, role: DaemonRole, why: str = "it has not attended since the start") -> None:
         """Give a daemon the grace period to attend."""
         key = (site, role)
         if key not in self._sessions and key not in self._away:
-            self._away[key] = asyncio.create_task(self._depart(key))
+            self._remember(key, Absence(self._clock.now(), why, asyncio.create_task(self._depart(key))))
+
+    def _remember(self, key: tuple[SiteName, DaemonRole], absence: Absence) -> None:
+        """Keep an absence for operators to see; of those that have left, the newest."""
+        gone = [each for each, held in self._away.items() if held.departing is None]
+        for each in gone[: max(0, len(gone) - REMEMBERED + 1)]:
+            del self._away[each]
+        self._away[key] = absence
 
     def reap(self) -> None:
         """Close the streams of daemons that have been silent for too long."""
@@ -160,24 +178,29 @@ class Fleet:
             if self._clock.now() - session.last_seen > 3 * self.heartbeat:
                 log.warning("%s has been silent for %g s", session.name, 3 * self.heartbeat)
                 session.close()
-                self.broken(session, goodbye=False)
+                self.broken(session, goodbye=False, why=f"it was silent for {3 * self.heartbeat:g} s")
 
     def close(self) -> None:
         """End all streams."""
         for session in self._sessions.values():
             session.close()
-        for waiting in self._away.values():
-            waiting.cancel()
+        for absence in self._away.values():
+            if absence.departing:
+                absence.departing.cancel()
 
     def views(self) -> list[DaemonView]:
         """Return what operators see."""
         here = [_view(session) for session in self.sessions]
-        away = [DaemonView(site=site, role=role, state="away", since="") for site, role in self._away]
+        away = [
+            DaemonView(site=site, role=role, state="away", since=iso(absence.since), why=absence.why)
+            for (site, role), absence in self._away.items()
+        ]
         return sorted(here + away, key=lambda view: (view.state == "away", in_order(view.site), view.role))
 
     async def _depart(self, key: tuple[SiteName, DaemonRole]) -> None:
         await self._clock.sleep_until(self._clock.now() + self._grace)
-        del self._away[key]
+        absence = self._away[key]
+        absence.departing, absence.why = None, f"{absence.why}; it did not come back within {self._grace:g} s"
         log.warning("%s %s did not come back", key[1], key[0])
         self._listener.left(*key)
 

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hansa.common import faults
 from hansa.common.conveyor import Conveyor
 from hansa.common.distance import misfit
-from hansa.common.errors import Refused, Rejected, Stale
+from hansa.common.errors import Broken, NotFound, Refused, Rejected, Stale, Unoffered
 from hansa.common.frames import FrameCheck
 from hansa.common.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.model import Manifest, ModelSpec, check_manifest, require_fit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hansa.controller.runner import JobRunner
 
 log = logging.getLogger(__name__)
+NOT_STORED = "an update could not be stored"
 REMEMBERED = 256  # reasons of rejected updates
 
 
@@ -58,9 +60,10 @@ class Intake:
         self._chores: set[asyncio.Task[None]] = set()
         self._rejected: dict[tuple[SiteName, TaskId], str] = {}  # why; the newest few, for sites that ask again
 
-    def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
+    async def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
         """Refuse what nobody waits for, before anybody takes the trouble to decode it."""
-        runner = self._federation.runner(job_of(task_id))
+        self._federation.archive.require_receipt(site, task_id)
+        runner = await self._federation.recall(job_of(task_id))
         if (site, task_id) in self._rejected:
             raise Rejected(self._rejected[site, task_id])
         if task_id not in self._uploads and not runner.receipt(task_id, site):
@@ -70,7 +73,7 @@ class Intake:
         self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
     ) -> tuple[int, Receipt | None]:
         """Take note of an update to come; return the first frame wanted, or the receipt if it is here already."""
-        runner = self._federation.runner(job_of(task_id))
+        runner = await self._federation.recall(job_of(task_id))
         upload = self._uploads.get(task_id)
         if upload and upload.commit and upload.task.site == site:  # a receipt is given once it is durable
             return 0, await asyncio.shield(upload.commit)
@@ -106,7 +109,7 @@ class Intake:
         upload = self._uploads.get(task_id)
         if upload is None or upload.task.site != site:
             runner.open_task(task_id, site)  # if it ended between offer and upload, that is the reason
-            raise Refused(f"task {task_id}: offer the update before uploading it")
+            raise Unoffered(f"task {task_id}: offer the update before uploading it")  # or we were restarted since
         upload.stream += 1
         mine = upload.stream
         async with upload.turn:  # an older connection may still be writing its last frame
@@ -115,9 +118,10 @@ class Intake:
                 if upload.conveyor:
                     await upload.conveyor.settle()  # its connection may have been ended before that
                 if start > upload.check.next:
-                    raise Refused(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
+                    raise Unoffered(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
-                    rest = await self._take(upload, mine, start, frames, runner)
+                    with self._ending(runner, NOT_STORED):
+                        rest = await self._take(upload, mine, start, frames, runner)
                 except Rejected as error:
                     await self._reject(runner, upload, error)
                     raise
@@ -184,13 +188,23 @@ class Intake:
 
     async def _commit(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         try:
-            return await self._enter(runner, upload, rest)
+            with self._ending(runner, NOT_STORED):
+                return await self._enter(runner, upload, rest)
         except Rejected as error:
             await self._reject(runner, upload, error)
             raise
         finally:
             if self._uploads.get(upload.task.id) is upload:
                 del self._uploads[upload.task.id]
+
+    @contextmanager
+    def _ending(self, runner: "JobRunner", why: str) -> Iterator[None]:
+        """End a job with whose models the store can do nothing, now or later: its sites would try for ever."""
+        try:
+            yield
+        except (NotFound, Broken) as error:
+            runner.post(ev.EngineFailed(at=self._federation.clock.now(), reason=f"{why}: {error}"))
+            raise
 
     async def _enter(self, runner: "JobRunner", upload: _Upload, rest: deque[bytes]) -> Receipt:
         """Publish an update and tell the engine."""
@@ -254,7 +268,8 @@ class Intake:
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
-                wanted = (await self._federation.manifest(task.models[0])).spec
+                with self._ending(runner, "a model was lost"):
+                    wanted = (await self._federation.manifest(task.models[0])).spec
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
                 require_fit(wanted, manifest.spec)

@@ -74,7 +74,7 @@ class FederationCollector(Collector):
         yield _gauge("hansa_info", "Always 1.", {(__version__,): 1}, ["version"])
         roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in federation.fleet.sessions)
         yield _gauge("hansa_daemons", "Daemons that attend.", roles, ["role"])
-        states: Counter[tuple[str, ...]] = Counter((runner.machine.state.status,) for runner in federation.jobs)
+        states: dict[tuple[str, ...], int] = {(status,): count for status, count in federation.statuses().items()}
         yield _gauge("hansa_jobs", "Jobs.", states, ["status"])
         usable = 0 if federation.workers.trouble else 1
         yield _gauge("hansa_store_usable", "Whether the store and the journal can be used.", {(): usable})

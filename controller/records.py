@@ -28,6 +28,18 @@ class Records:
         """Return all submissions in their order."""
         return await self._workers.journal(self._journal.jobs)
 
+    async def one(self, job: JobId) -> JobRecord | None:
+        """Return a submission."""
+        return await self._workers.journal(self._journal.job, job)
+
+    async def summaries(self) -> dict[JobId, str]:
+        """Return the summaries of ended jobs."""
+        return await self._workers.journal(self._journal.summaries)
+
+    async def conclude(self, job: JobId, summary: str) -> None:
+        """Keep the summary of an ended job."""
+        await self._workers.journal(self._journal.conclude, job, summary)
+
     async def enter(self, record: JobRecord) -> None:
         """Make a submission durable."""
         await self._workers.journal(self._journal.create, record)
@@ -67,10 +79,10 @@ class Records:
         return await self._workers.journal(self._digest, job)
 
     def _digest(self, job: JobId) -> str:
-        spec = next((record.spec for record in self._journal.jobs() if record.id == job), None)
-        if spec is None:
+        record = self._journal.job(job)
+        if record is None:
             raise Broken(f"the journal has lost job {job}")
-        return digest_of(spec, self._journal.entries(job))
+        return digest_of(record.spec, self._journal.entries(job))
 
 
 def read_again(spec: JobSpec) -> JobSpec:

@@ -1,4 +1,4 @@
-"""One controller's space in a Redis: a connection, a prefix for all keys, a lease, and errors in our words.
+"""One controller's space in a Redis: a connection, a prefix for all keys, writes behind a fence, errors in our words.
 
     redis://[user:password@]host[:6379][/db]          plain          unix:///path/redis.sock[?db=0]   on this machine
     rediss://…                                        over TLS       redis+cluster://host[:port]      Redis Cluster
@@ -6,53 +6,45 @@
     …?password_file=PATH                              a file whose first line is the password: not in the process list
     …?ssl_ca_certs=PATH&ssl_certfile=…&ssl_keyfile=…  the authority, and our own certificate if Redis wants one
 
-Keys, all below the prefix P:
-    P:lease            who uses this space, with a time to live      P:format        the format of all this
-    P:jobs             hash: job -> record
-    P:models           set of model keys                             P:journal:JOB   stream: events and receipts
-    P:model:KEY        manifest, peaks and the id of the frames      P:snapshot:JOB  newest snapshot of a job's state
-    P:frame:ID:N       frame N                                       P:drafts        hash: id -> frames to be swept
+Keys, all below the prefix P. {T} is a hash tag, 0 to 63, that follows from the words after it: what has the same tag is
+on the same node of a cluster, and a write touches one tag only.
+    P:{0}:lease            who uses this space, with a time to live
+    P:{T}:fence            epoch and token of the controller that may write what has this tag
+    P:{T}:format           the format of all this
+    P:{T}:jobs             hash: job -> record                        P:{T}:summaries     hash: ended job -> summary
+    P:{T}:journal:JOB      stream: events and receipts                P:{T}:snapshot:JOB  newest snapshot of its state
+    P:{T}:models           set of model keys                          P:{T}:model:KEY     manifest, peaks, id of frames
+    P:{T}:frame:ID:N       frame N                                    P:{T}:drafts        hash: id -> frames to be swept
 """
 
-import json
 import logging
-import os
 import re
-import secrets
-import socket
-import time
-from collections.abc import Iterator
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from redis import exceptions as ex
 
+from hansa.common import faults
 from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.ids import NAME
 from hansa.common.rpc.channel import is_loopback
+from hansa.controller.redis_lease import GUARD, TAGS, Lease, LeaseLost, LeaseTaken, Script
 
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
 FORMAT = 3  # of everything below the prefix
-LEASE = 15.0  # seconds a lease lives without renewal
 PATIENCE = 10.0  # seconds for one answer
-# Take or prolong the lease: ARGV are we, the time to live, and a holder that is known to be dead. Returns who else has
-# it. A lease of our own is prolonged by a command that a full Redis takes, too.
-TAKE = """
-local held = redis.call('GET', KEYS[1])
-if held == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return false
-end
-if held and held ~= ARGV[3] then return held end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return false
-"""
-GIVE_UP = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+AT_ONCE = 500  # keys that one command removes
+WRITE = Script(GUARD + "return redis.pcall(ARGV[2], KEYS[2], unpack(ARGV, 3))")
+REMOVE = Script(GUARD + "return redis.pcall('UNLINK', unpack(KEYS, 2))")
+FENCED = re.compile(r"\bFENCED (.*)")  # the guard has refused; what the fence holds
 PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM|BUSY)\b")
 
 
@@ -80,14 +72,13 @@ class RedisSpace:
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
-        self._me = json.dumps(_here() | {"pid": os.getpid(), "token": secrets.token_hex(8)})
-        self._held_until: float | None = None  # on the monotonic clock; none: we never took the lease
+        self._lease = Lease(self.client, f"{self.prefix}:{{0}}:lease", self._fence)
 
     def check_format(self, mark: bool) -> None:
         """Refuse what another Hansa has written in a way that we cannot read; `mark` what is new as ours."""
-        with self._in_our_words():
+        with self.answering():
             if mark:
-                self.client.setnx(self.key("format"), FORMAT)
+                self.write("SETNX", self.key("format"), FORMAT)
             held = self.client.get(self.key("format"))
         if held and not held.isdigit():
             raise Broken(f"{self.name}: {self.key('format')} is damaged: it should hold the number {FORMAT}")
@@ -99,26 +90,36 @@ class RedisSpace:
             )
 
     def key(self, *words: str | int) -> str:
-        """Return a key below the prefix."""
-        return ":".join((self.prefix, *map(str, words)))
+        """Return a key below the prefix, with its tag."""
+        return key_below(self.prefix, *words)
+
+    def _fence(self, tag: int) -> str:
+        return f"{self.prefix}:{{{tag}}}:fence"
+
+    def write(self, command: str, key: str, *args: Any) -> Any:
+        """Give a command that changes one key; Redis does it only if nobody has taken the lease from us."""
+        return self.run(WRITE, (key,), command, *args)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove keys, those of a tag together."""
+        by_tag = defaultdict(list)
+        for key in keys:
+            by_tag[_tag(key)].append(key)
+        for group in by_tag.values():
+            for start in range(0, len(group), AT_ONCE):
+                self.run(REMOVE, tuple(group[start : start + AT_ONCE]))
+
+    def run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Any:
+        """Run a script that begins with the guard on keys of one tag; before them it is handed that tag's fence."""
+        if self._lease.fence is None:
+            raise Refused(f"{self.name} (prefix {self.prefix}) is open for reading only")
+        faults.reach("redis-write")
+        with self.answering():
+            return script.run(self.client, (self._fence(_tag(keys[0])), *keys), self._lease.fence, *args)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, busy) into StoreFailed, others into Broken.
-
-        A controller whose lease has run out (it stood still, or Redis was away) takes it again before it goes on: if
-        another one has it by now, nothing is written any more.
-        """
-        if self._held_until is not None and time.monotonic() >= self._held_until:
-            try:
-                self.acquire()
-            except Taken as error:
-                raise StoreFailed(str(error)) from None
-        with self._in_our_words():
-            yield
-
-    @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+        """Turn Redis's errors that may pass (away, full, loading, busy) into StoreFailed, others into Broken."""
         try:
             yield
         except (ex.AuthenticationError, ex.AuthorizationError) as error:
@@ -126,6 +127,8 @@ class RedisSpace:
         except (ex.ConnectionError, ex.TimeoutError, ex.ClusterError, ex.RedisClusterException) as error:
             raise StoreFailed(f"Redis {self.name} does not answer: {error}") from None
         except ex.ResponseError as error:
+            if fenced := FENCED.search(str(error)):
+                self._overtaken(bool(fenced[1]))
             text = str(error)  # what a script meets is in the middle of the text, in older Redis
             if isinstance(error, ex.OutOfMemoryError) or "OOM command not allowed" in text:
                 raise StoreFailed(f"Redis {self.name} is full; raise its maxmemory or remove other data") from None
@@ -134,31 +137,50 @@ class RedisSpace:
             raise Broken(f"Redis {self.name}, prefix {self.prefix}: {error}; is all of it ours?") from None
 
     def acquire(self) -> None:
-        """Take or prolong the lease, or raise Taken naming who has it; a dead holder on this machine does not count."""
-        now = time.monotonic()
-        held = self._take("")
-        if held and _is_dead(_read_holder(held)):
-            held = self._take(held)
-        if not held:
-            self._held_until = now + LEASE
-            return
-        holder = _read_holder(held)
-        with self._in_our_words():
-            left = max(self.client.pttl(self.key("lease")), 0) / 1000
-        raise Taken(
+        """Take or prolong the lease, or raise Taken naming who has it; Broken if Redis has forgotten that we had it."""
+        with self.answering():
+            try:
+                self._lease.acquire()
+            except LeaseTaken as taken:
+                raise Taken(
+                    f"{self._in_use(taken.holder)}; if that one is dead, its lease ends in {self._lease.left():.0f} s"
+                ) from None
+            except LeaseLost as lost:
+                if lost.overtaken:
+                    raise Taken(self._was_in_use()) from None
+                raise self._forgotten() from None
+
+    def _overtaken(self, by_another: bool) -> NoReturn:
+        """Say why a write was refused. Another controller has the lease: the next renewal will end this one."""
+        if not by_another:
+            raise self._forgotten() from None
+        with self.answering():
+            holder = self._lease.holder()
+        raise StoreFailed(self._in_use(holder) if holder else self._was_in_use()) from None
+
+    def _in_use(self, holder: dict[str, Any]) -> str:
+        return (
             f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder.get('pid', 'unknown')} on"
-            f" {holder.get('host', 'an unknown machine')}; if that one is dead, its lease ends in {left:.0f} s"
+            f" {holder.get('host', 'an unknown machine')}"
         )
 
-    def _take(self, dead: str) -> str:
-        with self._in_our_words():
-            held: bytes | None = self.client.eval(TAKE, 1, self.key("lease"), self._me, int(LEASE * 1000), dead)
-        return held.decode(errors="replace") if held else ""
+    def _was_in_use(self) -> str:
+        return (
+            f"{self.name} (prefix {self.prefix}) was in use by another controller while this one stood still or could"
+            " not reach it: what this one knows of its jobs is out of date; start it again"
+        )
+
+    def _forgotten(self) -> Broken:
+        return Broken(
+            f"Redis {self.name} lost the mark that lets this controller write below the prefix {self.prefix}: was it"
+            " restarted empty, was it flushed, or does it evict keys? Nothing is written until the controller is"
+            " started again"
+        )
 
     def close(self) -> None:
         """Give up the lease and the connection."""
         try:
-            self.client.eval(GIVE_UP, 1, self.key("lease"), self._me)
+            self._lease.give_up()
         except (ex.RedisError, ex.RedisClusterException):
             log.debug("the lease could not be given up; it will expire")
         self.client.close()
@@ -209,36 +231,14 @@ def _read_password(path: str) -> str:
     return lines[0]
 
 
-def _here() -> dict[str, str]:
-    """Say where process ids mean what they mean to us: on this machine, until it boots again, inside this container."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        inside = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        inside = ""
-    return {"host": socket.gethostname(), "inside": inside}
+def key_below(prefix: str, *words: str | int) -> str:
+    """Return a key below a prefix. Its tag follows from its words, so that whoever knows them finds it."""
+    name = ":".join(map(str, words))
+    return f"{prefix}:{{{zlib.crc32(name.encode()) % TAGS}}}:{name}"
 
 
-def _read_holder(held: str) -> dict[str, Any]:
-    """Return what a lease says of its holder; nothing if it is damaged, in which case it has to end by itself."""
-    try:
-        holder = json.loads(held)
-    except ValueError:
-        return {}
-    return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else {}
-
-
-def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether a holder of the lease is known to be gone: it was here, and its process id is nobody's or ours."""
-    if any(holder.get(name) != place for name, place in _here().items()):
-        return False
-    try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return bool(holder["pid"] == os.getpid())
+def _tag(key: str) -> int:
+    return int(key[key.index("{") + 1 : key.index("}")])
 
 
 def _without_password(url: str) -> str:

@@ -58,6 +58,7 @@ class JobRunner:
     def __init__(self, machine: Machine, federation: "Federation") -> None:
         self.machine = machine
         self.traffic = Traffic()
+        self.abandoned = False  # it ended, but not in the journal
         self._federation = federation
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -94,13 +95,18 @@ class JobRunner:
                     log.exception("job %s: unexpected error", self.id)
                     for _, done in batch:
                         _refuse(done, Stale(f"job {self.id} failed"))
-                    self._carry_out(self.machine.abandon(f"unexpected error: {one_line(error)}", self._now()))
-                    self.changed()
+                    self._abandon(f"unexpected error: {one_line(error)}")
             self._turn_away()  # a merge may wait for its event, which comes too late
             await self._chores.finish()
         finally:
             self._chores.cancel()
             self._turn_away()
+
+    def _abandon(self, why: str) -> None:
+        """End the job without an event."""
+        self.abandoned = True
+        self._carry_out(self.machine.abandon(why, self._now()))
+        self.changed()
 
     def _turn_away(self) -> None:
         """Refuse whatever is queued: the job has ended."""
@@ -129,8 +135,7 @@ class JobRunner:
                 log.exception("job %s: its journal cannot be continued", self.id)
                 for done in [*(outcome.done for outcome in outcomes), *(done for _, done in batch)]:
                     _refuse(done, Stale(f"job {self.id} failed"))
-                self._carry_out(self.machine.abandon(reason(error), self._now()))
-                self.changed()
+                self._abandon(reason(error))
                 return
         self._unsent = set()
         for outcome in outcomes:

@@ -14,11 +14,11 @@ import grpc
 
 from hansa import __version__
 from hansa.common.clock import SystemClock, iso
-from hansa.common.errors import InvalidInput, StoreFailed, Taken
+from hansa.common.errors import Broken, InvalidInput, Taken
 from hansa.common.lifetime import stop_signal
 from hansa.common.memory import keep_freed_memory
 from hansa.common.rpc.channel import CONCURRENT, SERVER, is_loopback, parse_address
-from hansa.common.rpc.errors import ErrorStatuses
+from hansa.common.rpc.errors import ErrorStatuses, quiet_hang_ups
 from hansa.common.rpc.guard import Guard
 from hansa.common.rpc.methods import handler
 from hansa.common.rpc.tls import ServerTls
@@ -28,7 +28,7 @@ from hansa.controller.federation import Federation
 from hansa.controller.health import Health
 from hansa.controller.limits import LARGEST_MODEL
 from hansa.controller.metrics import TaskTimes, serving_metrics
-from hansa.controller.redis_space import LEASE
+from hansa.controller.redis_lease import LEASE
 from hansa.controller.servicers import FleetServicer, OperatorServicer
 from hansa.controller.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
@@ -89,6 +89,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
 
 def make_server(guard: Guard) -> grpc.aio.Server:
     """Return a server whose every RPC passes the guard."""
+    quiet_hang_ups()
     return grpc.aio.server(interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT)
 
 
@@ -104,7 +105,7 @@ async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> 
             try:
                 await asyncio.to_thread(backends.renew)
                 workers.tell(backends, "")
-            except StoreFailed as error:  # also when no job has anything to store: `health` is to say so
+            except Broken as error:  # also when no job has anything to store: `health` is to say so
                 workers.tell(backends, str(error))
 
 

@@ -13,6 +13,7 @@ from hansa.common import codec
 from hansa.common.errors import (
     Broken,
     Forbidden,
+    HansaError,
     InvalidInput,
     InvalidJob,
     NotFound,
@@ -80,7 +81,7 @@ class FleetServicer:
         """Keep a daemon's session for as long as its stream lives."""
         session = self._enrol(await anext(aiter(messages), fleet.FromSite()), context)
         self._federation.fleet.attend(session)
-        goodbye = asyncio.create_task(self._listen(session, messages))
+        goodbye, why = asyncio.create_task(self._listen(session, messages)), ""
         try:
             beat = self._federation.fleet.heartbeat
             yield fleet.ToSite(enrolled=fleet.Enrolled(controller=self._name, heartbeat_seconds=beat))
@@ -90,10 +91,13 @@ class FleetServicer:
                     yield told
             if goodbye.done():
                 goodbye.result()  # raises if what the daemon said made no sense
+        except (asyncio.CancelledError, HansaError) as error:
+            why = str(error)  # empty if the connection broke
+            raise
         finally:
             said = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None and goodbye.result()
             goodbye.cancel()
-            self._federation.fleet.broken(session, goodbye=said)
+            self._federation.fleet.broken(session, goodbye=said, why=why)
 
     def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> fleet.ToSite | None:
         if isinstance(message, PulseDue):
@@ -173,7 +177,8 @@ class FleetServicer:
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:
-            async for message in self._federation.downloads.send(key, set(request.held), who):
+            sending = self._federation.downloads.send(key, set(request.held), who, request.start, request.continued)
+            async for message in sending:
                 runner.traffic.down += len(message)
                 yield message
         except StoreFailed as error:
@@ -185,8 +190,8 @@ class FleetServicer:
     async def Offer(self, request: fleet.OfferRequest, context: Any) -> fleet.OfferReply:
         """Check an update's manifest and say where to start."""
         site, task = SiteName(request.site), TaskId(request.task)
-        self._federation.intake.require_wanted(site, task)
-        stated = self._federation.runner(job_of(task)).machine.stated("learner", site)
+        await self._federation.intake.require_wanted(site, task)
+        stated = (await self._federation.recall(job_of(task))).machine.stated("learner", site)
         try:
             facts = _parsed(
                 lambda wire: codec.facts_from_wire(wire, stated), request.facts, "the update's facts make no sense: "
@@ -261,16 +266,16 @@ class OperatorServicer:
 
     async def Show(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """Show one job."""
-        return operator.JobReply(view_json=self._federation.find(request.job).whole_view().model_dump_json())
+        runner = await self._federation.find(request.job)
+        return operator.JobReply(view_json=runner.whole_view().model_dump_json())
 
     async def List(self, request: operator.ListRequest, context: Any) -> operator.ListReply:
         """List all jobs."""
-        views = [runner.view(history=False).model_dump_json() for runner in self._federation.jobs]
-        return operator.ListReply(views_json=views)
+        return operator.ListReply(views_json=[view.model_dump_json() for view in self._federation.views()])
 
     async def Watch(self, request: operator.JobRequest, context: Any) -> AsyncIterator[operator.JobReply]:
         """Send a job's view after every change until it has ended."""
-        runner = self._federation.find(request.job)
+        runner = await self._federation.find(request.job)
         since = 0
         while not runner.machine.ended:
             change = runner.next_change()
@@ -283,7 +288,7 @@ class OperatorServicer:
 
     async def Cancel(self, request: operator.JobRequest, context: Any) -> operator.JobReply:
         """End a job."""
-        runner = self._federation.find(request.job)
+        runner = await self._federation.find(request.job)
         if runner.machine.ended:
             raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
         name, who = _operator(context)
@@ -293,7 +298,7 @@ class OperatorServicer:
 
     async def Model(self, request: operator.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
-        runner = self._federation.find(request.job)
+        runner = await self._federation.find(request.job)
         state = runner.machine.state
         if state.current is None:
             raise NotFound(f"job {runner.id} has no model yet")
@@ -301,8 +306,9 @@ class OperatorServicer:
         key = state.current if wanted == state.version else community_key(runner.id, wanted)
         if key not in state.models:
             raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        origin = runner.origin(wanted).model_dump_json()
-        async for message in self._federation.downloads.send(key, set(), _operator(context)[1], origin):
+        who, origin = _operator(context)[1], runner.origin(wanted).model_dump_json()
+        sending = self._federation.downloads.send(key, set(), who, request.start, request.continued, origin)
+        async for message in sending:
             yield message
 
     async def Sites(self, request: operator.SitesRequest, context: Any) -> operator.SitesReply:
@@ -311,10 +317,7 @@ class OperatorServicer:
 
     async def Status(self, request: operator.StatusRequest, context: Any) -> operator.StatusReply:
         """Say how the controller is."""
-        counts: dict[str, int] = {}
-        for runner in self._federation.jobs:
-            status = runner.machine.state.status
-            counts[status] = counts.get(status, 0) + 1
+        counts = dict(self._federation.statuses())
         sites = len({session.site for session in self._federation.fleet.sessions})
         view = self._status.model_copy(update={"jobs": counts, "sites": sites, "peak_memory_mib": peak_memory()})
         return operator.StatusReply(view_json=view.model_dump_json())

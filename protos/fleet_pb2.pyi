@@ -676,8 +676,14 @@ class FetchRequest(google.protobuf.message.Message):
     SITE_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    CONTINUED_FIELD_NUMBER: builtins.int
     site: builtins.str
     model: builtins.str
+    start: builtins.int
+    """first frame wanted: those before came over a connection that broke"""
+    continued: builtins.bytes
+    """blake3 of the header that came with them"""
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """digests of tensors that need not travel"""
@@ -688,8 +694,10 @@ class FetchRequest(google.protobuf.message.Message):
         site: builtins.str = ...,
         model: builtins.str = ...,
         held: collections.abc.Iterable[builtins.bytes] | None = ...,
+        start: builtins.int = ...,
+        continued: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["held", b"held", "model", b"model", "site", b"site"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["continued", b"continued", "held", b"held", "model", b"model", "site", b"site", "start", b"start"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

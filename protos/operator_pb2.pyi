@@ -110,17 +110,24 @@ class ModelRequest(google.protobuf.message.Message):
 
     JOB_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    CONTINUED_FIELD_NUMBER: builtins.int
     job: builtins.str
     version: builtins.int
     """the newest if unset"""
+    start: builtins.int
+    """as in FetchRequest"""
+    continued: builtins.bytes
     def __init__(
         self,
         *,
         job: builtins.str = ...,
         version: builtins.int | None = ...,
+        start: builtins.int = ...,
+        continued: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_version", b"_version", "version", b"version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_version", b"_version", "job", b"job", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_version", b"_version", "continued", b"continued", "job", b"job", "start", b"start", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_version", b"_version"]) -> typing.Literal["version"] | None: ...
 
 global___ModelRequest = ModelRequest

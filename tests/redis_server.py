@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -96,3 +97,21 @@ class RedisServer:
     def go_on(self) -> None:
         assert self.process
         self.process.send_signal(signal.SIGCONT)
+
+
+def start_cluster(folder: Path, nodes: int = 3) -> list[RedisServer]:
+    """Start masters that share the slots of a cluster among them; all of them answer for it."""
+    servers = [RedisServer(folder / f"node-{n}", "--cluster-enabled", "yes").start() for n in range(nodes)]
+    clients: list[Any] = [server.client() for server in servers]
+    for number, (server, client) in enumerate(zip(servers, clients, strict=True)):
+        slots = range(number * 16384 // nodes, (number + 1) * 16384 // nodes)
+        client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+        clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+    for client in clients:
+        while True:
+            state = client.execute_command("CLUSTER", "INFO")
+            if b"cluster_state:ok" in state and f"cluster_known_nodes:{nodes}".encode() in state:
+                break
+            time.sleep(0.02)
+        client.close()
+    return servers

@@ -40,10 +40,12 @@ SERVER = [
 ]
 CLIENT = [
     *COMMON,
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # a restarted container may have another address
     ("grpc.enable_http_proxy", 0),  # a proxy set for web browsing is not meant for the federation
 ]
+HURRY, PATIENCE = 5_000, 20_000  # milliseconds for making a connection
 ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 
@@ -79,13 +81,23 @@ def is_loopback(address: str) -> bool:
 
 
 def connect(
-    address: str, largest: int = MESSAGE, credentials: "Credentials | None" = None, alone: bool = False
+    address: str,
+    largest: int = MESSAGE,
+    credentials: "Credentials | None" = None,
+    alone: bool = False,
+    hurry: bool = False,
 ) -> grpc.aio.Channel:
     """Open a channel that takes messages up to a size; nothing is sent until the first call.
 
-    Channels of one process to one address share a connection unless one is to be `alone`.
+    Channels of one process to one address share a connection unless one is to be `alone`. One that is made in a `hurry`
+    soon gives a silent host up: the kernel dials it ever more seldom, and a new try dials at once.
     """
-    options = [*CLIENT, ("grpc.max_receive_message_length", largest), ("grpc.use_local_subchannel_pool", int(alone))]
+    options = [
+        *CLIENT,
+        ("grpc.max_receive_message_length", largest),
+        ("grpc.use_local_subchannel_pool", int(alone)),
+        ("grpc.min_reconnect_backoff_ms", HURRY if hurry else PATIENCE),  # despite its name: a try may take so long
+    ]
     if credentials is None:
         return grpc.aio.insecure_channel(parse_address(address), options=options)
     from hansa.common.rpc.tls import client_credentials

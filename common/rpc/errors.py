@@ -110,6 +110,15 @@ class ErrorStatuses(Wrapping):
         )
 
 
+def quiet_hang_ups() -> None:
+    """Let gRPC not log a traceback for every caller who is gone before an answer is through: connections break."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_hang_up)
+
+
+def _is_no_hang_up(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise the error class that the server raised, instead of grpc's."""

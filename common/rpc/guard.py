@@ -82,7 +82,7 @@ class _Call:
         """End the call."""
         if self.task and self.ended is None:
             self.ended = why
-            self.task.cancel()
+            self.task.cancel(str(why))  # the servicer may want to know
 
     def close(self) -> None:
         """Wait for nothing any more."""

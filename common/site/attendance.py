@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ import grpc
 
 from hansa import __version__
 from hansa.common import codec
-from hansa.common.errors import HansaError, Unproven, Unreachable, one_line
+from hansa.common.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
 from hansa.common.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
+from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
@@ -28,29 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 STEADY = 5.0  # seconds that a session must last before a later break is a new trouble, and not the old one again
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 PULSES = 64  # jobs whose progress is remembered
 BEAT = (0.02, 60.0)  # seconds between heartbeats, whatever the controller asks for
 FAREWELL = 3600.0  # seconds that transfers on an old connection may take after a renewal
-
-
-class Backoff:
-    """Pauses that double up to a limit, with some chance in them so that sites do not return in step."""
-
-    def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
-
-    def reset(self) -> None:
-        """Begin again with short pauses."""
-        self._pause = FIRST_PAUSE
-
-    async def rest(self) -> None:
-        """Sleep before the next try."""
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
 class Worker(Protocol):
@@ -91,15 +74,28 @@ class Attendance:
         self._heartbeat = 5.0
         self._leaving = False
         self._again = False  # what was said at enrolment is no longer true
+        self._enrolled = asyncio.Event()  # set with the next enrolment, and replaced
+        self.refused = ""  # why the controller does not let us in; empty if it does, or does not answer
         self._pulses: dict[JobId, int] | None = None  # steps committed to jobs, as heard; none: out of reach
 
-    def _connect(self) -> None:
-        self.channel = self._channel()
+    def _connect(self, hurry: bool = False) -> None:
+        self.channel = self._channel(hurry=hurry)
         self.stub = Stub(self.channel, FLEET)
 
-    def _channel(self, alone: bool = False) -> grpc.aio.Channel:
+    def _connect_again(self, hurry: bool = False) -> None:
+        """Take a new channel into use; what is under way on the old one may finish.
+
+        A channel that reached nobody is replaced, too: gRPC's own pauses grow from failure to failure, to minutes if
+        the controller's name could not be looked up, and nobody can shorten them.
+        """
+        farewell = asyncio.create_task(self.channel.close(FAREWELL))
+        self._chores.add(farewell)
+        farewell.add_done_callback(self._chores.discard)
+        self._connect(hurry)
+
+    def _channel(self, alone: bool = False, hurry: bool = False) -> grpc.aio.Channel:
         credentials = self._tls.credentials if self._tls else None
-        return connect(self.identity.controller, credentials=credentials, alone=alone)
+        return connect(self.identity.controller, credentials=credentials, alone=alone, hurry=hurry)
 
     @asynccontextmanager
     async def apart(self, size: int) -> AsyncIterator[Stub]:
@@ -121,10 +117,7 @@ class Attendance:
         """Take a new certificate into use, if there is one; what is under way on the old connection may finish."""
         if self._tls is None or not self._tls.refresh():
             return False
-        farewell = asyncio.create_task(self.channel.close(FAREWELL))
-        self._chores.add(farewell)
-        farewell.add_done_callback(self._chores.discard)
-        self._connect()
+        self._connect_again()
         return True
 
     async def attend(self, worker: Worker, ready: Callable[[str], None]) -> None:
@@ -139,36 +132,49 @@ class Attendance:
                 async for message in self._session(worker):
                     if message.HasField("enrolled"):
                         self._heartbeat = max(BEAT[0], min(message.enrolled.heartbeat_seconds, BEAT[1]))
+                        # The stream's writer waits for as long as it believed right before it was told.
+                        self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))
                         log.info("attending %s as %s of %s", *self._who())
-                        ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
                         began = now()
-                        silent, known = False, True
+                        silent, known, self.refused = False, True, ""
+                        ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
                         self._pulses = {}
+                        self._enrolled.set()  # whoever waits to make a call again need not wait longer
+                        self._enrolled = asyncio.Event()
                     elif message.HasField("task"):
                         self._take(worker, message.task)
                     elif message.HasField("cancel"):
                         worker.cancel(TaskId(message.cancel.task), message.cancel.reason)
                     elif message.HasField("pulse"):
                         self._hear(JobId(message.pulse.job), message.pulse.steps)
-                problem = "the controller ended the session"
+                problem, refused = "the controller ended the session", ""
             except grpc.aio.AioRpcError as error:
                 ours = translate(error)
                 passing = isinstance(ours, Unreachable) or (known and isinstance(ours, Unproven))  # a renewal may come
                 if not passing and error.code() is not grpc.StatusCode.INTERNAL:
                     raise ours from None  # the name is taken, the protocol differs: trying again cannot help
                 problem = error.details() or error.code().name
+                refused = plain(problem) if isinstance(ours, Unproven) else ""
             self._pulses = None
             if self._leaving:
                 return
             if self._renewed:
                 continue
-            if not silent:
-                log.warning("controller %s is out of reach (%s); trying again", self.identity.controller, problem)
-                ready(f"{self.identity.role} of {self.identity.site} is up; it keeps trying to reach the controller")
+            if not silent or refused != self.refused:
+                self.refused = refused
+                log.warning("controller %s %s (%s); trying again", self.identity.controller, _trouble(refused), problem)
+                ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries()}")
             silent = True
             if began is not None and now() - began >= STEADY:
                 backoff.reset()  # not with every session: something may end each of them as soon as it has begun
             await backoff.rest()
+            self._connect_again(hurry=not backoff.patient)
+
+    def _tries(self) -> str:
+        """Say what a daemon without a session does."""
+        if self.refused:
+            return f"the controller refuses it ({self.refused}); it keeps trying, for its certificate may be renewed"
+        return "it keeps trying to reach the controller"
 
     def _take(self, worker: Worker, wire: fleet.Task) -> None:
         """Hand a task on; one that this version cannot read is reported as failed, and the daemon goes on."""
@@ -250,15 +256,22 @@ class Attendance:
             chore.cancel()
         await self.channel.close()
 
-    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call again and again while the controller is out of reach; other errors are raised."""
-        backoff = Backoff()
+    async def insist(self, call: Callable[[], Awaitable[T]], progress: Callable[[], int] = lambda: 0) -> T:
+        """Make a call again and again while the controller is out of reach; other errors are raised.
+
+        Pauses between the tries are short again after a try that made `progress`.
+        """
+        backoff, reached = Backoff(), progress()
         while True:
             try:
                 with translated():
                     return await call()
-            except (Unreachable, Unproven):  # the attendance finds out whether it is for ever
-                await backoff.rest()
+            # The attendance finds out whether it is for ever; a call that offers an update does so again.
+            except (Unreachable, Unproven, Unoffered):
+                if progress() > reached:
+                    backoff.reset()
+                reached = progress()
+                await backoff.rest(self._enrolled)
 
     async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
         """Tell the controller that a task cannot be done."""
@@ -268,6 +281,10 @@ class Attendance:
             await self.insist(lambda: self.stub.Report(request))
         except HansaError as error:
             log.info("task %s: nobody waits for its failure: %s", task, error)
+
+
+def _trouble(refused: str) -> str:
+    return "refuses us" if refused else "is out of reach"
 
 
 def _tls_of(identity: Identity) -> "TlsFolder | None":

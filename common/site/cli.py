@@ -2,19 +2,22 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hansa.common.errors import InvalidData, InvalidInput
+from hansa.common.clock import iso
+from hansa.common.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.ids import SiteName
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
+from hansa.common.words import plain
 
 if TYPE_CHECKING:
-    from hansa.common.site.daemon import SiteOptions
+    from hansa.common.site.daemon import SiteDaemon, SiteOptions
 
 
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
@@ -160,45 +163,60 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         stopped = stop_holder(folder, role)
         click.echo(f"{role} of {site} stopped" if stopped else f"no {role} is running on {folder}")
 
-    @group.command(help=f"Say whether the {role} of a site runs on this machine.")
+    @group.command(
+        help=f"Say whether the {role} of a site runs on this machine. Exit 1 if it does not run or the controller"
+        " refuses it; exit 0 also while the controller is out of reach."
+    )
     @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
     @state_option
     @json_option
     def status(site: str, state: Path | None, as_json: bool) -> None:
-        from hansa.common.state import holder, read_note
-
-        folder = _folder(state, site)
-        pid = holder(folder, role)
-        says = str(read_note(folder, role).get("says", "starting")) if pid else ""
-        if as_json:
-            found = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
-            print_json(found | {"says": says})
-        else:
-            words = f"running (pid {pid}): {says}" if pid else "not running"
-            click.echo(f"{role} of {site}: {words}, state {folder}")
-        if pid is None:
-            raise SystemExit(1)
+        _show_status(role, site, _folder(state, site), as_json)
 
     return group
 
 
 async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_going: bool) -> None:
-    """Load the apps and their data and work until told to stop; refuse if nothing can work, unless told to wait."""
+    """Load the apps and their data and work until told to stop; refuse if nothing can work, unless told to wait.
+
+    The state directory says what the daemon is doing, and why it ended, for `status`.
+    """
     from hansa.common.site.shelf import Shelf
     from hansa.common.state import announce, write_note
 
-    split = "test" if options.split == "test" else "train"
-    shelf = Shelf(options.apps, options.data, split, options.device)
-    daemon = start_daemon(options, shelf)
-    if not keep_going:
-        daemon.require_usable()
+    folder, role = options.state, options.identity.role
+    shelf = Shelf(options.apps, options.data, "test" if options.split == "test" else "train", options.device)
+    daemon: SiteDaemon = start_daemon(options, shelf)
 
     def ready(text: str) -> None:
-        says = f"{text}, but {shelf.unusable()}" if shelf.unusable() else text
-        write_note(options.state, options.identity.role, {"pid": os.getpid(), "drain": options.drain, "says": says})
-        announce(f"ready {says}; state and log in {options.state}")
+        unusable, refused = shelf.unusable(), daemon.attendance.refused
+        says = f"{text}, but {unusable}" if unusable else text
+        write_note(folder, role, {"pid": os.getpid(), "drain": options.drain, "says": says, "refused": refused})
+        announce(f"ready {says}; state and log in {folder}")
 
-    await daemon.run(ready)
+    try:
+        if not keep_going:
+            daemon.require_usable()
+        await daemon.run(ready)
+    except HansaError as error:
+        write_note(folder, role, {"pid": os.getpid(), "ended": f"ended at {iso(time.time())}: {plain(str(error))}"})
+        raise
+
+
+def _show_status(role: str, site: str, folder: Path, as_json: bool) -> None:
+    from hansa.common.state import holder, read_note
+
+    pid, note = holder(folder, role), read_note(folder, role)
+    says = str(note.get("says", "starting") if pid else note.get("ended", ""))
+    refused = pid is not None and bool(note.get("refused"))
+    if as_json:
+        found = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
+        print_json(found | {"says": says, "refused": refused})
+    else:
+        words = f"running (pid {pid}): {says}" if pid else "not running" + (f", {says}" if says else "")
+        click.echo(f"{role} of {site}: {words}, state {folder}")
+    if pid is None or refused:
+        raise SystemExit(1)
 
 
 def _folder(state: Path | None, site: str) -> Path:

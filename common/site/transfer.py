@@ -1,4 +1,4 @@
-"""Models in and out of a site: delta download, resumable upload."""
+"""Models in and out of a site: delta downloads and uploads, both resumed where a connection broke."""
 
 import asyncio
 from collections import deque
@@ -9,11 +9,12 @@ import numpy as np
 
 from hansa.common import codec, faults
 from hansa.common.conveyor import Conveyor
-from hansa.common.errors import Unreachable
-from hansa.common.frames import FRAME, FrameCheck, Layout, allocate, cut, views
+from hansa.common.errors import Rejected
+from hansa.common.frames import FRAME, Layout, cut, views
 from hansa.common.ids import ModelKey, TaskId
+from hansa.common.incoming import Incoming
 from hansa.common.memory import Buffers
-from hansa.common.model import DTYPES, Manifest, ModelSpec, check_manifest
+from hansa.common.model import DTYPES, Manifest, TensorInfo
 from hansa.common.rpc.errors import translated
 from hansa.common.site.attendance import Attendance
 from hansa.common.tasks import Receipt, UpdateFacts
@@ -35,65 +36,61 @@ class Fetcher:
         A partial model is laid over a `base`, whose other tensors it is returned with.
         """
         if base is None:
-            return await self._attendance.insist(lambda: self._fetch(key))
-        under, arrays = await self._attendance.insist(lambda: self._fetch(base))
+            return await self._fetch(key)
+        under, arrays = await self._fetch(base)
         below = self._held
-        over, changed = await self._attendance.insist(lambda: self._fetch(key))
+        over, changed = await self._fetch(key)
         self._held = below | self._held  # the next partial model is likely to be laid over the same base
         digests = dict(zip(over.spec.names, over.digests, strict=True))
         laid = (digests.get(name, digest) for name, digest in zip(under.spec.names, under.digests, strict=True))
         return Manifest(under.spec, tuple(laid)), arrays | changed
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
-        request = fleet.FetchRequest(site=self._attendance.identity.site, model=key, held=list(self._held))
-        likely = sum(array.nbytes for array in self._held.values())  # the next model is about as large as the last
-        async with self._attendance.apart(likely) as stub:
-            with translated():
-                stream = aiter(stub.Fetch(request))
-                header = fleet.FetchHeader.FromString(await anext(stream))
-                manifest = codec.manifest_from_wire(header.manifest)
-                check_manifest(manifest)
-                arrived = await self._receive(_part(manifest, list(header.sent)), stream)
+        incoming = Incoming(finite=False, room=self._buffers.take)
+        await self._attendance.insist(lambda: self._receive(key, incoming), lambda: incoming.start)
+        manifest, arrived = incoming.manifest, views(Layout(incoming.part), incoming.payload)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
             array = arrived.get(info.name)
             if array is None:  # a digest stands for bytes: the tensor that had them may have had another type
-                array = self._held[digest].view(DTYPES[info.dtype]).reshape(info.shape)
+                array = self._recall(info, digest)
             array.flags.writeable = False
             arrays[info.name] = array
         held = zip(manifest.spec.names, manifest.digests, strict=True)
         self._held = {digest: arrays[name].reshape(-1).view(np.uint8) for name, digest in held}
         return manifest, arrays
 
-    async def _receive(self, part: Manifest, frames: AsyncIterator[bytes]) -> dict[str, np.ndarray]:
-        """Put frames together and check them on a worker thread, while the next ones arrive."""
-        layout = Layout(part.spec)
-        payload = allocate(layout, self._buffers.take(layout.size))
-        check = FrameCheck(part, finite=False)
+    def _recall(self, info: TensorInfo, digest: bytes) -> np.ndarray:
+        kept = self._held.get(digest)
+        if kept is None or kept.nbytes != info.nbytes:
+            raise Rejected(f"the controller did not send tensor {info}, which is not here")
+        return kept.view(DTYPES[info.dtype]).reshape(info.shape)
+
+    async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
+        """Take frames over one connection and check them on a worker thread, while the next ones arrive."""
+        site, held = self._attendance.identity.site, list(self._held)
+        start, header = incoming.start, incoming.header
+        request = fleet.FetchRequest(site=site, model=key, held=held, start=start, continued=header)
+        likely = sum(array.nbytes for array in self._held.values())  # the next model is about as large as the last
+        size = likely if incoming.missing is None else incoming.missing
         loop = asyncio.get_running_loop()
 
         def keep(batch: deque[bytes]) -> None:
             while batch:
-                frame = batch.popleft()
-                at = check.next * FRAME
-                check.feed(frame)
-                payload[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
+                incoming.feed(batch.popleft())
 
-        conveyor = Conveyor[bytes](lambda batch: loop.run_in_executor(self._pool, keep, batch))
-        try:
-            async for frame in frames:
-                await conveyor.put(frame)
-            await conveyor.drain()
-        finally:
-            await conveyor.settle()
-        if not check.complete:
-            raise Unreachable("the download ended early")
-        return views(layout, payload)
-
-
-def _part(manifest: Manifest, sent: list[int]) -> Manifest:
-    spec = ModelSpec(tuple(manifest.spec.tensors[i] for i in sent), manifest.spec.layers)
-    return Manifest(spec, tuple(manifest.digests[i] for i in sent))
+        async with self._attendance.apart(size) as stub:
+            with translated():
+                stream = aiter(stub.Fetch(request))
+                incoming.begin(await anext(stream, b""))
+                conveyor = Conveyor[bytes](lambda batch: loop.run_in_executor(self._pool, keep, batch))
+                try:
+                    async for frame in stream:
+                        await conveyor.put(frame)
+                    await conveyor.drain()
+                finally:
+                    await conveyor.settle()  # what has come stays, should the connection have been cut
+        incoming.finish()
 
 
 async def hand_in(
@@ -105,8 +102,12 @@ async def hand_in(
         site=site, task=task, manifest=codec.manifest_to_wire(manifest), facts=codec.facts_to_wire(facts)
     )
 
+    came = 0  # frames that the controller has
+
     async def once() -> Receipt:
+        nonlocal came
         reply = await attendance.stub.Offer(offer)
+        came = reply.start
         if reply.HasField("receipt"):
             return codec.receipt_from_wire(reply.receipt)
         header = fleet.UploadHeader(site=site, task=task, start=reply.start)
@@ -121,4 +122,4 @@ async def hand_in(
         async with attendance.apart(payload.nbytes - reply.start * FRAME) as stub:
             return codec.receipt_from_wire(await stub.Upload(messages()))
 
-    return await attendance.insist(once)
+    return await attendance.insist(once, lambda: came)

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hansa.common import codec
 from hansa.common.checkpoints import load_checkpoint
 from hansa.common.errors import Broken, InvalidInput, Unreachable
-from hansa.common.frames import FRAME, FrameCheck, allocate, cut
+from hansa.common.frames import cut
+from hansa.common.incoming import Incoming
 from hansa.common.job import JobSpec
-from hansa.common.model import Manifest, check_manifest
+from hansa.common.model import Manifest
 from hansa.common.resolved import ModelOrigin
+from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.views import DaemonView, JobView, StatusView
 from hansa.common.words import cleaned, plain
-from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import operator_pb2 as operator
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds for an answer
 V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
+TRIES = 20  # in a row to go on with a download that broke, without a further frame
 
 
 class Client:
@@ -97,20 +99,32 @@ class Client:
 
     async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
         """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
-        with self._reaching(), translated():
-            stream = aiter(self._stub.Model(operator.ModelRequest(job=_request(job).job, version=version)))
-            header = fleet.FetchHeader.FromString(await anext(stream))
-            manifest = codec.manifest_from_wire(header.manifest)
-            check_manifest(manifest)
-            check = FrameCheck(manifest)
-            payload = allocate(check.sealer.layout)
+        incoming, backoff, reached, vain = Incoming(finite=True), Backoff(), 0, 0
+        with self._reaching():
+            while True:
+                try:
+                    await self._receive(job, version, incoming)
+                except Unreachable:
+                    vain = 0 if incoming.start > reached else vain + 1
+                    if not incoming.header or vain == TRIES:
+                        raise
+                    if not vain:
+                        backoff.reset()
+                    reached = incoming.start
+                    await backoff.rest()
+                else:
+                    return incoming.manifest, incoming.payload, _origin(incoming.origin, incoming.manifest)
+
+    async def _receive(self, job: str, version: int | None, incoming: Incoming) -> None:
+        """Take frames of a model over one connection, from the first that is missing on."""
+        start, header = incoming.start, incoming.header
+        request = operator.ModelRequest(job=_request(job).job, version=version, start=start, continued=header)
+        with translated():
+            stream = aiter(self._stub.Model(request))
+            incoming.begin(await anext(stream, b""))
             async for frame in stream:
-                at = check.next * FRAME
-                check.feed(frame)
-                memoryview(payload.data)[at : at + len(frame)] = frame
-            if not check.complete:
-                raise Unreachable("the download ended early")
-        return manifest, payload, _origin(header.origin_json, manifest)
+                incoming.feed(frame)
+        incoming.finish()
 
     async def sites(self) -> list[DaemonView]:
         """Return the fleet."""

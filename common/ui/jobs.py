@@ -80,11 +80,11 @@ def warn(view: JobView, told: Sequence[str] = ()) -> None:
 
 
 def conclude(ended: JobView, as_json: bool, told: Sequence[str] = ()) -> None:
-    """Say what else there is to say of a job that was waited for."""
+    """Say what else there is to say of a job that was waited for; `told` are warnings that were given before."""
+    warn(ended, told)
     if as_json:
         print_json(outcome(ended))
     else:
-        warn(ended, told)
         warn_of_shortfalls(ended)
 
 
@@ -97,7 +97,7 @@ def exit_code(view: JobView) -> int:
 @click.argument("file", type=click.Path(path_type=Path))
 @controller_option
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
-@click.option("--wait", is_flag=True, help="Watch the job and end when it ends; exit 1 unless it completed.")
+@click.option("--wait", is_flag=True, help="Follow the job as `watch` does; exit 1 unless it completed.")
 @json_option
 def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Submit a job file."""
@@ -112,7 +112,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
         else:
             click.echo(f"submitted {view.job} ({view.name}); `hansa job watch {view.job}` follows it")
         return
-    ended = follow(controller, view.job, quiet=as_json)
+    ended = follow(controller, view.job, quiet=as_json, known=True)
     conclude(ended, as_json, told=view.warnings)
     raise SystemExit(exit_code(ended))
 
@@ -193,7 +193,11 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
 @controller_option
 @json_option
 def watch(job_id: str, controller: Endpoint, as_json: bool) -> None:
-    """Follow a job until it ends; exit 1 unless it completed."""
+    """Follow a job until it ends; exit 1 unless it completed.
+
+    If the controller restarts meanwhile, this is said on standard error and the command goes on when it is back. Ctrl-C
+    stops watching, and the job goes on.
+    """
     ended = follow(controller, job_id, quiet=as_json)
     conclude(ended, as_json)
     raise SystemExit(exit_code(ended))
@@ -239,14 +243,13 @@ def model(job_id: str, controller: Endpoint, output: Path, version: int | None, 
         click.echo(f"{output}: {tensors} tensors, {amount(manifest.spec.nbytes)}, digest {manifest.digest.hex()[:16]}…")
 
 
-def follow(controller: Endpoint, job_id: str, quiet: bool) -> JobView:
-    """Show a job live until it ends and return its last view."""
+def follow(controller: Endpoint, job_id: str, quiet: bool, known: bool = False) -> JobView:
+    """Show a job live until it ends, also over restarts of its controller, and return its last view."""
     from hansa.common.ui.live import show_live
+    from hansa.common.ui.watching import Watching
 
-    async def watch_it(client: Client) -> JobView:
-        return await show_live(client.watch(job_id), quiet)
-
-    return ask(controller, watch_it)
+    watching = Watching(controller, job_id, known)
+    return run_async(show_live(watching.views(), quiet), watching.farewell)
 
 
 def metrics_text(view: JobView) -> str:

@@ -40,7 +40,7 @@ def _become(
     os.chdir(folder)  # the fork server keeps those of its own start
     os.environ.clear()
     os.environ.update(environment)
-    faults.arm(environment.get("HANSA_KILL_AT", ""))
+    faults.arm(environment)
     from hansa.common.cli import hansa
     from hansa.common.state import READY
 

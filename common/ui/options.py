@@ -110,11 +110,14 @@ def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; Ctrl-C ends it quietly."""
+def run_async(work: Coroutine[Any, Any, T], farewell: Callable[[], str] = lambda: "") -> T:
+    """Run a command's coroutine; Ctrl-C ends it quietly, or with what there is to say then."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
+        text = farewell()
+        if text:
+            click.echo(f"hansa: {text}", err=True)
         raise SystemExit(130) from None
 
 

@@ -17,7 +17,7 @@ def site() -> None:
 @controller_option
 @json_option
 def list_sites(controller: Endpoint, as_json: bool) -> None:
-    """List the daemons of all sites and what they are doing."""
+    """List the daemons of all sites and what they are doing; of those that are away, since when and why."""
     from hansa.common.ui.client import Client
 
     async def ask() -> list[DaemonView]:
@@ -29,7 +29,14 @@ def list_sites(controller: Endpoint, as_json: bool) -> None:
         print_json([view.model_dump() for view in views])
         return
     rows = [
-        (v.site, v.role, v.state, v.since, listed(v.doing, 3) or "-", "; ".join(f"{a}: {s}" for a, s in v.apps.items()))
+        (
+            v.site,
+            v.role,
+            f"{v.state}: {v.why}" if v.why else v.state,
+            v.since,
+            listed(v.doing, 3) or "-",
+            "; ".join(f"{a}: {s}" for a, s in v.apps.items()),
+        )
         for v in views
     ]
     print_table(("site", "daemon", "state", "since", "tasks", "apps"), rows, "no daemon is attending")

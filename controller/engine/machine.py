@@ -9,9 +9,8 @@ Its parts, each on top of those above it:
     roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
     demands     what plugins must return
     job         what a job is and remembers      coverage    of how many examples evaluators have reported
-    evaluation  of community models
+    evaluation  of community models              apps        what sites state of their apps
     participation   which sites contributed how much, and what kept the others from it
-    apps        what sites state of their apps
     survey      what sites tell of their data    probes      what they measure on the first model
     inquiries   what parts of the rule find out about updates
     merges      from updates to the next model   hops        what happens within a round

@@ -53,6 +53,18 @@ class Journal(ABC):
         """Return all jobs in the order of their submission."""
 
     @abstractmethod
+    def job(self, job: JobId) -> JobRecord | None:
+        """Return a job as it was submitted, if it is there."""
+
+    @abstractmethod
+    def conclude(self, job: JobId, summary: str) -> None:
+        """Keep a summary of an ended job, with which it can be listed without its entries."""
+
+    @abstractmethod
+    def summaries(self) -> dict[JobId, str]:
+        """Return all summaries; damaged ones are left out: they can be made again from entries."""
+
+    @abstractmethod
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""
 

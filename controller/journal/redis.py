@@ -16,22 +16,26 @@ from hansa.controller.journal.base import (
     missing,
     sound,
 )
+from hansa.controller.redis_lease import GUARD, Script
 from hansa.controller.redis_space import RedisSpace
 
-# One key, so it is atomic and works in a cluster. The arguments are the number of the first entry, then event, receipt
-# and checksum of each. Returns {} or, if they do not follow the last entry, its number.
-APPEND = """
-local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+# The arguments after the guard's are the number of the first entry, then event, receipt and checksum of each. Returns
+# {} or, if they do not follow the last entry, its number.
+APPEND = Script(
+    GUARD
+    + """
+local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = 0
 if #tail > 0 then last = tonumber(string.match(tail[1][1], '^%d+')) end
-local first = tonumber(ARGV[1])
+local first = tonumber(ARGV[2])
 if last ~= first - 1 then return {last} end
-for i = 2, #ARGV, 3 do
-  local id = string.format('%d-0', first + (i - 2) / 3)
-  redis.call('XADD', KEYS[1], id, 'event', ARGV[i], 'receipt', ARGV[i + 1], 'checksum', ARGV[i + 2])
+for i = 3, #ARGV, 3 do
+  local id = string.format('%d-0', first + (i - 3) / 3)
+  redis.call('XADD', KEYS[2], id, 'event', ARGV[i], 'receipt', ARGV[i + 1], 'checksum', ARGV[i + 2])
 end
 return {}
 """
+)
 
 
 class RedisJournal(Journal):
@@ -43,8 +47,7 @@ class RedisJournal(Journal):
     def create(self, record: JobRecord) -> None:
         """Enter a job; harmless if the same record is there already."""
         text = json.dumps({"spec": record.spec, "at": record.at, "checksum": checksum_of(record)})
-        with self._space.answering():
-            self._space.client.hsetnx(self._space.key("jobs"), record.id, text)
+        self._space.write("HSETNX", self._space.key("jobs"), record.id, text)
 
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
@@ -52,8 +55,7 @@ class RedisJournal(Journal):
         words: list[str] = []
         for entry in entries:
             words += (entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
-        with self._space.answering():
-            answer: list[int] = self._space.client.eval(APPEND, 1, self._space.key("journal", job), first, *words)
+        answer: list[int] = self._space.run(APPEND, (self._space.key("journal", job),), first, *words)
         if answer:
             held = self.entries(job, first - 1) if first >= 1 else []
             rest = missing(job, entries, held, answer[0])
@@ -67,6 +69,27 @@ class RedisJournal(Journal):
         records = [_record(JobId(job.decode()), text) for job, text in held.items()]
         return sorted(records, key=lambda record: (record.at, record.id))
 
+    def job(self, job: JobId) -> JobRecord | None:
+        """Return a job as it was submitted, if it is there."""
+        with self._space.answering():
+            held = self._space.client.hget(self._space.key("jobs"), job)
+        return _record(job, held) if held is not None else None
+
+    def conclude(self, job: JobId, summary: str) -> None:
+        """Keep a summary of an ended job, with which it can be listed without its entries."""
+        self._space.write("HSET", self._space.key("summaries"), job, checksum(job, summary) + summary)
+
+    def summaries(self) -> dict[JobId, str]:
+        """Return all summaries; damaged ones are left out."""
+        with self._space.answering():
+            held = self._space.client.hgetall(self._space.key("summaries"))
+        size, found = len(checksum()), {}
+        for name, kept in held.items():
+            job, text = JobId(name.decode(errors="replace")), kept.decode(errors="replace")
+            if text[:size] == checksum(job, text[size:]):
+                found[job] = text[size:]
+        return found
+
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""
         with self._space.answering():
@@ -78,8 +101,8 @@ class RedisJournal(Journal):
         fields = {"sequence": str(snapshot.sequence)}
         fields |= {"state": checksum(job, snapshot.sequence, snapshot.state) + snapshot.state}
         fields |= {str(number): checksum(job, number, text) + text for number, text in snapshot.chapters.items()}
-        with self._space.answering():
-            self._space.client.hset(self._space.key("snapshot", job), mapping=fields)  # one command: all or none
+        words = [word for field in fields.items() for word in field]
+        self._space.write("HSET", self._space.key("snapshot", job), *words)  # one command: all or none
 
     def snapshot(self, job: JobId) -> Snapshot | None:
         """Return the newest snapshot with all chapters."""

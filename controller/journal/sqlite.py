@@ -33,6 +33,7 @@ PASSING = {  # what may be over in a moment; everything else, such as a damaged 
 }
 TABLES = """
 create table if not exists jobs (id text primary key, spec text not null, at real not null, checksum text not null);
+create table if not exists summaries (job text primary key, text text not null, checksum text not null);
 create table if not exists entries (
     job text not null, sequence integer not null, event text not null, receipt text not null, checksum text not null,
     primary key (job, sequence)
@@ -86,6 +87,20 @@ class SqliteJournal(Journal):
         """Return all jobs in the order of their submission."""
         rows = self._do("select id, spec, at, checksum from jobs order by at, id")
         return [sound(JobRecord(JobId(job), spec, at), kept) for job, spec, at, kept in rows]
+
+    def job(self, job: JobId) -> JobRecord | None:
+        """Return a job as it was submitted, if it is there."""
+        rows = self._do("select spec, at, checksum from jobs where id = ?", job)
+        return sound(JobRecord(job, rows[0][0], rows[0][1]), rows[0][2]) if rows else None
+
+    def conclude(self, job: JobId, summary: str) -> None:
+        """Keep a summary of an ended job, with which it can be listed without its entries."""
+        self._do("insert or replace into summaries values (?, ?, ?)", job, summary, checksum(job, summary))
+
+    def summaries(self) -> dict[JobId, str]:
+        """Return all summaries; damaged ones are left out."""
+        rows = self._do("select job, text, checksum from summaries")
+        return {JobId(job): text for job, text, kept in rows if kept == checksum(job, text)}
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries in order, those with a higher number than `after`."""

@@ -118,9 +118,18 @@ class _Draft(Draft):
         self._lock = threading.Lock()  # it may be thrown away while a thread still writes
         self._size = Layout(spec).size
         spare = spares.take(self._size)
-        if spare:
-            spare.replace(draft)
-        self._handle = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._handle = -1
+        try:
+            self._handle = os.open(spare or draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            if spare:
+                spare.replace(draft)
+        except OSError:  # nobody will know of this draft: whoever tries again makes another
+            for left in (spare, draft):
+                if left:
+                    left.unlink(missing_ok=True)
+            if self._handle >= 0:
+                os.close(self._handle)
+            raise
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
@@ -160,9 +169,12 @@ class _Draft(Draft):
     def discard(self) -> None:
         with self._lock:
             if self._handle >= 0:
+                try:
+                    self._draft.unlink(missing_ok=True)  # first: should it fail, this can be tried again
+                except OSError as error:
+                    raise _trouble(f"removing {self._draft}", error) from error
                 os.close(self._handle)
                 self._handle = -1
-                self._draft.unlink(missing_ok=True)
 
 
 class DiskStore(Store):
@@ -243,8 +255,11 @@ class DiskStore(Store):
 
     def sweep(self) -> None:
         """Remove drafts that nobody will publish."""
-        for left in (*self._drafts.iterdir(), *(self._drafts.parent / "spares").iterdir()):
-            left.unlink(missing_ok=True)
+        try:
+            for left in (*self._drafts.iterdir(), *(self._drafts.parent / "spares").iterdir()):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise _trouble(f"sweeping {self._root}", error) from error
 
     def close(self) -> None:
         """Remove the spares and let others have the store."""

@@ -87,12 +87,12 @@ class _Readers:
         if frames is not None:
             self._remove(name, frames)
 
-    def condemn(self, record: bytes) -> tuple[str, int]:
-        """Note that a record's frames are to go, before the record does: should we die then, `sweep` finds them."""
+    def condemn(self, key: ModelKey, record: bytes) -> tuple[str, int]:
+        """Note that a record's frames are to go, before the record does."""
         name, count = HEAD.unpack_from(record)
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         frames = Layout(manifest_from_wire(wire).spec).frames
-        self.space.client.hset(self.space.key("drafts"), name.decode(), frames)
+        note_frames(self.space, name.decode(), frames, key)
         return name.decode(), frames
 
     def retire(self, name: str, frames: int) -> None:
@@ -111,10 +111,9 @@ class _Readers:
         """Remove what is left to be removed; as long as Redis is away it stays, for the next time or a sweep."""
         try:
             for name, frames in list(self._left.items()):
-                with self.space.answering():
-                    remove_frames(self.space, name, frames)
+                remove_frames(self.space, name, frames)
                 self._left.pop(name, None)
-        except StoreFailed as error:
+        except Broken as error:  # also if they are no longer ours: whoever took the lease from us sweeps them
             log.info("frames are left to be removed: %s", error)
 
 
@@ -129,38 +128,42 @@ class _Draft(Draft):
         self._noted = False  # for a sweep: before the first frame, by the same id however often it is tried
 
     def write(self, index: int, frame: Buffer) -> None:
-        with self._lock, self._space.answering():
-            self._require_open()
-            if not self._noted:
-                self._space.client.hset(self._space.key("drafts"), self._id, self._frames)
-                self._noted = True
-            self._space.client.set(self._space.key("frame", self._id, index), bytes(as_bytes(frame)))
+        with self._lock:
+            self._note()
+            self._space.write("SET", self._space.key("frame", self._id, index), as_bytes(frame))
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         record = HEAD.pack(self._id.encode(), len(peaks)) + struct.pack(f"<{len(peaks)}d", *peaks)
         record += manifest_to_wire(manifest).SerializeToString()
         space = self._space
         with self._lock, space.answering():
-            self._require_open()
+            self._note()
             old = space.client.get(space.key("model", self._key))
             if old and not old.startswith(self._id.encode()):  # else this is a second try, and that much had succeeded
-                self._replaced = self._readers.condemn(old)
-            space.client.sadd(space.key("models"), self._key)  # a key without a record is no model
-            space.client.set(space.key("model", self._key), record)
-            space.client.hdel(space.key("drafts"), self._id)
+                self._replaced = self._readers.condemn(self._key, old)
+            space.write("SADD", space.key("models"), self._key)  # a key without a record is no model
+            space.write("SET", space.key("model", self._key), record)
+            space.write("HDEL", space.key("drafts"), self._id)
             self._open = False
             if self._replaced:
                 self._readers.retire(*self._replaced)
 
-    def _require_open(self) -> None:
+    def _note(self) -> None:
         if not self._open:
             raise Broken(f"the draft of {self._key} was thrown away: frames would be left behind, or missing")
+        if not self._noted:
+            note_frames(self._space, self._id, self._frames, self._key)
+            self._noted = True
 
     def discard(self) -> None:
         with self._lock:
             if self._open:
-                with self._space.answering():
+                try:
                     remove_frames(self._space, self._id, self._frames)
+                except StoreFailed:
+                    raise  # it may pass
+                except Broken as error:  # Redis has lost them, or they are for a sweep
+                    log.info("frames of %s are not removed: %s", self._key, error)
                 self._open = False
 
 
@@ -189,43 +192,47 @@ class RedisStore(Store):
 
     def has(self, key: ModelKey) -> bool:
         """Whether a model is there."""
-        return self._record(key) is not None
+        with self._space.answering():
+            return bool(self._space.client.exists(self._space.key("model", key)))
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
         record = self._record(key)
-        with self._space.answering():
-            if record:
-                self._doomed[key] = self._readers.condemn(record)
-            self._space.client.delete(self._space.key("model", key))
-            self._space.client.srem(self._space.key("models"), key)
-            condemned = self._doomed.pop(key, None)
-            if condemned:
-                self._readers.retire(*condemned)
+        if record:
+            self._doomed[key] = self._readers.condemn(key, record)
+        self._space.write("DEL", self._space.key("model", key))
+        self._space.write("SREM", self._space.key("models"), key)
+        condemned = self._doomed.pop(key, None)
+        if condemned:
+            self._readers.retire(*condemned)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
         with self._space.answering():
             held = [key.decode() for key in self._space.client.smembers(self._space.key("models"))]
-        return sorted(ModelKey(key) for key in held if key.startswith(prefix) and self.has(ModelKey(key)))
+            found = sorted(ModelKey(key) for key in held if key.startswith(prefix))
+            with self._space.client.pipeline(transaction=False) as asked:
+                for key in found:
+                    asked.exists(self._space.key("model", key))
+                return [key for key, there in zip(found, asked.execute(), strict=True) if there]
 
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish, frames whose record is gone or was to go, and keys without one."""
+        """Remove drafts that nobody will publish, frames whose record is gone or was to go, and keys without one.
+
+        Whatever a controller left unfinished it had noted before it began: the models that are whole are not looked at.
+        """
         space = self._space
         with space.answering():
-            held = set()
-            for key in space.client.smembers(space.key("models")):
-                record = space.key("model", key.decode())
+            for name, note in space.client.hgetall(space.key("drafts")).items():
+                frames, _, key = note.decode().partition(" ")
+                record = space.key("model", key)
                 kind = space.client.type(record)
-                if kind == b"string":  # else it is no record: whoever opens it will say so
-                    held.add(space.client.getrange(record, 0, NAME - 1))
-                elif kind == b"none":  # Redis died after the key was added, or before it was taken away
-                    space.client.srem(space.key("models"), key)
-            for name, frames in space.client.hgetall(space.key("drafts")).items():
-                if name in held:  # its record was to go, and has not: the model is whole
-                    space.client.hdel(space.key("drafts"), name.decode())
-                else:
-                    remove_frames(space, name.decode(), int(frames))
+                if kind == b"string" and space.client.getrange(record, 0, NAME - 1) == name:
+                    space.write("HDEL", space.key("drafts"), name)  # it was to go, and has not: the model is whole
+                    continue
+                if kind == b"none":
+                    space.write("SREM", space.key("models"), key)
+                remove_frames(space, name.decode(), int(frames))
 
     def close(self) -> None:
         """Remove what is left to be removed; the space is closed by whoever opened it."""
@@ -237,8 +244,12 @@ class RedisStore(Store):
             return found
 
 
+def note_frames(space: RedisSpace, name: str, frames: int, key: ModelKey) -> None:
+    """Note that a model's frames are being written, or are to go: should we die then, `sweep` finds them."""
+    space.write("HSET", space.key("drafts"), name, f"{frames} {key}")
+
+
 def remove_frames(space: RedisSpace, name: str, frames: int) -> None:
     """Remove frames and the note that they are to be removed."""
-    for index in range(frames):
-        space.client.unlink(space.key("frame", name, index))
-    space.client.hdel(space.key("drafts"), name)
+    space.remove(space.key("frame", name, index) for index in range(frames))
+    space.write("HDEL", space.key("drafts"), name)

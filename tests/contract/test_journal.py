@@ -28,6 +28,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         if request.param == "redis":
             server, prefix = request.getfixturevalue("redis"), request.node.name.encode().hex()[-40:]
             spaces.append(RedisSpace(f"{server.url}?prefix={prefix}"))
+            spaces[-1].acquire()
             opened.append(RedisJournal(spaces[-1]))
         else:
             opened.append(SqliteJournal(tmp_path / "journal.db"))
@@ -351,3 +352,28 @@ def test_a_journal_that_another_process_holds_for_a_moment_may_be_tried_again(tm
     other.close()
     journal.append(A, [Entry(1, "one")])
     journal.close()
+
+
+def test_summaries_are_kept_by_job_and_the_newest_counts(journal: Journal, reopen: Open) -> None:
+    assert journal.summaries() == {}
+    journal.conclude(A, '{"status": "failed"}')
+    journal.conclude(A, '{"status": "completed"}')
+    journal.conclude(B, "ä")
+    assert reopen().summaries() == {A: '{"status": "completed"}', B: "ä"}
+
+
+def test_a_damaged_summary_is_left_out(journal: Journal) -> None:
+    for job in (A, B):
+        journal.conclude(job, '{"status": 1}')
+    if isinstance(journal, SqliteJournal):
+        journal._db.execute("update summaries set text = replace(text, '1', '2') where job = ?", (A,))
+    elif isinstance(journal, RedisJournal):
+        client, key = journal._space.client, journal._space.key("summaries")
+        client.hset(key, A, client.hget(key, A).replace(b"1}", b"2}"))
+    assert journal.summaries() == {B: '{"status": 1}'}
+
+
+def test_one_job_is_found_by_its_id(journal: Journal) -> None:
+    journal.create(JobRecord(A, "{}", 1.5))
+    assert journal.job(A) == JobRecord(A, "{}", 1.5)
+    assert journal.job(B) is None

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
     if request.param == "redis":
         space = RedisSpace(f"{request.getfixturevalue('redis').url}?prefix={request.node.name.encode().hex()[-40:]}")
+        space.acquire()
         yield RedisStore(space)
         space.close()
         return
@@ -517,3 +520,53 @@ def test_a_full_disk_gets_back_the_files_that_were_kept_to_save_time(
             draft.write(0, b"x")
     assert list(spares.iterdir()) == []
     draft.write(0, b"x")
+
+
+@contextmanager
+def out_of_handles() -> Iterator[None]:
+    """Let this process open no file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("spares", [0, 3])
+def test_a_draft_that_cannot_be_begun_leaves_no_file(tmp_path: Path, spares: int) -> None:
+    """The process has no more handles, and tries again and again; some files of deleted models may be at hand."""
+    store = DiskStore(tmp_path / "store")
+    names = [ModelKey(f"j1/v{number}") for number in range(spares)]
+    for name in names:
+        keep(store, name, SMALL, values(SMALL, 1)).close()
+    for name in names:
+        store.delete(name)
+    with out_of_handles():
+        for _ in range(5):
+            with pytest.raises(StoreFailed, match="Too many open files"):
+                store.draft(KEY, SMALL)
+        with pytest.raises(StoreFailed, match="Too many open files"):
+            store.sweep()
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+    keep(store, KEY, SMALL, values(SMALL, 1)).close()
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+
+
+def test_a_draft_that_cannot_be_removed_just_now_is_removed_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path / "store")
+    draft, _ = _begin(store, KEY, SMALL, 1)
+
+    def failing(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", failing)
+        with pytest.raises(StoreFailed, match="Input/output error"):
+            draft.discard()
+    draft.discard()
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []

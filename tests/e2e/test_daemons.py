@@ -244,4 +244,4 @@ def test_a_foreground_learner_stops_at_ctrl_c(scene: Site) -> None:
     _, errors = process.communicate(timeout=15)
     assert process.returncode == 0
     assert "Traceback" not in errors
-    scene.until(lambda: not scene.json("site", "list"))
+    scene.until(lambda: [each["why"] for each in scene.json("site", "list")] == ["it was stopped"])

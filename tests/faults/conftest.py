@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hansa.common.tasks import Receipt
+from hansa.controller.redis_space import key_below
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 
@@ -68,7 +69,7 @@ class Federation(Site):
         """Return the receipts in the job's journal."""
         if self.redis:
             client = self.redis.client()
-            stream: Any = client.xrange(f"faults:journal:{job}")
+            stream: Any = client.xrange(key_below("faults", "journal", job))
             rows = [fields[b"receipt"].decode() for _, fields in stream]
             client.close()
         else:
@@ -110,10 +111,10 @@ class Federation(Site):
         """Return what should not be there after a clean stop: drafts, and models that nobody needs."""
         if self.redis:
             client: Any = self.redis.client()
-            drafts = [key.decode() for key in client.hkeys("faults:drafts")]
-            models = sorted(key.decode().removeprefix("faults:model:") for key in client.keys("faults:model:*"))
-            named = {key.decode() for key in client.smembers("faults:models")}
-            frames = len(client.keys("faults:frame:*"))
+            drafts = [key.decode() for key in client.hkeys(key_below("faults", "drafts"))]
+            models = sorted(key.decode().partition(":model:")[2] for key in client.keys("faults:*:model:*"))
+            named = {key.decode() for key in client.smembers(key_below("faults", "models"))}
+            frames = len(client.keys("faults:*:frame:*"))
             client.close()
             assert frames == len(models), "frames without a model"
             assert named >= set(models), "a model that nobody finds"

@@ -67,7 +67,7 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
         code, _ = await status(of.Submit(words()))
         if code is CODE.OK:
             view = (await client.jobs())[0]
-            runner = await ended(served.federation.find(view.job))
+            runner = await ended(await served.federation.find(view.job))
             assert "not allowed there" in runner.machine.state.reason
         else:
             assert code is CODE.INVALID_ARGUMENT

@@ -21,6 +21,7 @@ from hansa.common.ui.client import Client
 from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
 from hansa.controller.backends import opened
 from hansa.controller.journal import Entry, SqliteJournal
+from hansa.controller.redis_space import key_below
 from hansa.controller.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
@@ -36,7 +37,7 @@ async def history(state: Path, pki: Path, store: str = "") -> str:
         async with LightSite(served.address, "a", tls=learner).attending():
             async with Client(Endpoint(served.address, alice)) as client:
                 view = await client.submit(job(pace={"kind": "sync", "rounds": 1}))
-                await ended(served.federation.find(view.job))
+                await ended(await served.federation.find(view.job))
                 endless = await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
             async with Client(Endpoint(served.address, made.issue("operator", "bob"))) as client:
                 assert "bob" in (await client.cancel(endless.job)).reason
@@ -197,8 +198,8 @@ async def test_it_begins_anew_when_the_store_has_lost_it(
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         await ended(await served.federation.submit(job(), None, nothing()))
     client = redis.client()
-    assert client.exists("audit-lost:snapshot:audit")
-    client.delete("audit-lost:journal:audit")
+    assert client.exists(key_below("audit-lost", "snapshot", LOG))
+    client.delete(key_below("audit-lost", "journal", LOG))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 from hansa.common.ids import SiteName
 from hansa.common.plugins import register
 from hansa.common.rpc.access import TABLE
+from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.methods import RAW, Stub
 from hansa.common.site import attendance
-from hansa.common.site.attendance import Backoff
 from hansa.common.tasks import LocalPluginSpec, OptimizerSpec, Probe, Task, Train
 from hansa.controller.engine.actions import Action, Ask
 from hansa.controller.engine.parts import Policy, Sampler
@@ -200,7 +200,7 @@ async def test_back_off_goes_on_growing_while_sessions_die_young(monkeypatch: py
         def reset(self) -> None:
             self.tries = 0
 
-        async def rest(self) -> None:
+        async def rest(self, until: asyncio.Event | None = None) -> None:
             self.tries += 1
             rests.append(self.tries)
             await asyncio.sleep(0)

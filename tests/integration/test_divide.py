@@ -13,7 +13,8 @@ import pytest
 from hansa.common.errors import InvalidJob
 from hansa.common.frames import Layout, cut, pack, seal, views
 from hansa.common.ids import ModelKey, community_key, moment_key
-from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.incoming import Incoming
+from hansa.common.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
 from hansa.controller.backends import opened
@@ -57,10 +58,10 @@ class Counting(Fetcher):
         super().__init__(*given)
         self.got: list[tuple[str, ...]] = []
 
-    async def _receive(self, part: Manifest, frames: AsyncIterator[bytes]) -> Arrays:
+    async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
+        await super()._receive(key, incoming)
         # Counters are not looked at: whoever holds a number need not be sent the same number for another tensor.
-        self.got.append(tuple(info.name for info in part.spec.tensors if info.role is not Role.COUNT))
-        return await super()._receive(part, frames)
+        self.got.append(tuple(info.name for info in incoming.part.tensors if info.role is not Role.COUNT))
 
 
 class Trainee:

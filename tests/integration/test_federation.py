@@ -10,6 +10,7 @@ import pytest
 
 from hansa.common.errors import InvalidJob, Refused, Taken
 from hansa.common.frames import cut
+from hansa.common.ids import SiteName
 from hansa.common.job import JobSpec
 from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
@@ -401,3 +402,17 @@ async def test_semi_synchronous_rounds_give_fast_sites_more_steps(tmp_path: Path
         spec = job(rule="semisync-fedavg", pace={"rounds": 3, "lambda": 2}, sites={"min": 2})
         assert (await ended(await submit(served, spec))).view().status == "completed"
     assert asked == {"fast": [0, 80, 80], "slow": [0, 20, 20]}
+
+
+@pytest.mark.parametrize("heartbeat", [0.5, 1.0])
+async def test_an_idle_daemon_is_not_dropped_however_short_the_heartbeat(tmp_path: Path, heartbeat: float) -> None:
+    """It learns the heartbeat when it is enrolled, and must not wait until the one that it believed in is over."""
+    async with serving(tmp_path, heartbeat=heartbeat) as served, LightSite(served.address, "a").attending():
+        fleet = served.federation.fleet
+        first = fleet.find(SiteName("a"), "learner")
+        assert first
+        heard = {first.last_seen}
+        while len(heard) < 3 and fleet.find(SiteName("a"), "learner") is first:
+            heard.add(first.last_seen)
+            await asyncio.sleep(heartbeat / 10)
+        assert len(heard) == 3, "it was dropped"

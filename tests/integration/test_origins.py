@@ -114,7 +114,7 @@ async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: P
         await sites.enter_async_context(LightSite(served.address, "a", answer=wait_for_ever).attending())
         async with Client(served.address) as client:
             view = await client.submit(job())
-            runner = served.federation.find(view.job)
+            runner = await served.federation.find(view.job)
             while runner.machine.state.version < 0:
                 await runner.next_change().wait()
             save_checkpoint(file, *await client.export(view.job))

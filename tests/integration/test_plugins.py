@@ -119,7 +119,7 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         assert key is not None
     _assert_sound(tmp_path, store, runner.id)
     async with serving(tmp_path, store=store) as served:
-        again = served.federation.runner(runner.id)
+        again = await served.federation.recall(runner.id)
         assert again.view(since=0).history == before.history
         assert again.machine.state.model_dump() == runner.machine.state.model_dump()
         assert served.federation.store.has(key)

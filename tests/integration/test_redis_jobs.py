@@ -14,6 +14,7 @@ from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
 from hansa.controller.backends import opened
 from hansa.controller.community.merge import make
+from hansa.controller.redis_space import key_below
 from hansa.controller.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
@@ -109,7 +110,7 @@ async def test_a_redis_that_is_full_for_writing_only_is_told_of_until_it_has_roo
         await ended(runner)
         assert runner.view().status == "completed"
         assert not served.federation.workers.trouble
-    assert not client.exists("hansa:drafts")
+    assert not client.exists(key_below("hansa", "drafts"))
     client.close()
 
 
@@ -151,10 +152,10 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
         while runner.machine.state.version < 3:
             await runner.next_change().wait()
         if alive:
-            client.delete(f"hansa:journal:{runner.id}")
+            client.delete(key_below("hansa", "journal", runner.id))
             await ended(runner)
             assert "the journal lost entries" in runner.view().reason
-    client.delete(f"hansa:journal:{runner.id}")
+    client.delete(key_below("hansa", "journal", runner.id))
     with opened(server.url, tmp_path, lease=False) as backends:
         (record,) = backends.journal.jobs()
         assert "the journal lost the job's events: the store has models of it" in {
@@ -162,7 +163,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
         }
     for _ in range(2):
         async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
-            again = await ended(served.federation.runner(runner.id))
+            again = await ended(await served.federation.recall(runner.id))
             assert again.view().status == "failed"
             assert "lost" in again.view().reason
     client.close()
@@ -196,6 +197,6 @@ async def test_a_merge_that_redis_interrupted_leaves_no_frames(
             await ended(runner)
             assert runner.view().status == "completed"
     client = server.client()  # a controller that has stopped has tidied up
-    assert not client.exists("hansa:drafts")
-    assert len(client.keys("hansa:frame:*")) == client.scard("hansa:models")
+    assert not client.exists(key_below("hansa", "drafts"))
+    assert len(client.keys("hansa:*:frame:*")) == client.scard(key_below("hansa", "models"))
     client.close()

@@ -19,6 +19,7 @@ from hansa.controller.backends import opened
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
 from hansa.controller.journal import Entry, JobRecord, SqliteJournal
+from hansa.controller.redis_space import key_below
 from hansa.controller.verify import command as verify_command
 from tests.redis_server import RedisServer
 from tests.support import (
@@ -125,6 +126,7 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute('update entries set event = \'{"kind": "nonsense"}\' where job = ? and sequence = 3', (bad.id,))
+        db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     async with serving(tmp_path) as served, Client(served.address) as client:
         views = {view.name: view for view in await client.jobs()}
@@ -142,6 +144,7 @@ async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Pa
         assert db.execute(change, (jobs[0].id,)).rowcount == 1
         db.execute("update jobs set at = 'x' where id = ?", (jobs[1].id,))
         db.execute("update jobs set at = 1e300 where id = ?", (jobs[2].id,))
+        db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     latest = max(runner.machine.state.ended or 0.0 for runner in jobs)
     async with serving(tmp_path) as served, Client(served.address) as client:
@@ -171,6 +174,7 @@ async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
         now = served.federation.clock.now()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         assert db.execute(change, (bad.id,)).rowcount == 1
+        db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         assert served.federation.clock.now() < now + 3600
@@ -189,7 +193,7 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path:
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         runner = await ended(await served.federation.submit(job(), None, nothing()))
     client = redis.client()
-    client.delete("forgotten:jobs")
+    client.delete(key_below("forgotten", "jobs"))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         (view,) = [each.view() for each in served.federation.jobs]
@@ -203,14 +207,20 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
 ) -> None:
     store = f"{redis.url}?prefix=misplaced"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        bad, good = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(2)]
+        good = await ended(await served.federation.submit(job(), None, nothing()))
+        bad = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        while bad.machine.state.version < 1:
+            await bad.next_change().wait()
     client = redis.client()
-    client.delete(f"misplaced:model:{bad.machine.state.current}")
-    client.sadd(f"misplaced:model:{bad.machine.state.current}", "no model")
+    client.delete(key_below("misplaced", "model", str(bad.machine.state.current)))
+    client.sadd(key_below("misplaced", "model", str(bad.machine.state.current)), "no model")
     client.close()
-    async with serving(tmp_path, store) as served:
-        assert served.federation.runner(good.id).view().status == "completed"
-        assert "WRONGTYPE" in served.federation.runner(bad.id).view().reason
+    async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
+        assert "WRONGTYPE" in (await ended(served.federation.runner(bad.id))).view().reason
+        assert (await served.federation.recall(good.id)).view().status == "completed"
+        async with LightSite(served.address, "b").attending():
+            other = await served.federation.submit(job(sites={"names": ["b"]}), None, nothing())
+            assert (await ended(other)).view().status == "completed"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +242,7 @@ async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_g
         db.execute(f"update jobs set spec = {change} where id = ?", (bad.id,))
         if "replace" in change:
             renew_checksums(db)
+        db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     async with serving(tmp_path) as served, Client(served.address) as client:
         views = {view.job: view for view in await client.jobs()}

@@ -54,7 +54,7 @@ async def test_a_job_runs_over_tls_and_everybody_is_who_their_certificate_says(
     async with light(served, learner, "a").attending(), light(served, evaluator, "a", "evaluator").attending():
         async with Client(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
             view = await client.submit(job())
-            await ended(served.federation.find(view.job))
+            await ended(await served.federation.find(view.job))
             assert (await client.show(view.job)).status == "completed"
             manifest, _ = await client.model(view.job)
             assert len(manifest.digests) == 3

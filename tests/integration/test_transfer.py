@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hansa.common import codec
-from hansa.common.errors import HansaError, InvalidInput, Refused, Rejected, Stale, Unreachable
+from hansa.common.errors import HansaError, InvalidInput, Refused, Rejected, Stale, Unoffered, Unreachable
 from hansa.common.frames import cut
 from hansa.common.ids import ModelKey
 from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
@@ -192,10 +192,10 @@ async def refused(call: Callable[[], Any], match: str, kind: type[HansaError]) -
 
 async def test_an_upload_without_offer_or_by_a_stranger_is_refused(scene: Scene) -> None:
     manifest, frames = update()
-    await refused(lambda: scene.upload(frames), "offer the update before", Refused)
+    await refused(lambda: scene.upload(frames), "offer the update before", Unoffered)
     await scene.offer(manifest)
     await refused(lambda: scene.upload(frames, site="b"), "is over", Stale)
-    await refused(lambda: scene.upload(frames, start=2), "frame 0 is expected", Refused)
+    await refused(lambda: scene.upload(frames, start=2), "frame 0 is expected", Unoffered)
     stranger = fleet.OfferRequest(site="b", task=scene.task.id)
     await refused(lambda: scene.stub.Offer(stranger), "is over", Stale)
     assert not scene.runner.machine.ended
@@ -338,3 +338,25 @@ async def test_an_empty_manifest_is_rejected(scene: Scene) -> None:
     with pytest.raises(Rejected, match="names no tensors"):
         await scene.site.attendance.insist(lambda: scene.offer(Manifest(ModelSpec(()), ())))
     assert filled(small_spec(), 0)
+
+
+async def test_an_update_is_offered_again_if_the_controller_forgot_the_offer_before_the_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that was restarted between the two."""
+    offered: list[int] = []
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending() as site:
+
+        def reach(point: str) -> None:
+            if point == "task-offered":
+                offered.append(1)
+                if len(offered) % 2:
+                    for task in list(served.federation.intake._uploads):
+                        served.federation.intake.discard(task)
+
+        monkeypatch.setattr("hansa.common.site.transfer.faults.reach", reach)
+        async with asyncio.timeout(30):
+            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, _none()))
+    assert runner.view().status == "completed", runner.view().reason
+    assert len(offered) == 4  # the first model and the update, twice each
+    assert [receipt.task for receipt in site.receipts] == [f"{runner.id}-1", f"{runner.id}-2"]

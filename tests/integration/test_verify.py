@@ -18,6 +18,7 @@ from hansa.common.ids import ModelKey
 from hansa.controller.backends import opened
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import events as ev
+from hansa.controller.redis_space import key_below
 from hansa.controller.stores import StoredModel
 from hansa.controller.stores.redis import RedisStore
 from hansa.controller.verify import Finding, verify
@@ -156,8 +157,8 @@ async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis:
     job_id = await run_job(tmp_path, store, "async-fedavg")
     assert findings(tmp_path, store, job_id) == []
     client: Any = redis.client()
-    records = [client.get(key) for key in client.keys("verify:model:*")]
-    frames = [f"verify:frame:{record[:16].decode()}:0" for record in records]
+    records = [client.get(key) for key in client.keys("verify:*:model:*")]
+    frames = [key_below("verify", "frame", record[:16].decode(), 0) for record in records]
     named = set()
     for frame in frames:
         whole = client.get(frame)

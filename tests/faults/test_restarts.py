@@ -1,0 +1,121 @@
+"""A controller that is killed and started again in moments that only a network in between can choose."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.cutting_proxy import CuttingProxy
+from tests.e2e.conftest import Site
+
+# Large enough that an update has a connection of its own; training waits until the test lets it.
+APP = """
+import time
+from pathlib import Path
+import numpy as np
+from hansa import App
+from hansa.common.tasks import Evaluation
+
+def train(arrays, run):
+    with Path("trained").open("a") as file:
+        file.write("x")
+    while not Path("go").exists():
+        time.sleep(0.01)
+    arrays["w"] += 1
+    return arrays
+
+def evaluate(arrays, examples):
+    return Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0)))
+
+app = App(model=lambda: {"w": np.zeros(SIZE, np.float32)}, classes=2, train=train, evaluate=evaluate)
+"""
+ONE = ("--set", "sites={min: 1, wait: 60}", "--set", "pace.rounds=1", "--set", "train={epochs: 1, batch_size: 8}")
+
+
+class Restarts(Site):
+    """A learner behind a proxy."""
+
+    grace = 60.0
+
+    async def until_there(self, what: Path) -> None:
+        async with asyncio.timeout(60):
+            while not what.exists():  # noqa: ASYNC240
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def restarts(tmp_path: Path) -> AsyncIterator[Restarts]:
+    made = Restarts(tmp_path)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(made.close)
+
+
+@pytest.mark.timeout(120)
+async def test_an_update_survives_a_controller_that_is_killed_between_offer_and_upload(restarts: Restarts) -> None:
+    (restarts.folder / "app.py").write_text(APP.replace("SIZE", str(9 << 18)))
+    hub = await asyncio.to_thread(restarts.controller)
+    async with CuttingProxy(hub).listening() as proxy:
+        restarts.address = proxy.address
+        restarts.daemon("learner", "a")
+        restarts.address = hub
+        job = (await asyncio.to_thread(restarts.json, "job", "submit", "job.yaml", *ONE))["job"]
+        await restarts.until_there(restarts.folder / "trained")
+        proxy.passes.clear()
+        proxy.made.clear()
+        (restarts.folder / "go").touch()
+        await asyncio.wait_for(proxy.made.wait(), 30)  # the offer was answered over the old connection
+        restarts.kill("controller")
+        await asyncio.to_thread(restarts.controller, "controller-2", hub)
+        proxy.passes.set()
+        watched = await asyncio.to_thread(restarts.cli, "job", "watch", job)
+    assert watched.returncode == 0, watched.stderr + watched.stdout
+    shown = await asyncio.to_thread(restarts.json, "job", "show", job)
+    assert shown["history"][-1]["contributions"] == {"a": 48.0}
+    assert (restarts.folder / "trained").read_text() == "x"
+    log = restarts.log("learner-a").read_text()
+    assert log.count("receipt") == 2  # for the first model and for the update
+    assert "failed" not in log
+    assert "Traceback" not in log + restarts.log("controller-2").read_text()
+
+
+@pytest.mark.timeout(120)
+async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(restarts: Restarts) -> None:
+    """What had come is gone with the controller; the update is offered again and uploaded from its beginning."""
+    (restarts.folder / "app.py").write_text(APP.replace("SIZE", str(9 << 18)))
+    hub = await asyncio.to_thread(restarts.controller)
+    async with CuttingProxy(hub).listening() as proxy:
+        restarts.address = proxy.address
+        restarts.daemon("learner", "a")
+        restarts.address = hub
+        job = (await asyncio.to_thread(restarts.json, "job", "submit", "job.yaml", *ONE))["job"]
+        await restarts.until_there(restarts.folder / "trained")
+        proxy.up, before = 4 << 20, proxy.sent
+        (restarts.folder / "go").touch()
+        await asyncio.wait_for(proxy.stuck.wait(), 30)
+        assert proxy.sent - before >= 4 << 20
+        restarts.kill("controller")
+        proxy.up = None
+        await asyncio.to_thread(restarts.controller, "controller-2", hub)
+        watched = await asyncio.to_thread(restarts.cli, "job", "watch", job)
+    assert watched.returncode == 0, watched.stderr + watched.stdout
+    assert (restarts.folder / "trained").read_text() == "x"
+    assert "failed" not in restarts.log("learner-a").read_text()
+
+
+@pytest.mark.timeout(120)
+async def test_sites_are_back_soon_after_their_controller_which_was_away_for_some_seconds(restarts: Restarts) -> None:
+    hub = await asyncio.to_thread(restarts.controller)
+    names = [restarts.daemon(role, site) for role, site in (("learner", "a"), ("evaluator", "a"), ("learner", "b"))]
+    logs = [restarts.log(name) for name in names]
+    for number in (1, 2):
+        async with asyncio.timeout(60 if number == 1 else 5):
+            while not all(log.read_text().count("attending") == number for log in logs):
+                await asyncio.sleep(0.05)
+        if number == 1:
+            restarts.kill("controller")
+            await asyncio.sleep(8)  # pauses that double from try to try would be as long as this by now
+            await asyncio.to_thread(restarts.controller, "controller-2", hub)
+    assert all(log.read_text().count("out of reach") == 1 for log in logs)

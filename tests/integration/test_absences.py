@@ -1,0 +1,82 @@
+"""`hansa site list` tells since when and why somebody is away."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hansa.common.ids import SiteName
+from hansa.common.rpc.channel import Endpoint
+from hansa.common.ui.client import Client
+from hansa.common.views import DaemonView
+from tests.cutting_proxy import CuttingProxy
+from tests.support import LightSite, Served, job, nothing, serving, wait_for_ever
+
+
+async def absent(served: Served, why: str) -> DaemonView:
+    """Wait until the only daemon is away for a reason, and return what operators see of it."""
+    async with Client(Endpoint(served.address)) as client, asyncio.timeout(20):
+        while True:
+            (view,) = await client.sites()
+            if view.state == "away" and view.why == why:
+                return view
+            await asyncio.sleep(0.02)
+
+
+async def test_of_a_daemon_whose_connection_broke_it_is_told_when_also_after_the_grace_period(tmp_path: Path) -> None:
+    async with serving(tmp_path, grace=1) as served, CuttingProxy(served.address).listening() as proxy:
+        async with LightSite(proxy.address, "a").attending():
+            proxy.passes.clear()
+            proxy.cut()
+            lost = await absent(served, "its connection was lost")
+            left = await absent(served, "its connection was lost; it did not come back within 1 s")
+            assert left.since == lost.since
+            assert abs(datetime.now(UTC) - datetime.fromisoformat(lost.since)) < timedelta(minutes=1)
+            proxy.passes.set()
+            async with asyncio.timeout(20):
+                while not served.federation.fleet.find(SiteName("a"), "learner"):
+                    await asyncio.sleep(0.02)
+        (view,) = served.federation.fleet.views()
+        assert (view.state, view.why) in (("attending", ""), ("away", "its connection was lost"))
+
+
+async def test_a_daemon_that_was_stopped_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a").attending() as site:
+        await site.attendance.leave()
+        await absent(served, "it was stopped")
+
+
+async def test_a_daemon_that_is_silent_is_away_for_that_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path, heartbeat=5) as served, LightSite(served.address, "a").attending():
+        fleet = served.federation.fleet
+        (session,) = fleet.sessions
+        session.last_seen -= 100
+        fleet.reap()
+        (view,) = (each for each in fleet.views() if each.state == "away")
+        assert view.why == "it was silent for 15 s"
+
+
+async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_start(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, LightSite(served.address, "a", answer=wait_for_ever).attending() as site:
+        runner = await served.federation.submit(job(), None, nothing())
+        async with asyncio.timeout(20):
+            while not runner.machine.state.learners:
+                await asyncio.sleep(0.02)
+        del site
+    async with serving(tmp_path) as served:
+        await absent(served, "it has not attended since the start")
+
+
+async def test_of_many_that_have_left_only_the_newest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hansa.controller.fleet.REMEMBERED", 2)
+    async with serving(tmp_path) as served:
+        for name in "cba":
+            async with LightSite(served.address, name).attending() as site:
+                await site.attendance.leave()
+                async with asyncio.timeout(20):
+                    while served.federation.fleet.sessions:
+                        await asyncio.sleep(0.02)
+        assert [view.site for view in served.federation.fleet.views()] == ["a", "b"]

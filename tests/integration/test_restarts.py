@@ -1,0 +1,194 @@
+"""A start does not read what it does not need: ended jobs are listed by their summaries, and read when asked for."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hansa.common.errors import NotFound, Refused, Stale
+from hansa.common.frames import Sealer, cut, pack
+from hansa.common.ids import JobId, ModelKey, SiteName
+from hansa.common.tasks import UpdateFacts
+from hansa.common.ui.client import Client
+from hansa.common.views import JobView
+from hansa.controller.backends import opened
+from hansa.controller.redis_space import key_below
+from hansa.controller.runner import JobRunner
+from tests.redis_server import RedisServer
+from tests.support import LightSite, Served, ended, filled, job, nothing, sealed, serving, small_spec
+
+PREFIX = "restarts"
+FACTS = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=1, seconds=0)
+
+
+class Scene:
+    """A controller that is started again, and hands at its journal."""
+
+    def __init__(self, folder: Path, server: RedisServer | None) -> None:
+        self.folder, self.server = folder, server
+        self.store = f"{server.url}?prefix={PREFIX}-{folder.name}" if server else f"disk:{folder / 'store'}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Served]:
+        async with serving(self.folder, store=self.store) as served:
+            yield served
+
+    def destroy_events(self, job: JobId) -> None:
+        """Make everything unreadable that happened to a job."""
+        self._change(
+            ("delete from snapshots where job = ?", "update entries set event = 'x' where job = ?"),
+            lambda client, key: client.delete(key("journal", job), key("snapshot", job)),
+            job,
+        )
+
+    def lose_summary(self, job: JobId) -> None:
+        """Leave the journal as a controller does that is killed in that moment."""
+        self._change(
+            ("delete from summaries where job = ?",), lambda client, key: client.hdel(key("summaries"), job), job
+        )
+
+    def damage_summary(self, job: JobId) -> None:
+        self._change(
+            ("update summaries set text = replace(text, 'completed', 'cancelled') where job = ?",),
+            lambda client, key: client.hset(
+                key("summaries"), job, client.hget(key("summaries"), job).replace(b"completed", b"cancelled")
+            ),
+            job,
+        )
+
+    def summaries(self) -> set[JobId]:
+        with opened(self.store, self.folder, lease=False) as backends:
+            return set(backends.journal.summaries())
+
+    def _change(self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], job: JobId) -> None:
+        if self.server:
+            client = self.server.client()
+            assert deed(client, lambda *words: key_below(f"{PREFIX}-{self.folder.name}", *words)) is not None
+            client.close()
+            return
+        with sqlite3.connect(self.folder / "journal.sqlite") as db:
+            for statement in statements:
+                db.execute(statement, (job,))
+        db.close()
+
+
+@pytest.fixture(params=["disk", "redis"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
+    return Scene(tmp_path, request.getfixturevalue("redis") if request.param == "redis" else None)
+
+
+async def concluded(served: Served, runner: JobRunner) -> JobRunner:
+    """Wait until a job has ended and all is written that is written then."""
+    await ended(runner)
+    while runner.id in {run.get_name() for run in served.federation._runs}:
+        await asyncio.sleep(0.01)
+    return runner
+
+
+async def run_two(scene: Scene) -> tuple[JobRunner, JobRunner, list[JobView]]:
+    """Run a job to its end and leave another waiting; return both, and the list that operators see."""
+    async with scene.serving() as served, Client(served.address) as client:
+        async with LightSite(served.address, "a").attending():
+            done = await served.federation.submit(job(name="done"), None, nothing())
+            await concluded(served, done)
+            waiting = await served.federation.submit(
+                job(name="waiting", sites={"min": 9, "wait": 3600}), None, nothing()
+            )
+            return done, waiting, await client.jobs()
+
+
+async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
+    """Whatever became of them: the list is the same. Whoever asks for the job itself is told."""
+    done, waiting, before = await run_two(scene)
+    scene.destroy_events(done.id)
+    async with scene.serving() as served, Client(served.address) as client:
+        after = await client.jobs()
+        assert [view.job for view in after] == [waiting.id, done.id]
+        assert after[1] == before[1]
+        assert (await client.status()).jobs == {"completed": 1, "waiting": 1}
+        shown = await client.show("done")
+        assert shown.status == "failed"
+        assert "`hansa job verify` tells more" in shown.reason
+
+
+async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -> None:
+    done, _, _ = await run_two(scene)
+    before = done.view()
+    async with scene.serving() as served, Client(served.address) as client:
+        assert done.id not in {runner.id for runner in served.federation.jobs}
+        assert await client.show("done") == before
+        assert await client.show(done.id[:6]) == before
+        assert [view async for view in client.watch(done.id)] == [before]
+        manifest, _ = await client.model(done.id)
+        assert manifest.digest.hex() == done.machine.state.history[-1].digest
+        with pytest.raises(Refused, match="has ended already: completed"):
+            await client.cancel("done")
+        with pytest.raises(NotFound, match="there is no job 'nothing'"):
+            await client.show("nothing")
+        again = await served.federation.recall(done.id)
+        assert again.machine.state.model_dump() == done.machine.state.model_dump()
+
+
+@pytest.mark.parametrize("harm", ["lose_summary", "damage_summary"])
+async def test_a_summary_that_is_missing_is_made_again(scene: Scene, harm: str) -> None:
+    """The controller was killed between the end of the job and the summary, or it is damaged."""
+    done, _, before = await run_two(scene)
+    getattr(scene, harm)(done.id)
+    assert scene.summaries() == set()
+    for _ in range(2):
+        async with scene.serving() as served, Client(served.address) as client:
+            assert (await client.jobs())[1] == before[1]
+        assert scene.summaries() == {done.id}
+        scene.destroy_events(done.id)  # the next start does not need them
+
+
+async def test_a_job_that_failed_without_an_event_is_not_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal does not tell of the end: the next start decides what becomes of it."""
+    scene = Scene(tmp_path, None)
+    async with scene.serving() as served, LightSite(served.address, "a").attending():
+        runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        while runner.machine.state.version < 2:
+            await runner.next_change().wait()
+
+        async def broken(*_: object) -> None:
+            raise ValueError("no more ink")
+
+        monkeypatch.setattr(served.federation.records, "append", broken)
+        await concluded(served, runner)
+        assert runner.view().status == "failed"
+    assert scene.summaries() == set()
+
+
+async def test_models_that_an_ended_job_does_not_need_are_dropped(scene: Scene) -> None:
+    """An update came in the moment of the crash, when its job had ended."""
+    done, _, _ = await run_two(scene)
+    stray, spec = ModelKey(f"{done.id}/u99"), small_spec()
+    with opened(scene.store, scene.folder) as backends:
+        draft, sealer = backends.store.draft(stray, spec), Sealer(spec)
+        for index, frame in enumerate(cut(pack(spec, filled(spec, 1.0)))):
+            sealer.feed(frame)
+            draft.write(index, frame)
+        draft.publish(sealer.manifest(), sealer.peaks)
+    async with scene.serving() as served:
+        assert set(served.federation.store.keys(f"{done.id}/")) == done.machine.state.models
+    assert stray not in done.machine.state.models
+
+
+async def test_a_site_that_did_not_hear_of_its_receipt_gets_it_when_the_job_has_ended(scene: Scene) -> None:
+    done, _, _ = await run_two(scene)
+    site = SiteName("a")
+    receipt = done.machine.state.receipts[site]
+    assert receipt.task
+    async with scene.serving() as served:
+        intake, spec = served.federation.intake, small_spec()
+        manifest, _ = sealed(spec, filled(spec, 1.0))
+        await intake.require_wanted(site, receipt.task)
+        assert await intake.offer(site, receipt.task, manifest, FACTS) == (0, receipt)
+        with pytest.raises(Stale, match="is over"):
+            await intake.require_wanted(SiteName("b"), receipt.task)
