@@ -26,8 +26,10 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     new = apps.note(job, event.role, event.site, event.app)
     job.state.left_out.pop(name, None)
     if event.role == "evaluator":
-        if event.site in job.state.evaluators and not new:
-            raise Stale(f"evaluator {event.site} is known")
+        if event.site in job.state.evaluators:
+            if not new:
+                raise Stale(f"evaluator {event.site} is known")
+            return []
         job.evaluator_came(event.site)
         return offer_last(job) if job.state.phase == "closing" and job.state.version > 0 else []
     if job.state.learners.get(event.site) == event.examples:
