@@ -31,7 +31,6 @@ class Incoming:
         self.origin = ""  # what the header says of the model besides
         self.manifest = Manifest(ModelSpec(()), ())
         self.payload = np.empty(0, np.uint8)
-        self.origin = ""  # what the header says of a community model
 
     @property
     def start(self) -> int:

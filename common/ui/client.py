@@ -103,7 +103,7 @@ class Client:
         with self._reaching():
             while True:
                 try:
-                    await self._receive(_request(job).job, version, incoming)
+                    await self._receive(job, version, incoming)
                 except Unreachable:
                     vain = 0 if incoming.start > reached else vain + 1
                     if not incoming.header or vain == TRIES:
