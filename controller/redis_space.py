@@ -39,7 +39,7 @@ from hansa.controller.redis_lease import GUARD, TAGS, Lease, LeaseLost, LeaseTak
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
-FORMAT = 3  # of everything below the prefix
+FORMAT = 4  # of everything below the prefix
 PATIENCE = 10.0  # seconds for one answer
 AT_ONCE = 500  # keys that one command removes
 WRITE = Script(GUARD + "return redis.pcall(ARGV[2], KEYS[2], unpack(ARGV, 3))")
@@ -77,17 +77,23 @@ class RedisSpace:
     def check_format(self, mark: bool) -> None:
         """Refuse what another Hansa has written in a way that we cannot read; `mark` what is new as ours."""
         with self.answering():
+            former = self.client.get(f"{self.prefix}:format")  # where it stood before keys had tags
+            if former and former.isdigit():
+                raise self._of_another(int(former))
             if mark:
                 self.write("SETNX", self.key("format"), FORMAT)
             held = self.client.get(self.key("format"))
         if held and not held.isdigit():
             raise Broken(f"{self.name}: {self.key('format')} is damaged: it should hold the number {FORMAT}")
         if held and int(held) != FORMAT:
-            age = "a newer" if int(held) > FORMAT else "an older"
-            raise Refused(
-                f"{self.name} (prefix {self.prefix}) was written by {age} Hansa (format {int(held)}, this one knows"
-                f" {FORMAT})"
-            )
+            raise self._of_another(int(held))
+
+    def _of_another(self, number: int) -> Refused:
+        age = "a newer" if number > FORMAT else "an older"
+        return Refused(
+            f"{self.name} (prefix {self.prefix}) was written by {age} Hansa (format {number}, this one knows {FORMAT});"
+            " choose another prefix, as in ?prefix=NAME"
+        )
 
     def key(self, *words: str | int) -> str:
         """Return a key below the prefix, with its tag."""

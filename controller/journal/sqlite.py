@@ -20,7 +20,7 @@ from hansa.controller.journal.base import (
     sound,
 )
 
-SCHEMA = 4
+SCHEMA = 5
 PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -59,7 +59,10 @@ class SqliteJournal(Journal):
             if found not in (0, SCHEMA):
                 self._db.close()
                 age = "a newer" if found > SCHEMA else "an older"
-                raise Broken(f"{path} was written by {age} Hansa (format {found}, this one knows {SCHEMA})")
+                raise Broken(
+                    f"{path} was written by {age} Hansa (format {found}, this one knows {SCHEMA});"
+                    " choose another --state"
+                )
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")  # durable before it is acknowledged, also when power fails
             self._db.executescript(TABLES)

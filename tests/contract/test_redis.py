@@ -343,6 +343,15 @@ def test_what_another_hansa_has_written_is_refused_and_not_touched(
     client.close()
 
 
+def test_what_was_written_before_keys_had_tags_is_refused_and_not_touched(server: RedisServer, tmp_path: Path) -> None:
+    client = server.client()
+    client.set("hansa:format", 3)
+    with pytest.raises(Refused, match=r"an older Hansa \(format 3, this one knows \d+\); choose another prefix"):
+        opened(server.url, tmp_path).__enter__()
+    assert client.get(key("format")) is None
+    client.close()
+
+
 def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(
     server: RedisServer, store: RedisStore, client: Any
 ) -> None:

@@ -24,6 +24,7 @@ def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
     assert [(job["name"], job["status"], job["rounds"]) for job in listed] == [("plane", "completed", 4)]
     shown = scene.json("job", "show", "plane")
     keys = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+    keys |= {"metrics_version", "examples", "examples_total", "warnings", "shortfalls", "resolved"}
     assert keys | {"history"} == set(shown)
     assert shown["metrics"]["accuracy"] > 0.9
     assert set(shown["metrics"]) == {"accuracy", "loss"}

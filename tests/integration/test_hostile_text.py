@@ -358,7 +358,11 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "work", [{"train": fleet_pb2.TrainWork(model="j1/v0")}, {"evaluate": fleet_pb2.EvaluateWork(model="j1/v0")}]
+    "work",
+    [
+        {"train": fleet_pb2.TrainWork(model="j1/v0", epochs=1, batch_size=1)},
+        {"evaluate": fleet_pb2.EvaluateWork(model="j1/v0")},
+    ],
 )
 def test_a_site_refuses_tasks_with_names_that_no_controller_gives(work: dict[str, Any]) -> None:
     free = ("app", "terms.operator")  # what they may be, the site's owner says: they are compared, never used as names

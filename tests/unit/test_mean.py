@@ -91,8 +91,12 @@ def exact_mean(models: Sequence[tuple[Arrays, float]], name: str) -> list[Fracti
 
 
 def grid_cost(models: Sequence[tuple[Arrays, float]], name: str) -> Fraction:
-    """Return by how much the grid may move a mean: half a step for each term, divided by the sum of the weights."""
-    weights = [weight for _, weight in models]
+    """Return by how much the grid may move a mean: half a step for each term, divided by the sum of the weights.
+
+    The weights are those that are summed: without the odd factor that all of them have in common.
+    """
+    odds = [top // (top & -top) for top, _ in (weight.as_integer_ratio() for _, weight in models)]
+    weights = [weight / math.gcd(*odds) for _, weight in models]
     grid = grid_of(weights, [float(np.abs(arrays[name].astype(np.float64)).max()) for arrays, _ in models])
     return Fraction(len(models)) * Fraction(2) ** -grid.bits / 2 / sum(map(Fraction, map(grid.scaled, weights)))
 
