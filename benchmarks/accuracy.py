@@ -3,8 +3,8 @@
 python benchmarks/accuracy.py TABLE [--rows ROW …] [--seeds 1990 1991] [--again] [--keep] [--print]
 
 A table is a file in benchmarks/tables (README.md there says what stands in it). Results go to
-results/accuracy_TABLE.json after every run, and what is there already for the same definition and the same code is not
-run again, so that a long table can be measured in pieces.
+results/accuracy_TABLE.json after every run, and what is there already for the same definition and the same
+code is not run again, so that a long table can be measured in pieces.
 """
 
 import argparse
@@ -23,9 +23,9 @@ import yaml
 from blake3 import blake3
 from harness import RESULTS, end_in_order, machine, save
 
-from hansa.common.errors import HansaError
+from hansa.common.run.trial import outcome, run_trial
 from hansa.common.ui.options import amount
-from hansa.common.ui.trial import outcome, run_trial
+from hansa.common.values.errors import HansaError
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = Path(__file__).with_name("tables")
@@ -77,7 +77,9 @@ def read_table(path: Path) -> Table:
         changes = {**held.get("set", {}), **said.get("set", {})}
         job, slow = said.get("job", held.get("job", "")), said.get("slow", held.get("slow", {}))
         rows.append(Row(name, ROOT / job, changes, slow, held.get("within")))
-    return Table(path.stem, held["title"], held["budget"], tuple(held.get("seeds", (1990, 1991))), tuple(rows))
+    return Table(
+        path.stem, held["title"], held["budget"], tuple(held.get("seeds", (1990, 1991))), tuple(rows)
+    )
 
 
 def code_version() -> str:
@@ -96,7 +98,14 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
     found = outcome(report, row.slow, row.within)
     loads = [round(load, 2), round(os.getloadavg()[0], 2)]
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
-    known = {"row": row.name, "seed": seed, "definition": definition, "code": code, "at": stamp, "load": loads}
+    known = {
+        "row": row.name,
+        "seed": seed,
+        "definition": definition,
+        "code": code,
+        "at": stamp,
+        "load": loads,
+    }
     return known | asdict(found)
 
 
@@ -117,7 +126,9 @@ class Results:
 
     def add(self, run: dict[str, Any]) -> None:
         """Take a run in the place of an older one of its row and seed, and write all down."""
-        self._runs = [old for old in self._runs if (old["row"], old["seed"]) != (run["row"], run["seed"])] + [run]
+        self._runs = [old for old in self._runs if (old["row"], old["seed"]) != (run["row"], run["seed"])] + [
+            run
+        ]
         order = [row.name for row in self._table.rows]
         self._runs.sort(key=lambda r: (order.index(r["row"]) if r["row"] in order else len(order), r["seed"]))
         about = {"title": self._table.title, "budget": self._table.budget, "machine": machine()}
@@ -137,7 +148,9 @@ def _mean(runs: Sequence[Mapping[str, Any]], field: str) -> float:
     return fmean(run[field] for run in runs)
 
 
-def print_markdown(table: Table, results: Results, rows: Sequence[Row], seeds: Sequence[int], code: str) -> None:
+def print_markdown(
+    table: Table, results: Results, rows: Sequence[Row], seeds: Sequence[int], code: str
+) -> None:
     """Print what is known of a table as it is defined now."""
     print(f"\n{table.title}\n{table.budget}\n")
     counts = ["rounds", "updates", "steps", *(["virtual"] if any(row.within for row in rows) else [])]
@@ -155,7 +168,9 @@ def print_markdown(table: Table, results: Results, rows: Sequence[Row], seeds: S
         whole = " | ".join(f"{_mean(runs, field):.0f}" for field in counts)
         traffic = " | ".join(amount(round(_mean(runs, field))) for field in ("bytes_up", "bytes_down"))
         quality = f"{_share(run['accuracy'] for run in runs)} | {_share(run['best'] for run in runs)}"
-        print(f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {_mean(runs, 'seconds'):.0f} |")
+        print(
+            f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {_mean(runs, 'seconds'):.0f} |"
+        )
     if older:
         print("\n† measured with other code than this")
 
@@ -168,7 +183,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of the table's")
     parser.add_argument("--again", action="store_true", help="measure even what is there already")
-    parser.add_argument("--keep", action="store_true", help="take what other code has measured for the same definition")
+    parser.add_argument(
+        "--keep", action="store_true", help="take what other code has measured for the same definition"
+    )
     parser.add_argument("--print", action="store_true", dest="only_print", help="measure nothing")
     chosen = parser.parse_args()
     table = read_table(TABLES / f"{chosen.table}.yaml")
@@ -182,7 +199,9 @@ def main() -> None:
     end_in_order()
     os.chdir(ROOT)  # apps are named from there
     failed = 0
-    for seed in [] if chosen.only_print else seeds:  # whole tables of one seed first: half a table of two ranks nothing
+    for seed in (
+        [] if chosen.only_print else seeds
+    ):  # whole tables of one seed first: half a table of two ranks nothing
         for row in rows:
             if not chosen.again and results.find(row, seed, None if chosen.keep else code):
                 continue

@@ -13,7 +13,9 @@ RULES = ("fedavg", "async-fedavg", "sync-dvw", "async-dvw")
 NEVER = 1_000_000  # rounds or updates: the time ends a job
 
 
-def measure(rules: Sequence[str], sites: int, factor: float, seconds: float, warm_up: int = 1) -> list[dict[str, Any]]:
+def measure(
+    rules: Sequence[str], sites: int, factor: float, seconds: float, warm_up: int = 1
+) -> list[dict[str, Any]]:
     """Run one job for each rule for the same time; every second site is slowed."""
     judged = any("dvw" in rule for rule in rules)
     names = [f"site-{n}" for n in range(1, sites + 1)]
@@ -69,7 +71,9 @@ def main() -> None:
         )
         for row in found
     ]
-    print(f"{chosen.sites} sites, every second one {chosen.factor:g} × slower, {chosen.seconds:g} s for each job\n")
+    print(
+        f"{chosen.sites} sites, every second one {chosen.factor:g} × slower, {chosen.seconds:g} s for each job\n"
+    )
     print_table(("rule", "merges/s", "updates/s", "of fast sites", "of slow sites", "job"), rows)
     settings = {"sites": chosen.sites, "factor": chosen.factor, "seconds": chosen.seconds}
     save("async_gain", {"machine": described, **settings, "results": found})

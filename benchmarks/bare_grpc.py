@@ -94,7 +94,9 @@ class BareGrpc:
             self._exit = self._exit.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._exit.close()
 
     def _start(self, work: Any, *arguments: Any) -> Connection:

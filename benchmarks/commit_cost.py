@@ -1,14 +1,16 @@
 """Shows what one asynchronous commit costs: one learner's update replaced, among 10, 100 and 1000 learners.
 
-A commit is what the controller does for it: open the models, draft, arithmetic, digests, publish. Per float32 parameter
-it must read the new update (4 bytes), the old one (4), the sum (8), and write the sum (8) and the result (4): 28 bytes
-moved. memcpy of n bytes moves 2·n (it reads and writes them), so the yardstick copies 14 bytes per parameter, on one
-core. Beside it stands the full recomputation over all members, nothing kept, in two forms: a plain one, model by model
-in numpy as one writes it without this tier, and ours. Ours reads each member once, a commit reads two models, and both
-write one: if every model costs the same, full / commit / N stays below 0.5.
+A commit is what the controller does for it: open the models, draft, arithmetic, digests, publish. Per float32
+parameter it must read the new update (4 bytes), the old one (4), the sum (8), and write the sum (8) and the
+result (4): 28 bytes moved. memcpy of n bytes moves 2·n (it reads and writes them), so the yardstick copies 14
+bytes per parameter, on one core. Beside it stands the full recomputation over all members, nothing kept, in
+two forms: a plain one, model by model in numpy as one writes it without this tier, and ours. Ours reads each
+member once, a commit reads two models, and both write one: if every model costs the same, full / commit / N
+stays below 0.5.
 
-The members of a case share a few stored models under names of their own, so that 1000 of them fit on this machine. With
-few parameters these models may stay in the processor's caches, which those of 1000 learners would not.
+The members of a case share a few stored models under names of their own, so that 1000 of them fit on this
+machine. With few parameters these models may stay in the processor's caches, which those of 1000 learners
+would not.
 """
 
 import argparse
@@ -27,17 +29,17 @@ from controller_process import redis_server
 from harness import end_in_order, machine, print_table, save, verdict
 from light_sites import light_payload, light_spec
 
-from hansa.common.frames import Layout, Sealer, cut
-from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.memory import keep_freed_memory
-from hansa.common.model import ModelSpec
-from hansa.controller.backends import opened
+from hansa.common.models.frames import Layout, Sealer, cut
+from hansa.common.models.model import ModelSpec
+from hansa.common.process.memory import keep_freed_memory
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community import accumulator as tier
 from hansa.controller.community import kernels
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.grid import Grid
 from hansa.controller.engine.effects import Change, Member
-from hansa.controller.stores import Store, StoredModel
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.stores import Store, StoredModel
 
 FLAT, LINEAR, SHARE = 1.1, 0.8, 0.5  # the promises
 MOVED = 28  # bytes per parameter that a commit must read and write
@@ -68,7 +70,9 @@ class Community:
     def recompute(self, store: Store, pool: Executor) -> bytes:
         """Compute the mean of all members with nothing kept; return its digest."""
         members = tuple(self._members)
-        return self._run(Accumulator(self._spec, kept=False), Change(members, (), members, members), store, pool)
+        return self._run(
+            Accumulator(self._spec, kept=False), Change(members, (), members, members), store, pool
+        )
 
     def recompute_plainly(self, store: Store) -> None:
         """Compute the same mean in plain numpy: the models one after the other, float64 sums, one thread."""
@@ -77,7 +81,9 @@ class Community:
         for member in self._members:
             with _open(store, member.model) as model:
                 for index in range(layout.frames):
-                    total[index] += member.weight * np.frombuffer(model.read(index), np.float32).astype(np.float64)
+                    total[index] += member.weight * np.frombuffer(model.read(index), np.float32).astype(
+                        np.float64
+                    )
         weight, sealer = sum(member.weight for member in self._members), Sealer(self._spec)
         draft = store.draft(ModelKey("bench/plain"), self._spec)
         for index, frame in enumerate(total):
@@ -185,7 +191,9 @@ def parts(community: Community, store: Store, pool: Executor, repeats: int) -> d
     """Return the milliseconds of a commit's parts, from commits of their own."""
     with stopwatches() as seconds:
         whole = timed(lambda: [community.commit(store, pool) for _ in range(repeats)])
-    return {name: round(1000 * value / repeats, 2) for name, value in {"whole commit": whole, **seconds}.items()}
+    return {
+        name: round(1000 * value / repeats, 2) for name, value in {"whole commit": whole, **seconds}.items()
+    }
 
 
 def recomputation(community: Community, store: Store, pool: Executor, repeats: int) -> float:
@@ -314,12 +322,18 @@ def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     print("* extrapolated in proportion to the learners")
     ratios = {}
     for kind, parameters in dict.fromkeys((case["store"], case["parameters"]) for case in found):
-        cases = {case["learners"]: case for case in found if (case["store"], case["parameters"]) == (kind, parameters)}
+        cases = {
+            case["learners"]: case
+            for case in found
+            if (case["store"], case["parameters"]) == (kind, parameters)
+        }
         fewest, most = min(cases), max(cases)
         flat = cases[most]["commit_seconds"] / cases[fewest]["commit_seconds"]
         flat_cpu = cases[most]["commit_cpu_seconds"] / cases[fewest]["commit_cpu_seconds"]
         said = {"commit_most_over_fewest": round(flat, 3), "commit_most_over_fewest_cpu": round(flat_cpu, 3)}
-        line = f"{kind}, {parameters:,}: commit at {most} / {fewest} learners {flat:.3f} ({verdict(flat, FLAT)};"
+        line = (
+            f"{kind}, {parameters:,}: commit at {most} / {fewest} learners {flat:.3f} ({verdict(flat, FLAT)};"
+        )
         line += f" processor time {flat_cpu:.3f})"
         if 100 in cases:
             linear, share = cases[100]["full_per_commit_and_learner"], cases[100]["share_of_memcpy"]
@@ -346,7 +360,9 @@ def at_least(value: float, promise: float) -> str:
 
 def main() -> None:
     """Measure every size and store and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parameters", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--learners", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hansa.common.job import JobSpec
-from hansa.common.state import READY, read_note
+from hansa.common.job.spec import JobSpec
+from hansa.common.process.state import READY, read_note
 from hansa.common.ui.client import Client
-from hansa.common.views import JobView, StatusView
+from hansa.common.values.views import JobView, StatusView
 
 REDIS = Path(__file__).parents[1] / "tests" / "redis_server.py"
 
@@ -54,12 +54,16 @@ class ControllerProcess:
                 while not view.ended:  # seldom: watching would cost the controller time
                     await asyncio.sleep(pause)
                     watch()
-                    view = next(held for held in await client.jobs() if held.job == view.job)  # without its history
+                    view = next(
+                        held for held in await client.jobs() if held.job == view.job
+                    )  # without its history
                 return await client.show(view.job)
 
         view = asyncio.run(work())
         if view.status != "completed":
-            raise RuntimeError(f"the job {view.status}: {view.reason}\n{self._log.read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(
+                f"the job {view.status}: {view.reason}\n{self._log.read_text(errors='replace')[-2000:]}"
+            )
         return view
 
     def status(self) -> StatusView:

@@ -1,6 +1,7 @@
 """Shows how many events per second a job's engine handles alone: asynchronous commits, no network, store or journal.
 
-Each update is two events (it arrived, it was merged). The cost of an event must not grow with the number of sites.
+Each update is two events (it arrived, it was merged). The cost of an event must not grow with the number of
+sites.
 """
 
 import argparse
@@ -10,13 +11,13 @@ from typing import Any
 from harness import machine as described_machine
 from harness import print_table, save
 
-from hansa.common.ids import JobId, SiteName, TaskId
-from hansa.common.job import JobSpec
-from hansa.common.tasks import UpdateFacts
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.tasks import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, StartMerge
 from hansa.controller.engine.machine import Machine
-from hansa.controller.rules.compose import compose
+from hansa.controller.rulebook.compose import compose
 
 FACTS = UpdateFacts(n_train=10, n_used=10, steps=3, epochs=1, seconds=0.1, loss=0.5)
 
@@ -69,7 +70,9 @@ def measure(sites: int, updates: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sites", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--name", default="engine_events", help="the results' file name below results/")

@@ -10,9 +10,9 @@ from typing import Any
 from controller_process import ControllerProcess
 from idle_app import NOTES
 
-from hansa.common.job import JobSpec
-from hansa.common.ui.nursery import Nursery
-from hansa.common.views import JobView, StatusView
+from hansa.common.job.spec import JobSpec
+from hansa.common.run.nursery import Nursery
+from hansa.common.values.views import JobView, StatusView
 
 APP = Path(__file__).with_name("idle_app.py")
 
@@ -21,7 +21,12 @@ class Federation:
     """Use it as a context manager: leaving stops every process and removes every file."""
 
     def __init__(
-        self, app: str, sites: int, store: str, slow: Mapping[str, float] | None = None, evaluators: bool = False
+        self,
+        app: str,
+        sites: int,
+        store: str,
+        slow: Mapping[str, float] | None = None,
+        evaluators: bool = False,
     ) -> None:
         """`app` is one of the idle app's, or a reference; `slow` says by which factor sites are slowed."""
         self._app = app if ":" in app else f"{APP}:{app}"
@@ -46,7 +51,9 @@ class Federation:
             self._exit = self._exit.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._exit.close()
 
     def _start(self, role: str, name: str, *more: str) -> None:
@@ -58,7 +65,9 @@ class Federation:
 
     def run(self, rounds: int) -> JobView:
         """Run one job of synchronous rounds to its end and return its last view, history included."""
-        return self.run_job(rule="fedavg", pace={"kind": "sync", "rounds": rounds}, validation={"fraction": 0.0})
+        return self.run_job(
+            rule="fedavg", pace={"kind": "sync", "rounds": rounds}, validation={"fraction": 0.0}
+        )
 
     def run_job(self, **fields: Any) -> JobView:
         """Run one job with these fields to its end and return its last view, history included."""

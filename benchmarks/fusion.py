@@ -1,7 +1,7 @@
 """Shows what a fit of FedDAF costs on one core, and that it finds planted groups.
 
-Vectors of 19,200 statistics (ResNet18's normalisation layers) for up to 200 sites in groups that differ in a tenth of
-their numbers. Promise: ≤ 5 s for 50 sites with the autoencoder. A fit is made once in ten rounds.
+Vectors of 19,200 statistics (ResNet18's normalisation layers) for up to 200 sites in groups that differ in a
+tenth of their numbers. Promise: ≤ 5 s for 50 sites with the autoencoder. A fit is made once in ten rounds.
 """
 
 import argparse
@@ -44,7 +44,14 @@ def measure(sizes: tuple[int, ...], backend: str, seeds: int) -> dict[str, Any]:
         cpu.append(time.process_time() - began)
         wall.append(time.perf_counter() - ticked)
         right += exact(found, labels)
-    return {"groups": list(sizes), "backend": backend, "cpu": max(cpu), "wall": max(wall), "exact": right, "of": seeds}
+    return {
+        "groups": list(sizes),
+        "backend": backend,
+        "cpu": max(cpu),
+        "wall": max(wall),
+        "exact": right,
+        "of": seeds,
+    }
 
 
 def main() -> None:

@@ -17,7 +17,9 @@ RESULTS = Path(__file__).parent / "results"
 
 def machine() -> dict[str, Any]:
     """Describe the machine that figures come from."""
-    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")
+    ]
     return {
         "cores": os.cpu_count(),
         "cpu": names[0] if names else platform.processor(),

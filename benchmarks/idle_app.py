@@ -1,7 +1,8 @@
 """An app that trains nothing: it changes every parameter a little and notes when.
 
-Its attributes are made on demand: `idle_1000000` has a million float32 parameters; `probed_1000` also notes when its
-learner takes a task in hand and when it holds a receipt. Notes go to a file in the folder that is the site's data.
+Its attributes are made on demand: `idle_1000000` has a million float32 parameters; `probed_1000` also notes
+when its learner takes a task in hand and when it holds a receipt. Notes go to a file in the folder that is
+the site's data.
 """
 
 import functools
@@ -13,7 +14,7 @@ import numpy as np
 
 from hansa import App
 from hansa.common.app import Examples, TrainingRun
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 TENSORS = 8
 NOTES = "notes.txt"
@@ -61,7 +62,7 @@ def _model(parameters: int) -> dict[str, np.ndarray]:
 def _probe() -> None:
     """Wrap two functions of this process's learner; the product itself is not changed."""
     from hansa.common.site.daemon import SiteDaemon
-    from hansa.learner import session
+    from hansa.learner import daemon as session
 
     patched: Any = session
     take, hand_in = SiteDaemon.take, patched.hand_in

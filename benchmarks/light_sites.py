@@ -1,7 +1,8 @@
 """Light sites: many learners in a few processes, without PyTorch; they speak the real wire and train nothing.
 
-Each site has a connection of its own (gRPC would share one among the sites of a process). The sites of a process share
-one payload: a downloaded frame is dropped at once, and every update is that payload, so that clients stay small.
+Each site has a connection of its own (gRPC would share one among the sites of a process). The sites of a
+process share one payload: a downloaded frame is dropped at once, and every update is that payload, so that
+clients stay small.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ import grpc
 import numpy as np
 from harness import end_process
 
-from hansa.common.errors import Stale
-from hansa.common.frames import Layout, pack, seal
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import Layout, pack, seal
+from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import hand_in
-from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import Task, Train, UpdateFacts
 from hansa.protos import fleet_pb2 as fleet
 
 APP = "benchmarks/light.py:app"  # never imported: the sites say that they have it
@@ -37,7 +38,9 @@ TENSORS = 8
 def light_spec(parameters: int) -> ModelSpec:
     """Return a model of float32 parameters in a few tensors."""
     sizes = [len(part) for part in np.array_split(np.empty(parameters, dtype=np.uint8), TENSORS)]
-    return ModelSpec(tuple(TensorInfo(f"tensor{i}", "float32", (n,), Role.PARAM) for i, n in enumerate(sizes)))
+    return ModelSpec(
+        tuple(TensorInfo(f"tensor{i}", "float32", (n,), Role.PARAM) for i, n in enumerate(sizes))
+    )
 
 
 def light_payload(spec: ModelSpec, seed: int) -> np.ndarray:
@@ -145,7 +148,9 @@ class LightSites:
             self._exit = self._exit.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._exit.close()
 
     def _start(self, names: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Shows how one controller serves 1000 attending learners: asynchronous commits of a tiny model.
 
-First every site answers at once (saturated: the updates per second that the controller can take). Then sites pretend to
-train for so long that they ask for half of that; latencies of this part are those of a controller that keeps up.
+First every site answers at once (saturated: the updates per second that the controller can take). Then sites
+pretend to train for so long that they ask for half of that; latencies of this part are those of a controller
+that keeps up.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from controller_process import ControllerProcess, redis_server
 from harness import end_in_order, machine, print_table, save
 from light_sites import APP, LightSites
 
-from hansa.common.job import JobSpec
-from hansa.common.views import JobView
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.views import JobView
 
 
 def _job(sites: int, updates: int) -> JobSpec:
@@ -48,7 +49,9 @@ def measure(store: str, sites: int, parameters: int, updates: int, processes: in
     """Run the saturated job and the one at half load with the same sites."""
     with ExitStack() as leaving:
         folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="hansa-bench-")))
-        url = leaving.enter_context(redis_server(folder / "redis", durable=True)) if store == "redis" else store
+        url = (
+            leaving.enter_context(redis_server(folder / "redis", durable=True)) if store == "redis" else store
+        )
         controller = ControllerProcess(folder, url, leaving)
         idle = controller.memory()
         started = time.monotonic()
@@ -93,7 +96,17 @@ def measure(store: str, sites: int, parameters: int, updates: int, processes: in
 
 def report(found: list[dict[str, Any]]) -> None:
     """Print what was found."""
-    columns = ("store", "sites", "load", "updates/s", "p50 ms", "p99 ms", "cpu ms/update", "RSS MiB", "peak MiB")
+    columns = (
+        "store",
+        "sites",
+        "load",
+        "updates/s",
+        "p50 ms",
+        "p99 ms",
+        "cpu ms/update",
+        "RSS MiB",
+        "peak MiB",
+    )
     rows = [
         (
             case["store"],
@@ -121,10 +134,14 @@ def report(found: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sites", type=int, nargs="+", default=[1000])
     parser.add_argument("--parameters", type=int, default=1000)
-    parser.add_argument("--updates", type=int, default=3000, help="of the saturated job; a third of it at half load")
+    parser.add_argument(
+        "--updates", type=int, default=3000, help="of the saturated job; a third of it at half load"
+    )
     parser.add_argument("--stores", nargs="+", choices=("memory", "disk", "redis"), default=["disk"])
     parser.add_argument("--processes", type=int, default=4, help="client processes that share the sites")
     parser.add_argument("--name", default="many_sites", help="the results' file name below results/")

@@ -12,7 +12,7 @@ from federation import round_seconds
 from harness import end_in_order, machine, print_table, save, verdict
 from light_sites import APP, LightSites
 
-from hansa.common.job import JobSpec
+from hansa.common.job.spec import JobSpec
 
 PROMISE = 1.15
 PAUSE = 0.25  # seconds between looks at the controller's memory
@@ -22,7 +22,11 @@ def measure(store: str, sites: int, parameters: int, rounds: int, processes: int
     """Start a new controller and its sites, run one job and read the controller's memory from the kernel."""
     with ExitStack() as leaving:
         folder = Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="hansa-bench-")))
-        url = leaving.enter_context(redis_server(folder / "redis", durable=False)) if store == "redis" else store
+        url = (
+            leaving.enter_context(redis_server(folder / "redis", durable=False))
+            if store == "redis"
+            else store
+        )
         controller = ControllerProcess(folder, url, leaving)
         idle = controller.memory()
         clients = leaving.enter_context(LightSites(controller.address, sites, parameters, processes))
@@ -67,7 +71,10 @@ def report(found: list[dict[str, Any]]) -> dict[str, float]:
             (
                 case["store"],
                 str(case["sites"]),
-                *(f"{case[name]:.0f}" for name in ("idle_mib", "attended_mib", "running_mib", "peak_mib", "after_mib")),
+                *(
+                    f"{case[name]:.0f}"
+                    for name in ("idle_mib", "attended_mib", "running_mib", "peak_mib", "after_mib")
+                ),
                 f"{case['round_seconds']:.2f}",
             )
             for case in found

@@ -75,7 +75,9 @@ def main() -> None:
     )
     print(verdict(milliseconds["receipt_to_task"]["median"], PROMISE) + " ms")
     settings = {"parameters": options.parameters, "sites": options.sites, "store": options.store}
-    save(options.name, {"machine": described, **settings, "promise_ms": PROMISE, "milliseconds": milliseconds})
+    save(
+        options.name, {"machine": described, **settings, "promise_ms": PROMISE, "milliseconds": milliseconds}
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """An app that trains by waiting: a step takes the same time however busy the machine is, so that many sites fit on it.
 
-It asks after every step whether its task was withdrawn, which is where `hansa learner start --slow` slows it down.
+It asks after every step whether its task was withdrawn, which is where `hansa learner start --slow` slows it
+down.
 """
 
 import time
@@ -10,7 +11,7 @@ import numpy as np
 
 from hansa import App
 from hansa.common.app import Examples, TrainingRun
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 STEP = 0.02  # seconds
 ROWS = 80

@@ -1,8 +1,9 @@
 """Shows RADFed's Table I beside our partitions, and what the solvers and the random walk cost.
 
-Table I: all examples of a set (training and test) over 100 sites, sizes Dir(1), classes Dir(1) or Dir(0.1), the optimum
-and then Algorithm 3. The paper has one partition of each, so sizes can only be alike in kind: ours are means over seeds
-with the range. The class sizes are those of the published sets; the examples themselves are not needed.
+Table I: all examples of a set (training and test) over 100 sites, sizes Dir(1), classes Dir(1) or Dir(0.1),
+the optimum and then Algorithm 3. The paper has one partition of each, so sizes can only be alike in kind:
+ours are means over seeds with the range. The class sizes are those of the published sets; the examples
+themselves are not needed.
 """
 
 import argparse
@@ -83,7 +84,9 @@ def solvers(times: int) -> list[dict[str, Any]]:
         grid = cross(keys)
         columns = np.bincount(grid.codes)
         rows = draw_sizes(1.0, SITES, int(columns.sum()), rng)
-        goal = np.concatenate([rng.dirichlet(np.ones(len(k.names)), size=SITES) * rows[:, None] for k in keys], axis=1)
+        goal = np.concatenate(
+            [rng.dirichlet(np.ones(len(k.names)), size=SITES) * rows[:, None] for k in keys], axis=1
+        )
         best, solve = clocked(lambda: nearest_marginals(goal, grid.marginals, rows, columns), 1)
         walked, walk = clocked(lambda: wander_marginals(best, goal, grid.marginals, Moves(), rng), 1)
         _, whole = clocked(lambda: rounded(project(walked, rows, columns), rows, columns), 1)

@@ -1,8 +1,9 @@
 """Other frameworks doing the same idle rounds on this machine, each in a virtual environment of its own.
 
-Optional and never part of CI: it needs a package index. Flower runs on its simulation engine (`run_simulation`, Ray
-actors), NVFLARE in its simulator with as many threads as sites. Both are these projects' own ways to run a whole
-federation on one machine. They are not their deployments (SuperLink and SuperNodes, POC mode), whose figures differ.
+Optional and never part of CI: it needs a package index. Flower runs on its simulation engine
+(`run_simulation`, Ray actors), NVFLARE in its simulator with as many threads as sites. Both are these
+projects' own ways to run a whole federation on one machine. They are not their deployments (SuperLink and
+SuperNodes, POC mode), whose figures differ.
 """
 
 import json
@@ -17,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).parent / "peers"
-PEERS = {"flower": ("flwr", "flwr[simulation]", "flower_app.py"), "nvflare": ("nvflare", "nvflare", "nvflare_job.py")}
+PEERS = {
+    "flower": ("flwr", "flwr[simulation]", "flower_app.py"),
+    "nvflare": ("nvflare", "nvflare", "nvflare_job.py"),
+}
 PATIENCE = 900  # seconds for a run
 
 
@@ -31,7 +35,9 @@ def run_peer(name: str, sites: int, parameters: int, rounds: int) -> dict[str, A
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", wanted], check=True)
         asking = f"from importlib.metadata import version; print(version({package!r}))"
-        version = subprocess.run([python, "-c", asking], check=True, capture_output=True, text=True).stdout.strip()
+        version = subprocess.run(
+            [python, "-c", asking], check=True, capture_output=True, text=True
+        ).stdout.strip()
         work = Path(folder) / "work"
         work.mkdir()
         shutil.copytree(SCRIPTS, work / "scripts")
@@ -45,7 +51,13 @@ def _output(arguments: list[str], folder: Path) -> str:
     quiet = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
     with (folder / "errors").open("w+") as errors:
         process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=quiet, start_new_session=True
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+            env=quiet,
+            start_new_session=True,
         )
         try:
             said, _ = process.communicate(timeout=PATIENCE)

@@ -1,8 +1,8 @@
 """Shows how long a controller with many ended jobs takes to start: with their summaries, and from their events alone.
 
 Every job has some events in an SQLite journal; no job is under way. What a start costs must not grow with the
-events of ended jobs. The second figure is what the first start after a kill would cost if no summary had been written:
-it reads all events and writes the summaries.
+events of ended jobs. The second figure is what the first start after a kill would cost if no summary had been
+written: it reads all events and writes the summaries.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from typing import Any
 from harness import machine as described_machine
 from harness import print_table, save, verdict
 
-from hansa.common.clock import SystemClock
-from hansa.common.ids import JobId, SiteName
-from hansa.common.job import JobSpec
-from hansa.common.tasks import UpdateFacts
+from hansa.common.job.spec import JobSpec
+from hansa.common.process.clock import SystemClock
+from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.tasks import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask
 from hansa.controller.engine.machine import Machine
-from hansa.controller.federation import Federation
-from hansa.controller.journal import Entry, JobRecord, SqliteJournal
-from hansa.controller.rules.compose import compose
-from hansa.controller.stores.memory import MemoryStore
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.rulebook.compose import compose
+from hansa.controller.storage.journal import Entry, JobRecord, SqliteJournal
+from hansa.controller.storage.stores.memory import MemoryStore
 
 FACTS = UpdateFacts(n_train=10, n_used=10, steps=3, epochs=1, seconds=0.1, loss=0.5)
 PROMISE = 0.1  # of the time that reading the events takes
@@ -51,8 +51,16 @@ def _entries(job: JobId, spec: JobSpec, submitted: float, updates: int) -> list[
         happen(ev.SiteJoined(at=submitted, site=SiteName(f"site-{number}"), role="learner", examples=10))
     for number in range(updates):
         task, at = waiting.pop(0), submitted + number
-        happen(ev.UpdateArrived(at=at, task=task.id, site=task.site, facts=FACTS, digest=f"{number:064x}", tensors=2))
-        happen(ev.Merged(at=at, version=machine.state.version + 1, digest=f"{number:064x}", bytes_up=5, bytes_down=7))
+        happen(
+            ev.UpdateArrived(
+                at=at, task=task.id, site=task.site, facts=FACTS, digest=f"{number:064x}", tensors=2
+            )
+        )
+        happen(
+            ev.Merged(
+                at=at, version=machine.state.version + 1, digest=f"{number:064x}", bytes_up=5, bytes_down=7
+            )
+        )
     assert machine.ended, machine.state.phase
     return entries
 
@@ -61,7 +69,9 @@ def _write_jobs(folder: Path, jobs: int, updates: int) -> int:
     """Fill a journal with ended jobs; return how many events one has."""
     journal, begun = SqliteJournal(folder / "journal.sqlite"), time.time() - 10_000_000
     pace = {"kind": "async", "updates": updates}
-    spec = JobSpec.model_validate({"app": "app.py:app", "rule": "async-fedavg", "pace": pace, "sites": {"min": 5}})
+    spec = JobSpec.model_validate(
+        {"app": "app.py:app", "rule": "async-fedavg", "pace": pace, "sites": {"min": 5}}
+    )
     entries: list[Entry] = []
     for number in range(jobs):
         job = JobId(f"j{number:08x}")
@@ -108,7 +118,9 @@ def measure(jobs: int, updates: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, nargs="+", default=[32, 512])
     parser.add_argument("--updates", type=int, default=40, help="of each job; an update is two events")
     parser.add_argument("--name", default="restart", help="the results' file name below results/")
@@ -118,7 +130,9 @@ def main() -> None:
     print_table(columns, [tuple(str(value) for value in case.values()) for case in found])
     print(f"start with summaries : from events, {found[-1]['jobs']} jobs = {found[-1]['ratio']}", end="; ")
     print(verdict(found[-1]["ratio"], PROMISE))
-    each = (found[-1]["from_summaries_ms"] - found[0]["from_summaries_ms"]) / (found[-1]["jobs"] - found[0]["jobs"])
+    each = (found[-1]["from_summaries_ms"] - found[0]["from_summaries_ms"]) / (
+        found[-1]["jobs"] - found[0]["jobs"]
+    )
     print(f"one more ended job: {each:.3f} ms")
     save(options.name, {"machine": described_machine(), "cases": found, "ms_per_ended_job": round(each, 3)})
 

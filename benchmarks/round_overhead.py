@@ -14,9 +14,9 @@ from federation import Federation, round_seconds
 from harness import end_in_order, machine, print_table, save, verdict
 from peer import PEERS, run_peer
 
-from hansa.common.frames import Layout
-from hansa.common.model import ModelSpec
-from hansa.common.networks import describe
+from hansa.common.models.frames import Layout
+from hansa.common.models.model import ModelSpec
+from hansa.common.torch.networks import describe
 
 PROMISE = 2.0
 WARM_UP = 2  # rounds of each job that are not counted: connections open, caches fill; nor is the first job
@@ -63,7 +63,9 @@ def measure(parameters: int, rounds: int, repeats: int, sites: int, store: str) 
     federation, yardstick = Federation(f"idle_{parameters}", sites, store), BareGrpc(sites, size)
     with yardstick, federation:
         yardstick.rounds(WARM_UP + 1)
-        first = round_seconds(federation.run(rounds + WARM_UP), WARM_UP)  # the controller loads its compiled sums
+        first = round_seconds(
+            federation.run(rounds + WARM_UP), WARM_UP
+        )  # the controller loads its compiled sums
         for _ in range(repeats):
             bare += yardstick.rounds(rounds)
             view = federation.run(rounds + WARM_UP)
@@ -106,8 +108,12 @@ def _phases(notes: dict[str, list[tuple[str, int, float]]]) -> dict[str, float]:
             rounds.setdefault(1000 * job + number, {}).setdefault(what, []).append(moment)
     pairs = [(rounds[n], rounds[n + 1]) for n in sorted(rounds) if n + 1 in rounds and n % 1000 > WARM_UP]
     return {
-        "entries_from_first_to_last": round(statistics.median(max(a["enter"]) - min(a["enter"]) for a, _ in pairs), 4),
-        "last_leave_to_first_enter": round(statistics.median(min(b["enter"]) - max(a["leave"]) for a, b in pairs), 4),
+        "entries_from_first_to_last": round(
+            statistics.median(max(a["enter"]) - min(a["enter"]) for a, _ in pairs), 4
+        ),
+        "last_leave_to_first_enter": round(
+            statistics.median(min(b["enter"]) - max(a["leave"]) for a, b in pairs), 4
+        ),
         "in_train": round(
             statistics.median(
                 leave - enter for a, _ in pairs for enter, leave in zip(a["enter"], a["leave"], strict=True)
@@ -120,7 +126,16 @@ def _phases(notes: dict[str, list[tuple[str, int, float]]]) -> dict[str, float]:
 def report(found: list[dict[str, Any]]) -> None:
     """Print what was found."""
     print_table(
-        ("parameters", "store", "moved per round", "bare gRPC s", "hansa s", "ratio", "controller peak", "remark"),
+        (
+            "parameters",
+            "store",
+            "moved per round",
+            "bare gRPC s",
+            "hansa s",
+            "ratio",
+            "controller peak",
+            "remark",
+        ),
         [
             (
                 f"{case['parameters']:,}",
@@ -183,11 +198,15 @@ def main() -> None:
     """Measure every size and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parameters", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--rounds", type=int, help="rounds per job (default: 10, and 5 from 5 M parameters on)")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds per job (default: 10, and 5 from 5 M parameters on)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="how often bare rounds and a job take turns")
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
-    parser.add_argument("--peer", action="append", choices=sorted(PEERS), default=[], help="install and run it, too")
+    parser.add_argument(
+        "--peer", action="append", choices=sorted(PEERS), default=[], help="install and run it, too"
+    )
     parser.add_argument("--name", default="round_overhead", help="the results' file name below results/")
     options = parser.parse_args()
     end_in_order()

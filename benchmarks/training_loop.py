@@ -15,10 +15,10 @@ from torch import nn
 
 from hansa import App
 from hansa.common.app import Examples
-from hansa.common.ids import ModelKey
-from hansa.common.tasks import OptimizerSpec, Train
-from hansa.common.torch_data import Tensors, to_tensors
-from hansa.learner.trainer import train
+from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.tasks import OptimizerSpec, Train
+from hansa.learner.training.loop import train
 
 PROMISE = 1.05
 SEED = 1990
@@ -57,7 +57,10 @@ class Case:
 
 
 CASES = [
-    *(Case("MLP 8×8", digits_mlp, (64,), 1500, size, epochs) for size, epochs in ((8, 1), (16, 2), (64, 4), (256, 10))),
+    *(
+        Case("MLP 8×8", digits_mlp, (64,), 1500, size, epochs)
+        for size, epochs in ((8, 1), (16, 2), (64, 4), (256, 10))
+    ),
     *(Case("CNN 28×28", small_cnn, (1, 28, 28), 384, size, 1) for size in (8, 32, 128)),
 ]
 
@@ -121,7 +124,9 @@ def compare(case: Case, repetitions: int) -> dict[str, Any]:
             if repetition >= 0:
                 seconds[name].append(time.perf_counter() - started)
                 cpu[name].append(time.process_time() - used)
-        assert all(map(torch.equal, ours.state_dict().values(), hand.state_dict().values())), "the loops differ"
+        assert all(map(torch.equal, ours.state_dict().values(), hand.state_dict().values())), (
+            "the loops differ"
+        )
     pairs = _pairs(seconds)
     return {
         "case": case.name,
@@ -148,8 +153,14 @@ def conclusion(found: list[dict[str, Any]]) -> str:
     lows, highs = zip(*(case["ratio_interval"] for case in found), strict=True)
     if max(highs) <= PROMISE:
         return "kept in every case"
-    broken = [f"{case['case']} batch {case['batch_size']}" for case in found if case["ratio_interval"][0] > PROMISE]
-    return f"NOT KEPT: {', '.join(broken)}" if max(lows) > PROMISE else "undecided: the noise is larger than the margin"
+    broken = [
+        f"{case['case']} batch {case['batch_size']}" for case in found if case["ratio_interval"][0] > PROMISE
+    ]
+    return (
+        f"NOT KEPT: {', '.join(broken)}"
+        if max(lows) > PROMISE
+        else "undecided: the noise is larger than the margin"
+    )
 
 
 def _pairs(seconds: dict[str, list[float]]) -> list[float]:

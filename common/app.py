@@ -17,9 +17,9 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from pydantic import ValidationError
 
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
-from hansa.common.tasks import COLUMNS, Evaluation, OptimizerSpec
-from hansa.common.words import counted
+from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
+from hansa.common.values.tasks import COLUMNS, Evaluation, OptimizerSpec
+from hansa.common.values.words import counted
 
 log = logging.getLogger(__name__)
 TaskKind = Literal["classification", "multilabel", "regression"]
@@ -54,7 +54,9 @@ class TrainingRun:
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
-    tensors: tuple[str, ...] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
+    tensors: tuple[
+        str, ...
+    ] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
     device: str = "cpu"  # the learner's --device
     data: Path = Path()  # the learner's --data
 
@@ -101,9 +103,13 @@ class App:
             raise InvalidApp(
                 "class_names= must name each of the app's classes once, and only with task 'classification'"
             )
-        if list(self.class_names) != sorted(self.class_names):  # as a set is numbered that is split across sites
+        if list(self.class_names) != sorted(
+            self.class_names
+        ):  # as a set is numbered that is split across sites
             names = ", ".join(map(repr, sorted(self.class_names)))
-            raise InvalidApp(f"class_names= must be in alphabetical order, which numbers the classes: ({names})")
+            raise InvalidApp(
+                f"class_names= must be in alphabetical order, which numbers the classes: ({names})"
+            )
         if isinstance(self.columns, str) or len(set(self.columns)) < len(self.columns):
             raise InvalidApp("columns= must name each feature once, such as columns=('age', 'weight')")
         if self.data is not None and (self.label or self.columns or self.class_names):
@@ -119,14 +125,16 @@ class App:
         try:
             found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
         except ValidationError as error:
-            from hansa.common.job_check import described  # slow to load, and seldom needed
+            from hansa.common.job.check import described  # slow to load, and seldom needed
 
             raise Refused(f"the app's evaluate function made nonsense: {described(error)}") from None
         if not isinstance(found, Evaluation):
             raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
         if found.n and not {len(found.confusion), len(found.labels)} <= {0, self.classes or 0}:
             size = max(len(found.confusion), len(found.labels))
-            raise Refused(f"the app's evaluate function counted {size} classes, the app says classes={self.classes}")
+            raise Refused(
+                f"the app's evaluate function counted {size} classes, the app says classes={self.classes}"
+            )
         return found
 
     def load(self, path: Path, split: str) -> Examples:
@@ -160,7 +168,9 @@ def load_npz(path: Path, split: str) -> Examples:
             names = ("x_test", "y_test") if tested else ("x", "y")
             missing = [name for name in names if name not in held]
             if missing:
-                raise InvalidData(f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}")
+                raise InvalidData(
+                    f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}"
+                )
             return Examples(held[names[0]], held[names[1]])
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
@@ -170,7 +180,9 @@ def check_examples(app: App, examples: Examples, path: Path) -> Examples:
     """Refuse data with rows that do not match, labels out of range, NaN or infinite values."""
     x, y = np.asarray(examples.x), np.asarray(examples.y)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise InvalidData(f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example")
+        raise InvalidData(
+            f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example"
+        )
     if x.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: x holds {x.dtype.name}; numbers are needed")
     if app.task == "classification":
@@ -209,7 +221,9 @@ def load_app(ref: str) -> App:
     """Resolve `path/to/app.py:attribute` or `package.module:attribute`."""
     place, _, attribute = ref.rpartition(":")
     if not place or not attribute:
-        raise InvalidApp(f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute")
+        raise InvalidApp(
+            f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute"
+        )
     try:
         module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
     except HansaError:

@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from hansa import __version__
-from hansa.common.settings import check_options, defaults, show_variables
-from hansa.common.terminal import guarded
+from hansa.common.process.settings import check_options, defaults, show_variables
+from hansa.common.process.terminal import guarded
 
 COMMANDS = {
-    "run": ("hansa.common.ui.run:run", "Run a whole federation on this machine."),
+    "run": ("hansa.common.run.command:run", "Run a whole federation on this machine."),
     "controller": ("hansa.controller.cli:controller", "Start, stop and look at a controller."),
     "learner": ("hansa.learner.cli:learner", "Start, stop and look at a site's learner."),
     "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and look at a site's evaluator."),
     "job": ("hansa.common.ui.jobs:job", "Submit, watch and fetch jobs."),
     "site": ("hansa.common.ui.sites:site", "Look at the fleet."),
     "data": ("hansa.common.ui.data:data", "Look up data sets, part them among sites, look at partitions."),
-    "audit": ("hansa.controller.audit_cli:audit", "Show and verify who did what on a controller."),
+    "audit": ("hansa.controller.audit.cli:audit", "Show and verify who did what on a controller."),
     "pki": ("hansa.common.ui.pki:pki", "Make certificates for controller, sites and operators."),
-    "rules": ("hansa.controller.rules.cli:rules", "Look up the rules a job can name."),
+    "rules": ("hansa.controller.rulebook.cli:rules", "Look up the rules a job can name."),
 }
 
 
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Name the nearest commands if there is none of that name."""
         if args and args[0] not in COMMANDS:
-            from hansa.common.words import suggestion
+            from hansa.common.values.words import suggestion
 
             ctx.fail(f"There is no command {args[0]!r}{suggestion(args[0], list(COMMANDS))}.")
         return super().resolve_command(ctx, args)
@@ -59,14 +59,14 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; our errors end with their message and their exit code."""
-        from hansa.common.errors import HansaError
-        from hansa.common.logs import set_up_brief
+        from hansa.common.process.logs import set_up_brief
+        from hansa.common.values.errors import HansaError
 
         set_up_brief()
         try:
             return super().invoke(ctx)
         except HansaError as error:
-            from hansa.common.state import announce
+            from hansa.common.process.state import announce
 
             announce(f"failed {error}")
             for line in (str(error) or type(error).__name__).split("\n"):
@@ -79,7 +79,9 @@ class LazyGroup(click.Group):
             ctx.exit(1)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, message="hansa %(version)s")
 @click.option(
     "--config",
@@ -98,4 +100,6 @@ def hansa(ctx: click.Context, config: str | None) -> None:
     if group in found:
         command = hansa.get_command(ctx, group)
         assert isinstance(command, click.Group)
-        check_options(group, {param.name or "" for each in command.commands.values() for param in each.params}, found)
+        check_options(
+            group, {param.name or "" for each in command.commands.values() for param in each.params}, found
+        )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from hansa.common.errors import HansaError
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
@@ -18,6 +17,7 @@ from hansa.common.ui.options import (
     state_option,
     tls_option,
 )
+from hansa.common.values.errors import HansaError
 
 DEFAULT_STATE = Path("~/.hansa/controller")
 
@@ -97,8 +97,8 @@ def start(
     daemon: bool,
 ) -> None:
     """Start a controller; resume the jobs of its state directory."""
-    from hansa.common import logs
-    from hansa.common.state import announce, detach, locked, write_note
+    from hansa.common.process import logs
+    from hansa.common.process.state import announce, detach, locked, write_note
 
     folder = (state or DEFAULT_STATE).expanduser().absolute()
     if daemon:
@@ -109,7 +109,9 @@ def start(
 
     logs.set_up()
     url = store or f"disk:{folder / 'store'}"
-    options = ControllerOptions(listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics)
+    options = ControllerOptions(
+        listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics
+    )
 
     def ready(address: str) -> None:
         import os
@@ -125,7 +127,7 @@ def start(
 @state_option
 def stop(state: Path | None) -> None:
     """Stop the controller of a state directory; its jobs resume at the next start."""
-    from hansa.common.state import stop as stop_holder
+    from hansa.common.process.state import stop as stop_holder
 
     folder = (state or DEFAULT_STATE).expanduser().absolute()
     stopped = stop_holder(folder, "controller")
@@ -149,7 +151,7 @@ def health(controller: Endpoint) -> None:
 def status(controller: Endpoint, as_json: bool) -> None:
     """Say who a controller is and how it is."""
     from hansa.common.ui.client import Client
-    from hansa.common.views import StatusView
+    from hansa.common.values.views import StatusView
 
     async def ask() -> StatusView:
         async with Client(controller) as client:

@@ -13,24 +13,24 @@ from pathlib import Path
 import grpc
 
 from hansa import __version__
-from hansa.common.clock import SystemClock, iso
-from hansa.common.errors import Broken, InvalidInput, Taken
-from hansa.common.lifetime import stop_signal
-from hansa.common.memory import keep_freed_memory
+from hansa.common.process.clock import SystemClock, iso
+from hansa.common.process.lifetime import stop_signal
+from hansa.common.process.memory import keep_freed_memory
 from hansa.common.rpc.channel import CONCURRENT, SERVER, is_loopback, parse_address
 from hansa.common.rpc.errors import ErrorStatuses, quiet_hang_ups
 from hansa.common.rpc.guard import Guard
 from hansa.common.rpc.methods import handler
 from hansa.common.rpc.tls import ServerTls
-from hansa.common.views import StatusView
-from hansa.controller.backends import Backends, opened
-from hansa.controller.federation import Federation
-from hansa.controller.health import Health
-from hansa.controller.limits import LARGEST_MODEL
-from hansa.controller.metrics import TaskTimes, serving_metrics
-from hansa.controller.redis_lease import LEASE
-from hansa.controller.servicers import FleetServicer, OperatorServicer
-from hansa.controller.workers import Workers
+from hansa.common.values.errors import Broken, InvalidInput, Taken
+from hansa.common.values.views import StatusView
+from hansa.controller.api.health import Health
+from hansa.controller.api.limits import LARGEST_MODEL
+from hansa.controller.api.servicers import FleetServicer, OperatorServicer
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.jobs.workers import Workers
+from hansa.controller.metrics.collector import TaskTimes, serving_metrics
+from hansa.controller.storage.backends import Backends, opened
+from hansa.controller.storage.redis_lease import LEASE
 from hansa.protos import fleet_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,9 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
 def make_server(guard: Guard) -> grpc.aio.Server:
     """Return a server whose every RPC passes the guard."""
     quiet_hang_ups()
-    return grpc.aio.server(interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT)
+    return grpc.aio.server(
+        interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT
+    )
 
 
 async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> None:
@@ -112,18 +114,26 @@ async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
     host, _, port = listen.rpartition(":")
     try:  # gRPC would only write the reason to standard error
-        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[
+            0
+        ]
         with socket.socket(family, kind) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(place)
     except OSError as error:
         raise Taken(f"cannot listen on {listen}: {error.strerror}") from None
-    port = server.add_secure_port(listen, tls.server_credentials()) if tls else server.add_insecure_port(listen)
+    port = (
+        server.add_secure_port(listen, tls.server_credentials()) if tls else server.add_insecure_port(listen)
+    )
     return f"{host}:{port}"
 
 
 def _offer(
-    server: grpc.aio.Server, federation: Federation, options: ControllerOptions, address: str, times: TaskTimes
+    server: grpc.aio.Server,
+    federation: Federation,
+    options: ControllerOptions,
+    address: str,
+    times: TaskTimes,
 ) -> None:
     status = StatusView(
         controller=address,

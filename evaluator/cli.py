@@ -6,7 +6,7 @@ from hansa.common.site.cli import site_group
 
 
 def _daemon(*given: Any) -> Any:
-    from hansa.evaluator.session import Evaluator
+    from hansa.evaluator.daemon import Evaluator
 
     return Evaluator(*given)
 

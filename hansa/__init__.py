@@ -1,8 +1,9 @@
 """Hansa: federated learning for sites whose data and machines are not alike.
 
-Users write an `App` (their model and, if they wish, their data and training); everything else is configuration. What is
-public is here, in `hansa.plugin` (for rules and plugins), in `hansa.data` (for data sets and their partitions) and in
-`hansa.trial` (for federations from a script). Other modules may change with every version.
+Users write an `App` (their model and, if they wish, their data and training); everything else is
+configuration. What is public is here, in `hansa.plugin` (for rules and plugins), in `hansa.data` (for data
+sets and their partitions) and in `hansa.trial` (for federations from a script). Other modules may change with
+every version.
 """
 
 from importlib import import_module
@@ -10,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hansa.common.app import App, Examples, TrainingRun, load_npz
-    from hansa.common.errors import HansaError
-    from hansa.common.tasks import Evaluation
+    from hansa.common.values.errors import HansaError
+    from hansa.common.values.tasks import Evaluation
 
 __version__ = "0.1.0"
 __all__ = ["App", "Evaluation", "Examples", "HansaError", "TrainingRun", "__version__", "load_npz"]
 
 _HOMES = {
     "App": "app",
-    "Evaluation": "tasks",
+    "Evaluation": "values.tasks",
     "Examples": "app",
-    "HansaError": "errors",
+    "HansaError": "values.errors",
     "TrainingRun": "app",
     "load_npz": "app",
 }

@@ -3,7 +3,16 @@
 from hansa.common.data.shards import write_shards
 from hansa.common.data.sources import load_source
 from hansa.common.data.standard import pooled, profile, standardised
-from hansa.common.job import DataSpec
-from hansa.common.tasks import Profile, Standard
+from hansa.common.job.spec import DataSpec
+from hansa.common.values.tasks import Profile, Standard
 
-__all__ = ["DataSpec", "Profile", "Standard", "load_source", "pooled", "profile", "standardised", "write_shards"]
+__all__ = [
+    "DataSpec",
+    "Profile",
+    "Standard",
+    "load_source",
+    "pooled",
+    "profile",
+    "standardised",
+    "write_shards",
+]

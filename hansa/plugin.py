@@ -7,32 +7,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hansa.common.errors import Stale
-    from hansa.common.ids import SiteName
-    from hansa.common.plugins import Plugin, Rule, add_rule, register, rules
-    from hansa.common.tasks import Evaluation, LocalPluginSpec, Train
-    from hansa.controller.engine.actions import Ask, MergeNow, NextHop, NextRound, Prepare, Stop, Wake, Withdraw
-    from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, Selecting, ServerUpdate
-    from hansa.controller.engine.evidence import Evidence, Findings
-    from hansa.controller.engine.outline import Outline
-    from hansa.controller.engine.parts import Draw, EvalPlan, EvalRequest, Pacer, Part, Policy, Sampler, Weigher
-    from hansa.controller.engine.view import Contribution, View
+    from hansa.common.plugins.registry import Plugin, Rule, add_rule, register, rules
+    from hansa.common.values.errors import Stale
+    from hansa.common.values.ids import SiteName
+    from hansa.common.values.tasks import Evaluation, LocalPluginSpec, Train
+    from hansa.controller.plugin.actions import (
+        Ask,
+        MergeNow,
+        NextHop,
+        NextRound,
+        Prepare,
+        Stop,
+        Wake,
+        Withdraw,
+    )
+    from hansa.controller.plugin.arithmetic import Aggregator, Coordinatewise, Selecting, ServerUpdate
+    from hansa.controller.plugin.evidence import Evidence, Findings
+    from hansa.controller.plugin.outline import Outline
+    from hansa.controller.plugin.parts import (
+        Draw,
+        EvalPlan,
+        EvalRequest,
+        Pacer,
+        Part,
+        Policy,
+        Sampler,
+        Weigher,
+    )
+    from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.parts import BatchSource, LocalPlugin, LocalRun
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 
 _HOMES = {
-    "common.errors": ("Stale",),
-    "common.ids": ("SiteName",),
-    "common.plugins": ("Plugin", "Rule", "add_rule", "register", "rules"),
-    "common.tasks": ("Evaluation", "LocalPluginSpec", "Train"),
-    "controller.engine.actions": ("Ask", "MergeNow", "NextHop", "NextRound", "Prepare", "Stop", "Wake", "Withdraw"),
-    "controller.engine.arithmetic": ("Aggregator", "Coordinatewise", "Selecting", "ServerUpdate"),
-    "controller.engine.evidence": ("Evidence", "Findings"),
-    "controller.engine.outline": ("Outline",),
-    "controller.engine.parts": (*("Draw", "EvalPlan", "EvalRequest", "Pacer", "Part", "Policy", "Sampler", "Weigher"),),
-    "controller.engine.view": ("Contribution", "View"),
+    "common.values.errors": ("Stale",),
+    "common.values.ids": ("SiteName",),
+    "common.plugins.registry": ("Plugin", "Rule", "add_rule", "register", "rules"),
+    "common.values.tasks": ("Evaluation", "LocalPluginSpec", "Train"),
+    "controller.plugin.actions": (
+        "Ask",
+        "MergeNow",
+        "NextHop",
+        "NextRound",
+        "Prepare",
+        "Stop",
+        "Wake",
+        "Withdraw",
+    ),
+    "controller.plugin.arithmetic": ("Aggregator", "Coordinatewise", "Selecting", "ServerUpdate"),
+    "controller.plugin.evidence": ("Evidence", "Findings"),
+    "controller.plugin.outline": ("Outline",),
+    "controller.plugin.parts": (
+        *("Draw", "EvalPlan", "EvalRequest", "Pacer", "Part", "Policy", "Sampler", "Weigher"),
+    ),
+    "controller.plugin.view": ("Contribution", "View"),
     "controller.rules.fedavg": ("FEDAVG",),
-    "learner.parts": ("BatchSource", "LocalPlugin", "LocalRun"),
+    "learner.plugins.contract": ("BatchSource", "LocalPlugin", "LocalRun"),
 }
 __all__ = [
     "FEDAVG",

@@ -1,5 +1,5 @@
 """Federations from a script: run a job's file on this machine and sum up its report."""
 
-from hansa.common.ui.trial import Outcome, Report, outcome, run_trial
+from hansa.common.run.trial import Outcome, Report, outcome, run_trial
 
 __all__ = ["Outcome", "Report", "outcome", "run_trial"]

@@ -6,7 +6,7 @@ from hansa.common.site.cli import site_group
 
 
 def _daemon(*given: Any) -> Any:
-    from hansa.learner.session import Learner
+    from hansa.learner.daemon import Learner
 
     return Learner(*given)
 

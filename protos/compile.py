@@ -1,7 +1,7 @@
 """Generates the protobuf modules and stubs beside the .proto files; `--check` only compares.
 
-The generator lives in a virtual environment of its own: its pinned, older release makes modules that load on every
-protobuf runtime the project accepts, but it wants an older runtime for itself.
+The generator lives in a virtual environment of its own: its pinned, older release makes modules that load on
+every protobuf runtime the project accepts, but it wants an older runtime for itself.
 """
 
 import argparse
@@ -46,7 +46,9 @@ def main() -> int:
     """Write the generated files, or with --check say which are out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
-    parser.add_argument("--tools", type=Path, default=ROOT / ".tools" / "protos", help="the generator's environment")
+    parser.add_argument(
+        "--tools", type=Path, default=ROOT / ".tools" / "protos", help="the generator's environment"
+    )
     options = parser.parse_args()
     stale = []
     with tempfile.TemporaryDirectory() as scratch:

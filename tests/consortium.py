@@ -39,7 +39,9 @@ class Consortium:
         key = new_key()
         names = ([host] if host else hosts) if role in SERVERS else []
         begins = datetime.now(UTC) - age - timedelta(minutes=1)
-        made = self.authority.issue(role, name, key.public_key(), names, begins, begins + timedelta(minutes=1) + life)
+        made = self.authority.issue(
+            role, name, key.public_key(), names, begins, begins + timedelta(minutes=1) + life
+        )
         files.write(folder / files.KEY, files.key_pem(key), files.PRIVATE)
         files.write(folder / files.CERTIFICATE, files.pem(made), files.PUBLIC)
         files.write(folder / files.CA, files.pem(self.authority.certificate), files.PUBLIC)
@@ -58,7 +60,11 @@ def raw_channel(address: str, folder: Path | None, ca: Path | None = None) -> gr
     """Connect with whatever is in a folder, sound or not; without one, show no certificate."""
     if folder is None:
         trusted = grpc.ssl_channel_credentials((ca or Path()).read_bytes()) if ca else None
-        return grpc.aio.secure_channel(address, trusted, CLIENT) if trusted else grpc.aio.insecure_channel(address)
+        return (
+            grpc.aio.secure_channel(address, trusted, CLIENT)
+            if trusted
+            else grpc.aio.insecure_channel(address)
+        )
     given = [(folder / name).read_bytes() for name in (files.CA, files.KEY, files.CERTIFICATE)]
     trust = ca.read_bytes() if ca else given[0]
     return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(trust, given[1], given[2]), CLIENT)

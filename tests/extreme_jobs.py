@@ -1,8 +1,9 @@
 """Random jobs with extreme values for every field: `Extremes(seed).job()` returns a document for Submit.
 
-Each is an ordinary job in which a few fields hold a value from the edges: the bounds of the field and just beyond them,
-the edges of 32 and 64 bits, numbers that are not finite, long and broken texts, nested lists. Rules, kinds of parts and
-their parameters are those that are registered, so that a new one takes part without being named here.
+Each is an ordinary job in which a few fields hold a value from the edges: the bounds of the field and just
+beyond them, the edges of 32 and 64 bits, numbers that are not finite, long and broken texts, nested lists.
+Rules, kinds of parts and their parameters are those that are registered, so that a new one takes part without
+being named here.
 """
 
 import math
@@ -14,12 +15,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 import annotated_types as at
 from pydantic.fields import FieldInfo
 
-from hansa.common import plugins
-from hansa.common.errors import InvalidJob
-from hansa.common.job import JobSpec
-from hansa.common.job_check import parse_job
-from hansa.common.tasks import Value
-from hansa.controller.rules.compose import compose
+from hansa.common.job.check import parse_job
+from hansa.common.job.spec import JobSpec
+from hansa.common.plugins import registry as plugins
+from hansa.common.values.errors import InvalidJob
+from hansa.common.values.tasks import Value
+from hansa.controller.rulebook.compose import compose
 
 EDGES = (0, 1, 2, 1 << 31, 1 << 32, 1 << 53, 1 << 63, 1 << 64)
 WHOLE: list[int] = sorted(
@@ -94,10 +95,16 @@ class Extremes:
         rule = plugins.rules().get(str(document["rule"]))
         for point in PARTS:
             given = document.get(point)
-            kind = given["kind"] if isinstance(given, dict) and "kind" in given else rule and rule.part(point)["kind"]
+            kind = (
+                given["kind"]
+                if isinstance(given, dict) and "kind" in given
+                else rule and rule.part(point)["kind"]
+            )
             cls = plugins.kinds(point).get(str(kind))
             if cls:
-                yield from ((((point, field.alias or name)), field) for name, field in cls.model_fields.items())
+                yield from (
+                    (((point, field.alias or name)), field) for name, field in cls.model_fields.items()
+                )
 
     def _put(self, document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         for step in path[:-1]:
@@ -110,13 +117,19 @@ class Extremes:
         kinds = _kinds(field.annotation)
         kind = chance.choice(kinds)
         if chance.random() < 0.1:
-            return chance.choice((*ODD, nested(chance.choice((3, 19, 25, 150, 900)), chance.choice(("list", "map")))))
+            return chance.choice(
+                (*ODD, nested(chance.choice((3, 19, 25, 150, 900)), chance.choice(("list", "map"))))
+            )
         if kind is int or kind is float:
             edges = _bounds(field)
             if not edges or chance.random() < 0.3:
                 return chance.choice(WHOLE if kind is int else FLOATS)
             edge = chance.choice(edges)
-            near = (edge - 1, edge, edge + 1, edge // 2) if kind is int else (edge, edge * (1 - 1e-15), edge + 5e-324)
+            near = (
+                (edge - 1, edge, edge + 1, edge // 2)
+                if kind is int
+                else (edge, edge * (1 - 1e-15), edge + 5e-324)
+            )
             return chance.choice(near)
         if kind is bool:
             return chance.choice((True, False))
@@ -142,7 +155,12 @@ def acceptable(document: dict[str, Any]) -> bool:
 def _leaves(model: type[Value], within: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
     for name, field in model.model_fields.items():
         inner = next(
-            (kind for kind in _options(field.annotation) if isinstance(kind, type) and issubclass(kind, Value)), None
+            (
+                kind
+                for kind in _options(field.annotation)
+                if isinstance(kind, type) and issubclass(kind, Value)
+            ),
+            None,
         )
         if inner is None:
             yield (*within, field.alias or name), field

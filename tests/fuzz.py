@@ -1,8 +1,8 @@
 """Throws bytes at every RPC: `python -m tests.fuzz --inputs 1000000`. Ends with 1 at the first crash, hang or growth.
 
-The real servicers, guard and error table stand over a real federation; only the socket is left out, which makes a
-million inputs a matter of minutes (`--socket` takes them through gRPC, too). More than half of the inputs are honest
-messages with a few bytes changed, so that they get past the decoder; the rest are noise.
+The real servicers, guard and error table stand over a real federation; only the socket is left out, which
+makes a million inputs a matter of minutes (`--socket` takes them through gRPC, too). More than half of the
+inputs are honest messages with a few bytes changed, so that they get past the decoder; the rest are noise.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from typing import Any
 
 import grpc
 
-from hansa.common import codec
-from hansa.common.clock import SystemClock
-from hansa.common.frames import cut
+from hansa.common.models.frames import cut
+from hansa.common.process.clock import SystemClock
+from hansa.common.rpc import codec
 from hansa.common.rpc.access import TABLE
 from hansa.common.rpc.errors import CUT_SHORT, ErrorStatuses
 from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import handler
-from hansa.common.tasks import UpdateFacts
-from hansa.controller.backends import opened
+from hansa.common.values.tasks import UpdateFacts
+from hansa.controller.api.health import Health
+from hansa.controller.api.limits import SubmissionRate
+from hansa.controller.api.servicers import FleetServicer, OperatorServicer
 from hansa.controller.engine import events as ev
-from hansa.controller.federation import Federation
-from hansa.controller.fleet import AppState, Session
-from hansa.controller.health import Health
-from hansa.controller.limits import SubmissionRate
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.jobs.fleet import AppState, Session
 from hansa.controller.server import make_server
-from hansa.controller.servicers import FleetServicer, OperatorServicer
+from hansa.controller.storage.backends import opened
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.support import APP, STATUS, filled, job, sealed, small_spec
 
@@ -46,7 +46,9 @@ METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
 PATIENCE = 10.0  # seconds after which an input hangs
 GROWTH = 256  # MiB that the process may grow by in all
-FRESH = 20_000  # inputs after which the federation is made anew: honest jobs and audit records take memory, too
+FRESH = (
+    20_000  # inputs after which the federation is made anew: honest jobs and audit records take memory, too
+)
 
 
 class Context:
@@ -112,7 +114,10 @@ class Target:
                     break
         except grpc.aio.AioRpcError as error:
             if str(error.details()).startswith(CUT_SHORT):
-                return "CUT_SHORT", ""  # refused before we had sent everything; this client then loses the status
+                return (
+                    "CUT_SHORT",
+                    "",
+                )  # refused before we had sent everything; this client then loses the status
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             return "UNKNOWN" if late else error.code().name, str(error.details())
         finally:
@@ -190,10 +195,13 @@ async def _play(made: Target) -> None:
     while not runner.machine.state.tasks:
         await runner.next_change().wait()
     task = next(iter(runner.machine.state.tasks.values()))
-    facts = codec.facts_to_wire(UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics={"a": 1.0}))
+    facts = codec.facts_to_wire(
+        UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics={"a": 1.0})
+    )
     wire = codec.manifest_to_wire(manifest)
     header = operator_pb2.SubmitHeader(
-        job_json=json.dumps(job().model_dump(mode="json", exclude={"init", "data", "operator"})), manifest=wire
+        job_json=json.dumps(job().model_dump(mode="json", exclude={"init", "data", "operator"})),
+        manifest=wire,
     )
     other, ones = sealed(small_spec(), filled(small_spec(), 1))
     named = job(reference=other.digest.hex()).model_dump(mode="json", exclude={"init", "data", "operator"})
@@ -213,7 +221,9 @@ async def _play(made: Target) -> None:
         apps=[fleet_pb2.AppState(ref=APP, examples=3)],
         tasks=[task.id],
     )
-    progress = fleet_pb2.FromSite(progress=fleet_pb2.Progress(task=task.id, epoch=1, epochs=2, steps=3, loss=0.5))
+    progress = fleet_pb2.FromSite(
+        progress=fleet_pb2.Progress(task=task.id, epoch=1, epochs=2, steps=3, loss=0.5)
+    )
     jobs = operator_pb2.JobRequest(job=runner.id)
     model = operator_pb2.ModelRequest(job=runner.id)
     fetch = fleet_pb2.FetchRequest(site="a", model=task.work.model, held=list(manifest.digests))  # type: ignore[union-attr]
@@ -221,10 +231,14 @@ async def _play(made: Target) -> None:
     upload = fleet_pb2.UploadHeader(site="a", task=task.id)
 
     def seed(*messages: Any) -> list[bytes]:
-        return [message if isinstance(message, bytes) else message.SerializeToString() for message in messages]
+        return [
+            message if isinstance(message, bytes) else message.SerializeToString() for message in messages
+        ]
 
     made.seeds = {
-        "Attend": [seed(fleet_pb2.FromSite(enrol=enrol), progress, fleet_pb2.FromSite(goodbye=fleet_pb2.Goodbye()))],
+        "Attend": [
+            seed(fleet_pb2.FromSite(enrol=enrol), progress, fleet_pb2.FromSite(goodbye=fleet_pb2.Goodbye()))
+        ],
         "Fetch": [seed(fetch)],
         "Offer": [seed(offer)],
         "Upload": [seed(upload, *frames)],
@@ -305,9 +319,15 @@ async def fuzz(count: int, seed: int, methods: list[str], socket: bool = False) 
                         await made.tidy()
                 at += 1
                 grown = resident() - start
-                assert grown < GROWTH, f"seed {seed}: the process has grown by {grown:.0f} MiB after {at} inputs"
+                assert grown < GROWTH, (
+                    f"seed {seed}: the process has grown by {grown:.0f} MiB after {at} inputs"
+                )
         rate = at / (time.monotonic() - began)
-        print(f"{at} inputs, {rate:.0f} a second, {grown:+.0f} MiB, {dict(statuses)}", file=sys.stderr, flush=True)
+        print(
+            f"{at} inputs, {rate:.0f} a second, {grown:+.0f} MiB, {dict(statuses)}",
+            file=sys.stderr,
+            flush=True,
+        )
     return statuses
 
 

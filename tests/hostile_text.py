@@ -11,11 +11,17 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-SEQUENCES = "\x1b]0;owned\x07\x1b[5;41mred\x1b[2J\x9b31m[link=http://evil]x[/link]\u202eback\u2066\u200bwide\ufeff"
+SEQUENCES = (
+    "\x1b]0;owned\x07\x1b[5;41mred\x1b[2J\x9b31m[link=http://evil]x[/link]\u202eback\u2066\u200bwide\ufeff"
+)
 FORGED = "FORGED 2026-01-01 ERROR"
-EVERY = "".join(map(chr, (*range(1, 0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2060, 0x2070))))
+EVERY = "".join(
+    map(chr, (*range(1, 0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2060, 0x2070)))
+)
 NASTY = f"w\n{FORGED}\r{FORGED}\x85{FORGED}\u2028{SEQUENCES}{EVERY}../../w"
-UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+UNSAFE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
 M = TypeVar("M", bound=Message)
 Path = tuple[FieldDescriptor, ...]
 
@@ -57,7 +63,9 @@ def require_clean(text: str, where: str) -> None:
     """Fail if something in an output could steer a terminal or looks like a line of its own."""
     found = UNSAFE.search(text)
     assert found is None, f"{where}: {found[0]!r} in {text[max(0, found.start() - 80) : found.end() + 80]!r}"
-    assert not any(line.startswith(FORGED) for line in text.split("\n")), f"{where}: a forged line in {text!r:.2000}"
+    assert not any(line.startswith(FORGED) for line in text.split("\n")), (
+        f"{where}: a forged line in {text!r:.2000}"
+    )
 
 
 def on_a_terminal(*arguments: str, **env: str) -> str:

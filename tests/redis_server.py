@@ -64,7 +64,9 @@ class RedisServer:
         keep = ["--appendonly", "yes", "--appendfsync", "always"] if self.durable else ["--appendonly", "no"]
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
         with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen([self.binary, *words, *keep, *self.options], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [self.binary, *words, *keep, *self.options], stdout=log, stderr=log
+            )
         client = self.client()
         for _ in range(500):
             try:

@@ -11,32 +11,41 @@ from typing import Any
 import grpc
 import numpy as np
 
-from hansa.common.clock import SystemClock
-from hansa.common.errors import Stale
-from hansa.common.frames import Layout, pack, seal, views
-from hansa.common.ids import SiteName, TaskId
-from hansa.common.job import JobSpec
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.job.spec import JobSpec
+from hansa.common.models.frames import Layout, pack, seal, views
+from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.process.clock import SystemClock
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import Stub, handler
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
-from hansa.common.tasks import Evaluate, Init, Receipt, Survey, Task, Train, UpdateFacts
-from hansa.common.views import StatusView
-from hansa.controller.backends import opened
-from hansa.controller.federation import Federation
-from hansa.controller.health import Health
-from hansa.controller.journal.base import JobRecord, checksum, checksum_of
-from hansa.controller.runner import JobRunner
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import Evaluate, Init, Receipt, Survey, Task, Train, UpdateFacts
+from hansa.common.values.views import StatusView
+from hansa.controller.api.health import Health
+from hansa.controller.api.servicers import FleetServicer, OperatorServicer
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.server import make_server
-from hansa.controller.servicers import FleetServicer, OperatorServicer
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal.base import JobRecord, checksum, checksum_of
 from hansa.protos import fleet_pb2, operator_pb2
 
 APP = "tests/app.py:app"
 STATUS = StatusView(
-    controller="test", version="0", pid=0, address="", store="", state="", since="", sites=0, jobs={}, peak_memory_mib=0
+    controller="test",
+    version="0",
+    pid=0,
+    address="",
+    store="",
+    state="",
+    since="",
+    sites=0,
+    jobs={},
+    peak_memory_mib=0,
 )
 
 
@@ -54,7 +63,7 @@ def small_spec(rows: int = 3) -> ModelSpec:
 
 def filled(spec: ModelSpec, value: float) -> dict[str, np.ndarray]:
     """Return arrays of a spec that all hold one value."""
-    from hansa.common.model import DTYPES
+    from hansa.common.models.model import DTYPES
 
     return {info.name: np.full(info.shape, value, dtype=DTYPES[info.dtype]) for info in spec.tensors}
 
@@ -67,7 +76,12 @@ def sealed(spec: ModelSpec, arrays: dict[str, np.ndarray]) -> tuple[Manifest, np
 
 def job(**changes: Any) -> JobSpec:
     """Return a job for light sites; keyword arguments override its fields."""
-    base: dict[str, Any] = {"name": "test", "app": APP, "pace": {"kind": "sync", "rounds": 2}, "sites": {"min": 1}}
+    base: dict[str, Any] = {
+        "name": "test",
+        "app": APP,
+        "pace": {"kind": "sync", "rounds": 2},
+        "sites": {"min": 1},
+    }
     return JobSpec.model_validate(base | changes)
 
 
@@ -166,7 +180,9 @@ class LightSite:
         attend = asyncio.create_task(self.attendance.attend(self, lambda _: self.ready.set()))
         work = asyncio.create_task(self._work())
         try:
-            await asyncio.wait((attend, asyncio.create_task(self.ready.wait())), return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                (attend, asyncio.create_task(self.ready.wait())), return_when="FIRST_COMPLETED"
+            )
             if attend.done():
                 attend.result()
             yield self
@@ -194,11 +210,17 @@ class LightSite:
                 await self.send(task, filled(self.spec, 0))
             case Train() as work:
                 await self.send(
-                    task, {n: a + np.asarray(self.value, a.dtype) for n, a in (await self.fetch(work.model)).items()}
+                    task,
+                    {
+                        n: a + np.asarray(self.value, a.dtype)
+                        for n, a in (await self.fetch(work.model)).items()
+                    },
                 )
             case Evaluate():
                 report = fleet_pb2.TaskReport(site=self.name, task=task.id)
-                report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
+                report.evaluation.MergeFrom(
+                    fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1])
+                )
                 await self.attendance.insist(lambda: self.attendance.stub.Report(report))
 
     async def fetch(self, key: Any) -> dict[str, np.ndarray]:
@@ -211,7 +233,9 @@ class LightSite:
     async def send(self, task: Task, arrays: dict[str, np.ndarray], **facts: Any) -> Receipt:
         """Hand in an update."""
         manifest, payload = sealed(self.spec, arrays)
-        said = UpdateFacts(**{"n_train": self.examples, "n_used": 10, "steps": 1, "epochs": 1, "seconds": 0} | facts)
+        said = UpdateFacts(
+            **{"n_train": self.examples, "n_used": 10, "steps": 1, "epochs": 1, "seconds": 0} | facts
+        )
         receipt = await hand_in(self.attendance, task.id, manifest, payload, said)
         self.receipts.append(receipt)
         return receipt

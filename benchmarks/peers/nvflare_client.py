@@ -23,7 +23,9 @@ def main() -> None:
         with (options.notes / site).open("a") as notes:
             notes.write(f"{model.current_round} {time.monotonic()!r}\n")
         changed = {name: np.asarray(array) + step for name, array in model.params.items()}
-        flare.send(flare.FLModel(params=changed, meta={"NUM_STEPS_CURRENT_ROUND": 10}, metrics={"accuracy": 0.0}))
+        flare.send(
+            flare.FLModel(params=changed, meta={"NUM_STEPS_CURRENT_ROUND": 10}, metrics={"accuracy": 0.0})
+        )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ def main() -> None:
             train_script=str(Path(__file__).with_name("nvflare_client.py")),
             train_args=f"--notes {notes}",
         )
-        recipe.execute(SimEnv(num_clients=SITES, num_threads=SITES, workspace_root=str(Path(folder) / "work")))
+        recipe.execute(
+            SimEnv(num_clients=SITES, num_threads=SITES, workspace_root=str(Path(folder) / "work"))
+        )
         seen: dict[int, list[float]] = {}
         for file in notes.iterdir():
             for line in file.read_text().splitlines():

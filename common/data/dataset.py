@@ -8,7 +8,7 @@ import numpy as np
 from hansa.common.app import Examples
 from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Table
-from hansa.common.errors import InvalidData, InvalidInput
+from hansa.common.values.errors import InvalidData, InvalidInput
 
 TEST_SHARE = 0.2  # where a set has no test part of its own
 
@@ -51,7 +51,8 @@ class DataSet:
     def held_out(self, seed: int, test: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows for training and for testing.
 
-        A number says which share of all rows is for testing; without one it is the set's own test part, or a fifth.
+        A number says which share of all rows is for testing; without one it is the set's own test part, or a
+        fifth.
         """
         if test is None and self.tested:
             cut = len(self) - self.tested

@@ -1,7 +1,8 @@
 """Data of one's own, in a file or a folder: one reader for a site's data and for a set that is to be split.
 
-A set that is split is seen as a whole, so words that are labels can be numbered by the alphabet as they are found. A
-site sees only its own rows, and another may have other words: there the app names the classes (`class_names`).
+A set that is split is seen as a whole, so words that are labels can be numbered by the alphabet as they are
+found. A site sees only its own rows, and another may have other words: there the app names the classes
+(`class_names`).
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers import images, tables
-from hansa.common.errors import InvalidData, InvalidInput
-from hansa.common.words import suggestion
+from hansa.common.values.errors import InvalidData, InvalidInput
+from hansa.common.values.words import suggestion
 
 ENDINGS = (".npz", ".csv", ".csv.gz", ".parquet")
 FORMS = "an .npz, .csv, .csv.gz or .parquet file, or a folder of images"
@@ -105,7 +106,9 @@ def _codes(app: App, path: Path, words: tuple[str, ...]) -> np.ndarray:
     known = list(app.class_names)
     for word in words:
         if word not in known:
-            raise InvalidData(f"{path}: the label {word!r} is not among the app's class_names{suggestion(word, known)}")
+            raise InvalidData(
+                f"{path}: the label {word!r} is not among the app's class_names{suggestion(word, known)}"
+            )
     return np.array([known.index(word) for word in words], np.int64)
 
 

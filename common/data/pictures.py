@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hansa.common.data.shards import Picture
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 INK, FAINT, PAPER = "#1f2933", "#8a94a0", "#ffffff"
 ENDINGS = (".png", ".svg", ".pdf")
@@ -28,7 +28,12 @@ def draw(picture: Picture, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
-    style: Any = {"font.family": "DejaVu Sans", "font.size": 9, "svg.hashsalt": "hansa", "svg.fonttype": "none"}
+    style: Any = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9,
+        "svg.hashsalt": "hansa",
+        "svg.fonttype": "none",
+    }
     with mpl.rc_context(style):
         row = 0.2 if len(picture.sites) <= 40 else 0.125
         height = min(max(2.9, 1.7 + row * len(picture.sites)), 40)
@@ -75,7 +80,12 @@ def _matrix(axes: Any, picture: Picture) -> None:
     shades = mpl.colors.LinearSegmentedColormap.from_list("sea", ["#eaf3f8", "#7fb8d4", "#2a6f97", "#0b2f4a"])
     colors = shades.with_extremes(bad="#f6f6f4")
     axes.imshow(
-        shares, aspect="auto", cmap=colors, vmin=0, vmax=max(float(shares.max()), 1e-9), interpolation="nearest"
+        shares,
+        aspect="auto",
+        cmap=colors,
+        vmin=0,
+        vmax=max(float(shares.max()), 1e-9),
+        interpolation="nearest",
     )
     sites, classes = picture.matrix.shape
     axes.set_xticks(np.arange(-0.5, classes), minor=True)
@@ -86,7 +96,15 @@ def _matrix(axes: Any, picture: Picture) -> None:
         for (site, label), count in np.ndenumerate(picture.matrix):
             if count:
                 dark = shares[site, label] > 0.45 * float(shares.max())
-                axes.text(label, site, f"{count:,}", ha="center", va="center", fontsize=7, color=PAPER if dark else INK)
+                axes.text(
+                    label,
+                    site,
+                    f"{count:,}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=PAPER if dark else INK,
+                )
     _names(axes.set_yticks, picture.sites, 250, rotation=0)
     _names(axes.set_xticks, picture.classes, 40, rotation=40 if _slanted(picture.classes) else 0)
     darkest = f"share of each class at a site (blank: none, darkest: {float(shares.max()):.0%})"
@@ -105,7 +123,12 @@ def _names(put: Any, names: tuple[str, ...], most: int, rotation: float) -> None
     every = -(-len(names) // most)
     shown = range(0, len(names), every)
     align = {"ha": "right", "rotation_mode": "anchor"} if rotation else {}
-    put(list(shown), [names[at] if names[at].strip() else repr(names[at]) for at in shown], rotation=rotation, **align)
+    put(
+        list(shown),
+        [names[at] if names[at].strip() else repr(names[at]) for at in shown],
+        rotation=rotation,
+        **align,
+    )
 
 
 def _bars(axes: Any, picture: Picture) -> None:
@@ -115,7 +138,9 @@ def _bars(axes: Any, picture: Picture) -> None:
     colored = classes <= len(COLORS)  # more could not be told apart
     columns = picture.matrix.T if colored else picture.matrix.sum(axis=1)[None]
     for held, color in zip(columns, COLORS, strict=False):
-        axes.barh(np.arange(sites), held, left=start, height=0.82 if sites <= 40 else 0.92, color=color, linewidth=0)
+        axes.barh(
+            np.arange(sites), held, left=start, height=0.82 if sites <= 40 else 0.92, color=color, linewidth=0
+        )
         start += held
     axes.tick_params(axis="y", which="both", length=0, labelleft=False)
     axes.tick_params(axis="x", length=3, colors=FAINT, labelsize=8)

@@ -18,12 +18,12 @@ from hansa.common.data.partition.metis import Metis, placement
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.table import counts
 from hansa.common.data.sources import read_source
-from hansa.common.errors import InvalidData, InvalidInput, Taken
-from hansa.common.ids import SiteName
-from hansa.common.job import DataSpec
+from hansa.common.job.spec import DataSpec
 from hansa.common.site.holdout import split
-from hansa.common.tasks import ValidationSpec
-from hansa.common.words import in_order
+from hansa.common.values.errors import InvalidData, InvalidInput, Taken
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ValidationSpec
+from hansa.common.values.words import in_order
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -62,11 +62,15 @@ class Division:
         return self.classes.names if self.classes else ("all",)
 
 
-def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: App | None = None) -> Division:
+def divide(
+    spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: App | None = None
+) -> Division:
     """Read a data set and part it as the `data:` section of a job says, with the columns and classes of an app."""
     scheme = parse_partition(spec.partition)
     if spec.source is None:
-        raise InvalidInput("data.files: the sites have their own files, so there is nothing to split; give data.source")
+        raise InvalidInput(
+            "data.files: the sites have their own files, so there is nothing to split; give data.source"
+        )
     if app and app.label and spec.label not in (None, app.label):
         raise InvalidInput(f"data.label: the job says {spec.label!r}, and the app says label={app.label!r}")
     data = read_source(spec.source, root, spec.label or (app.label if app else None))
@@ -80,7 +84,9 @@ def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = Non
         train = data.sampled(train, spec.examples, seed)
     if isinstance(scheme, Natural) and (spec.test is not None or not data.tested):
         if spec.examples is not None:
-            raise InvalidInput("data.examples: the scheme natural parts rows by their key; take fewer sites instead")
+            raise InvalidInput(
+                "data.examples: the scheme natural parts rows by their key; take fewer sites instead"
+            )
         shards = _by_key(scheme, data, count, seed, TEST_SHARE if spec.test is None else spec.test)
         test = np.sort(np.concatenate([shard.test for shard in shards]))
     else:
@@ -89,7 +95,9 @@ def divide(spec: DataSpec, sites: int | None, seed: int, root: Path | None = Non
         parts = scheme.part(data.table(train), count or SITES, seed)
         names = parts.names or [f"site-{number}" for number in range(1, len(parts.rows) + 1)]
         tests = [test[rows] for rows in _shares(len(test), len(parts.rows), seed)]
-        shards = [Shard(*each) for each in zip(names, [train[rows] for rows in parts.rows], tests, strict=True)]
+        shards = [
+            Shard(*each) for each in zip(names, [train[rows] for rows in parts.rows], tests, strict=True)
+        ]
     examples = replace(data.examples, x=_painted(scheme, data.examples, train, test, seed))
     return Division(replace(data, examples=examples), scheme, shards, test, _classes(data))
 
@@ -98,7 +106,9 @@ def _shares(rows: int, sites: int, seed: int) -> list[np.ndarray]:
     """Part a test set evenly; a small one leaves some sites without."""
     if rows < sites:
         return [np.arange(at, min(at + 1, rows)) for at in range(sites)]
-    return Iid().part(DataSet(Examples(np.zeros(rows), np.zeros(rows))).table(np.arange(rows)), sites, seed).rows
+    return (
+        Iid().part(DataSet(Examples(np.zeros(rows), np.zeros(rows))).table(np.arange(rows)), sites, seed).rows
+    )
 
 
 def _by_key(scheme: Natural, data: DataSet, count: int | None, seed: int, test: float) -> list[Shard]:
@@ -111,12 +121,16 @@ def _by_key(scheme: Natural, data: DataSet, count: int | None, seed: int, test: 
             cut = len(rows) - min(round(test * len(rows)), len(rows) - 1)
             mine, held = np.arange(cut), np.arange(cut, len(rows))
         else:
-            mine, held = split(data.examples.y[rows], ValidationSpec(fraction=test), seed, SiteName(name), "test")
+            mine, held = split(
+                data.examples.y[rows], ValidationSpec(fraction=test), seed, SiteName(name), "test"
+            )
         found.append(Shard(name, rows[mine], rows[held]))
     return found
 
 
-def _painted(scheme: Scheme, examples: Examples, train: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
+def _painted(
+    scheme: Scheme, examples: Examples, train: np.ndarray, test: np.ndarray, seed: int
+) -> np.ndarray:
     """Return the features as a scheme that skews them wants them."""
     if type(scheme).paint is Scheme.paint:
         return examples.x
@@ -155,7 +169,12 @@ def write_shards(
 
 
 def write_pooled(
-    spec: DataSpec, sites: int | None, seed: int, folder: Path, root: Path | None = None, app: App | None = None
+    spec: DataSpec,
+    sites: int | None,
+    seed: int,
+    folder: Path,
+    root: Path | None = None,
+    app: App | None = None,
 ) -> tuple[Path, int]:
     """Write the data of all sites into one file, for central training; return it, and how many sites they are of.
 
@@ -187,13 +206,17 @@ def _write(division: Division, spec: DataSpec, seed: int, folder: Path, made: li
         raise InvalidInput(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def _written(division: Division, spec: DataSpec, seed: int, folder: Path, made: list[Fold[str]]) -> list[Path]:
+def _written(
+    division: Division, spec: DataSpec, seed: int, folder: Path, made: list[Fold[str]]
+) -> list[Path]:
     examples = division.data.examples
     paths, described = [], []
     for shard in division.shards:
         path = folder / f"{shard.name}.npz"
         mine, held = examples.take(shard.rows), examples.take(shard.test)
-        arrays = {"x": mine.x, "y": mine.y} | ({"x_test": held.x, "y_test": held.y} if len(division.test) else {})
+        arrays = {"x": mine.x, "y": mine.y} | (
+            {"x_test": held.x, "y_test": held.y} if len(division.test) else {}
+        )
         np.savez(path, allow_pickle=False, **arrays)
         paths.append(path)
         described.append(_described(path, len(mine)) | {"site": shard.name, "test_examples": len(held)})
@@ -250,13 +273,17 @@ def read_shards(folder: Path) -> Picture:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidData(f"{record}: not a partition's record: {error}") from None
         if matrix.shape != (len(sites), len(classes)) or not matrix.size:
-            raise InvalidData(f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes")
+            raise InvalidData(
+                f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes"
+            )
         _still_as_described(folder, held["sites"])
         return Picture(title, sites, classes, matrix, measure(matrix))
     paths = sorted(folder.glob("*.npz"), key=lambda path: in_order(path.stem)) if folder.is_dir() else []
     paths = [path for path in paths if path.name != TEST]
     if not paths:
-        raise InvalidInput(f"{folder}: no {RECORD} and no .npz files in it; `hansa data partition` makes them")
+        raise InvalidInput(
+            f"{folder}: no {RECORD} and no .npz files in it; `hansa data partition` makes them"
+        )
     labels = [load_npz(path, "train").y for path in paths]
     for path, y in zip(paths, labels, strict=True):
         if y.ndim != 1 or y.dtype.kind not in "iu" or not len(y):
@@ -266,7 +293,9 @@ def read_shards(folder: Path) -> Picture:
             )
     known = Key.of(np.concatenate(labels))
     ends = np.cumsum([len(y) for y in labels])
-    matrix = np.array([np.bincount(codes, minlength=len(known.names)) for codes in np.split(known.codes, ends[:-1])])
+    matrix = np.array(
+        [np.bincount(codes, minlength=len(known.names)) for codes in np.split(known.codes, ends[:-1])]
+    )
     return Picture(str(folder), tuple(path.stem for path in paths), known.names, matrix, measure(matrix))
 
 
@@ -285,7 +314,9 @@ def _words(scheme: dict[str, Any]) -> str:
     """Say how a partition was made; what is as usual goes without saying."""
     usual = parse_partition({name: scheme[name] for name in scheme if name in ("kind", "by", "labels")})
     unsaid = {name: value for name, value in usual.model_dump(mode="json").items() if name not in _ALWAYS}
-    told = {name: value for name, value in scheme.items() if name != "kind" and unsaid.get(name, _ALWAYS) != value}
+    told = {
+        name: value for name, value in scheme.items() if name != "kind" and unsaid.get(name, _ALWAYS) != value
+    }
     return ", ".join([str(scheme["kind"]), *(f"{name} {_short(value)}" for name, value in told.items())])
 
 
@@ -293,4 +324,6 @@ _ALWAYS = ("by", "labels", "sizes", "classes", "eta")
 
 
 def _short(value: object) -> str:
-    return " ".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)
+    return (
+        " ".join(f"{name}={each}" for name, each in value.items()) if isinstance(value, dict) else str(value)
+    )

@@ -8,7 +8,7 @@ import numpy as np
 
 from hansa.common.app import App, Examples, check_examples
 from hansa.common.data.own import SiteData, read_site
-from hansa.common.errors import HansaError, InvalidData, InvalidInput
+from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 
 Part = Literal["test", "validation"]
 
@@ -35,7 +35,9 @@ def agreed(app: App, files: Mapping[str, Path]) -> Part:
         except HansaError as error:
             raise InvalidData(f"data.files.{site}: {error}") from error
         if not len(data.examples):
-            raise InvalidData(f"data.files.{site}: {path}: no examples in it; leave the site out, or give it some")
+            raise InvalidData(
+                f"data.files.{site}: {path}: no examples in it; leave the site out, or give it some"
+            )
         parts.add("test" if data.tested else "validation")
         if first is None:
             first = site, data
@@ -53,7 +55,9 @@ def _read(app: App, path: Path) -> SiteData:
         test: Examples | None = app.load(path, "test")
     except HansaError:
         test = None  # its loader knows of no test rows
-    other = test is not None and len(test) > 0 and not _same(training, test)  # a loader may pay no heed to the split
+    other = (
+        test is not None and len(test) > 0 and not _same(training, test)
+    )  # a loader may pay no heed to the split
     return SiteData(training, tested=other)
 
 

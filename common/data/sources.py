@@ -12,8 +12,8 @@ from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.own import ENDINGS, FORMS, ending, read_own
 from hansa.common.data.readers import cifar, covertype, heart, idx, shakespeare
-from hansa.common.errors import InvalidInput, NotFound
-from hansa.common.words import suggestion
+from hansa.common.values.errors import InvalidInput, NotFound
+from hansa.common.values.words import suggestion
 
 ROOT = "HANSA_DATA"
 
@@ -129,7 +129,9 @@ def read_source(name: str, root: Path | None = None, label: str | None = None) -
     """Read a data set by its name, or from an .npz, .csv or .parquet file, or a folder of images."""
     path = Path(name).expanduser()
     if label is not None and (name in SOURCES or path.is_dir() or ending(path) == ".npz"):
-        raise InvalidInput(f"data.label: {name} has labels of its own; only tables (.csv, .parquet) take a column")
+        raise InvalidInput(
+            f"data.label: {name} has labels of its own; only tables (.csv, .parquet) take a column"
+        )
     if name == "digits":
         return _digits()
     if name in SOURCES:
@@ -138,7 +140,9 @@ def read_source(name: str, root: Path | None = None, label: str | None = None) -
         if not path.exists():
             raise InvalidInput(f"data.source: {path}: no such file")
         return read_own(path, label)
-    raise InvalidInput(f"data.source: there is no data set {name!r}{suggestion(name, list(SOURCES))}, or give {FORMS}")
+    raise InvalidInput(
+        f"data.source: there is no data set {name!r}{suggestion(name, list(SOURCES))}, or give {FORMS}"
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,11 @@ def _published(source: Source, root: Path | None) -> DataSet:
 
 
 def _listed(form: Form) -> str:
-    return form.files[0] if len(form.files) == 1 else f"{form.files[0]} … {form.files[-1]} ({len(form.files)} files)"
+    return (
+        form.files[0]
+        if len(form.files) == 1
+        else f"{form.files[0]} … {form.files[-1]} ({len(form.files)} files)"
+    )
 
 
 def _file(folder: Path, name: str) -> Path | None:

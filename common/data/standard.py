@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from hansa.common.app import Examples
-from hansa.common.errors import InvalidData
-from hansa.common.tasks import COLUMNS, Profile, Standard
+from hansa.common.values.errors import InvalidData
+from hansa.common.values.tasks import COLUMNS, Profile, Standard
 
 CHUNK = 1 << 22  # numbers that are looked at together
 
@@ -24,7 +24,9 @@ def leading(x: np.ndarray, columns: int | None) -> np.ndarray:
     table = _table(x)
     width = table.shape[1]
     if columns is not None and columns > width:
-        raise InvalidData(f"survey.columns: {columns} columns are to be standardised, but the data have {width}")
+        raise InvalidData(
+            f"survey.columns: {columns} columns are to be standardised, but the data have {width}"
+        )
     if (columns or width) > COLUMNS:
         raise InvalidData(
             f"survey.columns: the data have {width} columns; at most {COLUMNS} can be standardised: say how many"
@@ -40,7 +42,9 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
         return Profile(n=0, mean=(0.0,) * table.shape[1], m2=(0.0,) * table.shape[1])
     step = max(1, CHUNK // max(table.shape[1], 1))
     parts = [table[start : start + step] for start in range(0, len(table), step)]
-    first = table[0].astype(np.float64)  # sums of differences from it are 0 to the last bit if a column never changes
+    first = table[0].astype(
+        np.float64
+    )  # sums of differences from it are 0 to the last bit if a column never changes
     mean = first + sum((part - first).sum(axis=0) for part in parts) / len(table)
     squares = np.zeros(table.shape[1])
     for part in parts:
@@ -71,7 +75,9 @@ def pooled(profiles: Iterable[Profile]) -> Standard:
 def standard_of(found: Profile) -> Standard:
     """Return mean and deviation (of all rows, not of a sample); a column that never changes has deviation 1."""
     deviation = np.sqrt(np.array(found.m2) / max(found.n, 1))
-    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = 1  # what is left of a constant by rounding
+    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = (
+        1  # what is left of a constant by rounding
+    )
     return Standard(kind="global", mean=found.mean, deviation=tuple(deviation.tolist()))
 
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hansa.common.errors import InvalidInput, NotFound, Taken
 from hansa.common.pki import files
 from hansa.common.pki.caller import Role, identity_uri
+from hansa.common.values.errors import InvalidInput, NotFound, Taken
 
 KEY = "ca.key"
 ISSUED = "issued"
@@ -51,7 +51,9 @@ class Authority:
     def create(folder: Path, name: str, days: int, passphrase: bytes | None = None) -> "Authority":
         """Make an authority in a new folder."""
         if (folder / KEY).exists() or (folder / files.CA).exists():
-            raise Taken(f"{folder} holds a certificate authority already; its certificates would become worthless")
+            raise Taken(
+                f"{folder} holds a certificate authority already; its certificates would become worthless"
+            )
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name), _common_name("certificate authority")]
@@ -87,7 +89,9 @@ class Authority:
             raise InvalidInput("a certificate must begin before it ends")
         ca_end = self.certificate.not_valid_after_utc
         if ends > ca_end:
-            raise InvalidInput(f"the authority itself ends {ca_end:%Y-%m-%d}; give fewer --days, or make a new one")
+            raise InvalidInput(
+                f"the authority itself ends {ca_end:%Y-%m-%d}; give fewer --days, or make a new one"
+            )
         uses = [] if role == "store" else [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role in SERVERS:
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # nobody else can be taken for one
@@ -108,7 +112,9 @@ class Authority:
                 critical=False,
             )
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+            )
             .sign(key, hashes.SHA256())
         )
         files.write(self._issued(certificate.serial_number), files.pem(certificate), files.PUBLIC)
@@ -122,9 +128,15 @@ class Authority:
     def find(self, serial: str) -> x509.Certificate:
         """Return an issued certificate by its serial number, or a unique beginning of it."""
         wanted = serial.lower().replace(":", "")
-        found = [held for held in self.certificates() if wanted and serial_text(held.serial_number).startswith(wanted)]
+        found = [
+            held
+            for held in self.certificates()
+            if wanted and serial_text(held.serial_number).startswith(wanted)
+        ]
         if len(found) != 1:
-            raise NotFound(f"{serial!r} is {'no' if not found else 'not one'} certificate; `hansa pki show` lists all")
+            raise NotFound(
+                f"{serial!r} is {'no' if not found else 'not one'} certificate; `hansa pki show` lists all"
+            )
         return found[0]
 
     def revoked(self) -> dict[int, datetime]:
@@ -147,7 +159,9 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now)
-            .next_update(self.certificate.not_valid_after_utc)  # operators hand on a new list whenever there is one
+            .next_update(
+                self.certificate.not_valid_after_utc
+            )  # operators hand on a new list whenever there is one
         )
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
@@ -163,7 +177,9 @@ class Authority:
 
 def request(role: Role, name: str, key: files.PrivateKey) -> x509.CertificateSigningRequest:
     """Return a request for a certificate; the key stays where it is."""
-    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([_common_name(_subject(role, name))]))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(
+        x509.Name([_common_name(_subject(role, name))])
+    )
     return builder.add_extension(x509.SubjectAlternativeName([identity_uri(role, name)]), False).sign(
         key, hashes.SHA256()
     )
@@ -172,7 +188,8 @@ def request(role: Role, name: str, key: files.PrivateKey) -> x509.CertificateSig
 def check_request(wanted: x509.CertificateSigningRequest, role: Role, name: str) -> object:
     """Return the key of a request; refuse one that was not signed with it or that asks for something else.
 
-    Only the key is taken from it. Role and name are what the authority's owner says, never what the request says.
+    Only the key is taken from it. Role and name are what the authority's owner says, never what the request
+    says.
     """
     if not wanted.is_signature_valid:
         raise InvalidInput("the request was not signed with its own key: it was damaged or forged")
@@ -211,7 +228,9 @@ def _host(text: str) -> x509.GeneralName:
     except ValueError:
         pass
     labels = text.split(".")
-    if len(text) > 253 or not all(label and label.replace("-", "").isalnum() and label.isascii() for label in labels):
+    if len(text) > 253 or not all(
+        label and label.replace("-", "").isalnum() and label.isascii() for label in labels
+    ):
         raise InvalidInput(f"--host {text!r} is no host name and no IP address")
     return x509.DNSName(text)
 

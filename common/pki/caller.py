@@ -1,6 +1,7 @@
 """Who a certificate speaks for. The one place that knows how role and name are written into it.
 
-They are a URI among the certificate's alternative names: `urn:hansa:learner:st-mary`. The subject is for people.
+They are a URI among the certificate's alternative names: `urn:hansa:learner:st-mary`. The subject is for
+people.
 """
 
 import re
@@ -11,10 +12,12 @@ from typing import Literal, get_args
 
 from cryptography import x509
 
-from hansa.common.errors import Unproven
-from hansa.common.ids import NAME
+from hansa.common.values.errors import Unproven
+from hansa.common.values.ids import NAME
 
-Role = Literal["controller", "learner", "evaluator", "operator", "store"]  # a store is a Redis: it only answers
+Role = Literal[
+    "controller", "learner", "evaluator", "operator", "store"
+]  # a store is a Redis: it only answers
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 
@@ -37,7 +40,11 @@ class Caller:
         """Refuse a certificate that is not valid now; a connection may outlive the certificate it began with."""
         now = now or datetime.now(UTC)
         if not self.begins <= now < self.ends:
-            when = f"ended {self.ends:%Y-%m-%d %H:%M}" if now >= self.ends else f"begins {self.begins:%Y-%m-%d %H:%M}"
+            when = (
+                f"ended {self.ends:%Y-%m-%d %H:%M}"
+                if now >= self.ends
+                else f"begins {self.begins:%Y-%m-%d %H:%M}"
+            )
             raise Unproven(f"the certificate of {self} {when} UTC; renew it with `hansa pki issue`")
 
 
@@ -51,11 +58,19 @@ def read_caller(certificate: x509.Certificate) -> Caller:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
-        raise Unproven("the certificate names no role and site; `hansa pki issue` makes one that does") from None
-    ours = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith("urn:hansa:")]
+        raise Unproven(
+            "the certificate names no role and site; `hansa pki issue` makes one that does"
+        ) from None
+    ours = [
+        uri
+        for uri in names.get_values_for_type(x509.UniformResourceIdentifier)
+        if uri.startswith("urn:hansa:")
+    ]
     match = URI.fullmatch(ours[0]) if len(ours) == 1 else None
     if match is None:
-        raise Unproven("the certificate must name exactly one role and site; `hansa pki issue` makes one that does")
+        raise Unproven(
+            "the certificate must name exactly one role and site; `hansa pki issue` makes one that does"
+        )
     return Caller(
         role=next(role for role in ROLES if role == match[1]),
         name=match[2],

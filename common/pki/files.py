@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from hansa.common.errors import InvalidInput
-from hansa.common.files import write_whole
+from hansa.common.process.files import write_whole
+from hansa.common.values.errors import InvalidInput
 
 T = TypeVar("T")
 CA, CERTIFICATE, KEY, REVOKED, REQUEST = "ca.pem", "cert.pem", "key.pem", "crl.pem", "request.csr"

@@ -1,7 +1,7 @@
 """Who may call what: one row for every RPC. What has no row cannot be called.
 
-A row also says how large messages may be, how long the caller may be silent, and whom the first message claims to
-come from; the guard compares that claim with the caller's certificate.
+A row also says how large messages may be, how long the caller may be silent, and whom the first message
+claims to come from; the guard compares that claim with the caller's certificate.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from hansa.common.errors import InvalidInput, TooLarge
-from hansa.common.frames import FRAME
-from hansa.common.model import MAX_TENSORS
+from hansa.common.models.frames import FRAME
+from hansa.common.models.model import MAX_TENSORS
 from hansa.common.pki.caller import Role
 from hansa.common.rpc.channel import MESSAGE
 from hansa.common.rpc.decoding import Decoder
+from hansa.common.values.errors import InvalidInput, TooLarge
 from hansa.protos import fleet_pb2 as fleet
 
 SMALL = 64 << 10  # bytes of a message that holds a few names

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from hansa.common.errors import InvalidInput
-from hansa.common.frames import FRAME
+from hansa.common.models.frames import FRAME
+from hansa.common.values.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hansa.common.rpc.tls import Credentials
@@ -25,7 +25,10 @@ COMMON = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.bdp_probe", 0),  # windows of fixed size: probing costs a tenth of the speed, and memory per stream
+    (
+        "grpc.http2.bdp_probe",
+        0,
+    ),  # windows of fixed size: probing costs a tenth of the speed, and memory per stream
     ("grpc.http2.lookahead_bytes", 4 * FRAME),  # under way in a stream: enough for 300 Mbit/s over 100 ms
 ]
 SERVER = [
@@ -36,7 +39,10 @@ SERVER = [
     ("grpc.absolute_max_metadata_size", METADATA),
     ("grpc.max_concurrent_streams", 256),  # on one connection; more wait at the caller's
     ("grpc.server_handshake_timeout_ms", 20_000),
-    ("grpc.max_connection_idle_ms", 300_000),  # without a call; the other side connects again when it needs to
+    (
+        "grpc.max_connection_idle_ms",
+        300_000,
+    ),  # without a call; the other side connects again when it needs to
 ]
 CLIENT = [
     *COMMON,
@@ -89,14 +95,17 @@ def connect(
 ) -> grpc.aio.Channel:
     """Open a channel that takes messages up to a size; nothing is sent until the first call.
 
-    Channels of one process to one address share a connection unless one is to be `alone`. One that is made in a `hurry`
-    soon gives a silent host up: the kernel dials it ever more seldom, and a new try dials at once.
+    Channels of one process to one address share a connection unless one is to be `alone`. One that is made in
+    a `hurry` soon gives a silent host up: the kernel dials it ever more seldom, and a new try dials at once.
     """
     options = [
         *CLIENT,
         ("grpc.max_receive_message_length", largest),
         ("grpc.use_local_subchannel_pool", int(alone)),
-        ("grpc.min_reconnect_backoff_ms", HURRY if hurry else PATIENCE),  # despite its name: a try may take so long
+        (
+            "grpc.min_reconnect_backoff_ms",
+            HURRY if hurry else PATIENCE,
+        ),  # despite its name: a try may take so long
     ]
     if credentials is None:
         return grpc.aio.insecure_channel(parse_address(address), options=options)

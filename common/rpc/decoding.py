@@ -7,7 +7,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 
 class Decoder:

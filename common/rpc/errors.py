@@ -10,10 +10,12 @@ from urllib.parse import quote
 
 import grpc
 
-from hansa.common.errors import HansaError, Unreachable, by_code, family
+from hansa.common.values.errors import HansaError, Unreachable, by_code, family
 
 KIND = "hansa-error"
-CUT_SHORT = "Internal error from Core"  # what grpc.aio says when the server ends a call that we still write to
+CUT_SHORT = (
+    "Internal error from Core"  # what grpc.aio says when the server ends a call that we still write to
+)
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +25,9 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
     _forget_frames(error)
     if isinstance(error, HansaError):
         await context.abort(grpc.StatusCode[error.code], _short(str(error)), ((KIND, type(error).__name__),))
-    await context.abort(grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details")
+    await context.abort(
+        grpc.StatusCode.INTERNAL, "the controller met an unexpected error; its log has the details"
+    )
     raise AssertionError  # abort always raises
 
 
@@ -47,7 +51,8 @@ def _short(text: str) -> str:
 def behaviour(handler: grpc.RpcMethodHandler) -> tuple[str, Callable[..., Any]]:
     """Return which of the four kinds a method is, and what it does."""
     kinds = (
-        "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
+        "stream" if streaming else "unary"
+        for streaming in (handler.request_streaming, handler.response_streaming)
     )
     kind = "_".join(kinds)
     return kind, getattr(handler, kind)

@@ -1,8 +1,9 @@
 """The guard in front of every RPC: who is calling, may they, and is what they send within the limits?
 
-With TLS the caller is whoever the certificate names, and a message that claims to come from somebody else is refused.
-Without TLS (loopback, or --insecure) there is no proof, and the message's word is taken. Every request is read here,
-message by message, so that nothing is decoded before its size is known and nobody can be silent for ever.
+With TLS the caller is whoever the certificate names, and a message that claims to come from somebody else is
+refused. Without TLS (loopback, or --insecure) there is no proof, and the message's word is taken. Every
+request is read here, message by message, so that nothing is decoded before its size is known and nobody can
+be silent for ever.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from hansa.common.errors import Forbidden, HansaError, InvalidInput, Taken, TooLarge, Unproven
 from hansa.common.pki.caller import Caller, caller_of_pem
 from hansa.common.rpc.access import TABLE, Access, Claim, require_uncrowded
 from hansa.common.rpc.errors import Wrapping, behaviour
+from hansa.common.values.errors import Forbidden, HansaError, InvalidInput, Taken, TooLarge, Unproven
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,9 @@ class Guard(Wrapping):
         super().__init__()
         self._tls = tls
         self._limits = limits or Limits()
-        self._refused = refused or (lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why))
+        self._refused = refused or (
+            lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why)
+        )
         self._calls: set[_Call] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
 

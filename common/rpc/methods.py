@@ -1,7 +1,7 @@
 """Handlers and stubs made from service descriptors; messages of type Raw travel as plain bytes.
 
-grpcio's generated code always encodes messages, which costs a copy of each frame; here the descriptor's own types
-decide, and `hansa.v1.Raw` means "not encoded".
+grpcio's generated code always encodes messages, which costs a copy of each frame; here the descriptor's own
+types decide, and `hansa.v1.Raw` means "not encoded".
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """TLS from a folder of files (ca.pem, cert.pem, key.pem, crl.pem), read again when they change.
 
-gRPC speaks TLS 1.2 and 1.3 and nothing older. The server demands a certificate of our authority from everybody;
-a client demands that the server's certificate is for the host it dials and for acting as a server.
+gRPC speaks TLS 1.2 and 1.3 and nothing older. The server demands a certificate of our authority from
+everybody; a client demands that the server's certificate is for the host it dials and for acting as a server.
 """
 
 import logging
@@ -17,9 +17,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from hansa.common.errors import HansaError, InvalidInput, Unproven
 from hansa.common.pki import files
 from hansa.common.pki.caller import Caller, read_caller
+from hansa.common.values.errors import HansaError, InvalidInput, Unproven
 
 log = logging.getLogger(__name__)
 Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -112,7 +112,11 @@ class TlsFolder:
         self._stamp, changed = seen, fresh != self.credentials
         self.credentials = fresh
         if changed:
-            log.info("new certificate for %s, until %s", fresh.caller, fresh.caller.ends.isoformat(timespec="seconds"))
+            log.info(
+                "new certificate for %s, until %s",
+                fresh.caller,
+                fresh.caller.ends.isoformat(timespec="seconds"),
+            )
         return changed
 
 
@@ -130,11 +134,15 @@ class ServerTls(TlsFolder):
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return what a port needs; every new connection sees the newest files."""
-        return grpc.dynamic_ssl_server_credentials(self._offered(), self._fresh, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            self._offered(), self._fresh, require_client_authentication=True
+        )
 
     def _offered(self) -> grpc.ServerCertificateConfiguration:
         mine = self.credentials
-        return grpc.ssl_server_certificate_configuration([(mine.key, mine.chain)], root_certificates=mine.authorities)
+        return grpc.ssl_server_certificate_configuration(
+            [(mine.key, mine.chain)], root_certificates=mine.authorities
+        )
 
     def _fresh(self) -> grpc.ServerCertificateConfiguration | None:
         try:
@@ -172,13 +180,18 @@ class ServerTls(TlsFolder):
     def _read_lists(self) -> dict[bytes, x509.CertificateRevocationList]:
         """Return the newest list of each authority, by the authority's key."""
         path = self.folder / files.REVOKED
-        signers, found = files.read_certificates(self.folder / files.CA), dict[bytes, x509.CertificateRevocationList]()
+        signers, found = (
+            files.read_certificates(self.folder / files.CA),
+            dict[bytes, x509.CertificateRevocationList](),
+        )
         for held in files.read_revoked(path):
             signer = next((_public(each.public_key()) for each in signers if _signed_by(held, each)), None)
             if signer is None:
                 raise InvalidInput(f"{path}: it was not signed by the authority of {files.CA}")
             if held.next_update_utc and held.next_update_utc < datetime.now(UTC):
-                log.warning("%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds"))
+                log.warning(
+                    "%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds")
+                )
             if signer not in found or found[signer].last_update_utc <= held.last_update_utc:
                 found[signer] = held
         return found
@@ -186,7 +199,9 @@ class ServerTls(TlsFolder):
 
 def _entries(lists: Mapping[bytes, x509.CertificateRevocationList]) -> frozenset[tuple[bytes, int]]:
     """Return everything that is revoked: whose certificate, and which."""
-    return frozenset((held.issuer.public_bytes(), entry.serial_number) for held in lists.values() for entry in held)
+    return frozenset(
+        (held.issuer.public_bytes(), entry.serial_number) for held in lists.values() for entry in held
+    )
 
 
 def _signed_by(held: x509.CertificateRevocationList, signer: x509.Certificate) -> bool:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import grpc
 
 from hansa import __version__
-from hansa.common import codec
-from hansa.common.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
-from hansa.common.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
+from hansa.common.rpc import codec
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
-from hansa.common.tasks import Progress, Task
-from hansa.common.words import plain
+from hansa.common.values.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
+from hansa.common.values.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
+from hansa.common.values.tasks import Progress, Task
+from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STEADY = 5.0  # seconds that a session must last before a later break is a new trouble, and not the old one again
+STEADY = (
+    5.0  # seconds that a session must last before a later break is a new trouble, and not the old one again
+)
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 PULSES = 64  # jobs whose progress is remembered
@@ -85,8 +87,8 @@ class Attendance:
     def _connect_again(self, hurry: bool = False) -> None:
         """Take a new channel into use; what is under way on the old one may finish.
 
-        A channel that reached nobody is replaced, too: gRPC's own pauses grow from failure to failure, to minutes if
-        the controller's name could not be looked up, and nobody can shorten them.
+        A channel that reached nobody is replaced, too: gRPC's own pauses grow from failure to failure, to
+        minutes if the controller's name could not be looked up, and nobody can shorten them.
         """
         farewell = asyncio.create_task(self.channel.close(FAREWELL))
         self._chores.add(farewell)
@@ -101,8 +103,8 @@ class Attendance:
     async def apart(self, size: int) -> AsyncIterator[Stub]:
         """Lend a stub for moving so many bytes: if they are many, on a connection of its own that is closed after.
 
-        A connection that has moved a large model keeps some of the controller's memory until it is closed, and the
-        heartbeats would stand behind the model's frames.
+        A connection that has moved a large model keeps some of the controller's memory until it is closed,
+        and the heartbeats would stand behind the model's frames.
         """
         if size < APART:
             yield self.stub
@@ -137,7 +139,9 @@ class Attendance:
                         log.info("attending %s as %s of %s", *self._who())
                         began = now()
                         silent, known, self.refused = False, True, ""
-                        ready(f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}")
+                        ready(
+                            f"{self.identity.role} of {self.identity.site} attends {self.identity.controller}"
+                        )
                         self._pulses = {}
                         self._enrolled.set()  # whoever waits to make a call again need not wait longer
                         self._enrolled = asyncio.Event()
@@ -150,7 +154,9 @@ class Attendance:
                 problem, refused = "the controller ended the session", ""
             except grpc.aio.AioRpcError as error:
                 ours = translate(error)
-                passing = isinstance(ours, Unreachable) or (known and isinstance(ours, Unproven))  # a renewal may come
+                passing = isinstance(ours, Unreachable) or (
+                    known and isinstance(ours, Unproven)
+                )  # a renewal may come
                 if not passing and error.code() is not grpc.StatusCode.INTERNAL:
                     raise ours from None  # the name is taken, the protocol differs: trying again cannot help
                 problem = error.details() or error.code().name
@@ -162,7 +168,12 @@ class Attendance:
                 continue
             if not silent or refused != self.refused:
                 self.refused = refused
-                log.warning("controller %s %s (%s); trying again", self.identity.controller, _trouble(refused), problem)
+                log.warning(
+                    "controller %s %s (%s); trying again",
+                    self.identity.controller,
+                    _trouble(refused),
+                    problem,
+                )
                 ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries()}")
             silent = True
             if began is not None and now() - began >= STEADY:
@@ -241,7 +252,9 @@ class Attendance:
     def enrol_again(self) -> None:
         """Tell the controller anew which apps can be used: the session ends and begins again."""
         self._again = True
-        self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))  # wakes whoever writes the stream
+        self._outbox.put_nowait(
+            fleet.FromSite(heartbeat=fleet.Heartbeat())
+        )  # wakes whoever writes the stream
 
     def report_progress(self, progress: Progress) -> None:
         """Send a progress note with the next opportunity; it may be lost."""
@@ -251,7 +264,9 @@ class Attendance:
         """Say goodbye and hang up."""
         self._leaving = True
         self._outbox.put_nowait(fleet.FromSite(goodbye=fleet.Goodbye()))
-        await asyncio.sleep(0.2)  # the stream's writer needs a moment; a lost goodbye only costs the grace period
+        await asyncio.sleep(
+            0.2
+        )  # the stream's writer needs a moment; a lost goodbye only costs the grace period
         for chore in self._chores:
             chore.cancel()
         await self.channel.close()
@@ -290,7 +305,9 @@ def _trouble(refused: str) -> str:
 def _tls_of(identity: Identity) -> "TlsFolder | None":
     if identity.tls is None:
         if not is_loopback(identity.controller):
-            log.warning("the connection to %s is not encrypted, and nobody's name is proven", identity.controller)
+            log.warning(
+                "the connection to %s is not encrypted, and nobody's name is proven", identity.controller
+            )
         return None
     from hansa.common.rpc.tls import TlsFolder
 

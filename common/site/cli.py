@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hansa.common.clock import iso
-from hansa.common.errors import HansaError, InvalidData, InvalidInput
-from hansa.common.ids import SiteName
+from hansa.common.process.clock import iso
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
-from hansa.common.words import plain
+from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
+from hansa.common.values.ids import SiteName
+from hansa.common.values.words import plain
 
 if TYPE_CHECKING:
     from hansa.common.site.daemon import SiteDaemon, SiteOptions
@@ -101,9 +101,9 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         daemon: bool,
         **more: Any,
     ) -> None:
-        from hansa.common import logs
-        from hansa.common.memory import keep_freed_memory
-        from hansa.common.state import detach, locked
+        from hansa.common.process import logs
+        from hansa.common.process.memory import keep_freed_memory
+        from hansa.common.process.state import detach, locked
 
         folder = _folder(state, site)
         if not data.exists() and not keep_going:
@@ -157,7 +157,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
     @state_option
     def stop(site: str, state: Path | None) -> None:
-        from hansa.common.state import stop as stop_holder
+        from hansa.common.process.state import stop as stop_holder
 
         folder = _folder(state, site)
         stopped = stop_holder(folder, role)
@@ -181,8 +181,8 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
 
     The state directory says what the daemon is doing, and why it ended, for `status`.
     """
+    from hansa.common.process.state import announce, write_note
     from hansa.common.site.shelf import Shelf
-    from hansa.common.state import announce, write_note
 
     folder, role = options.state, options.identity.role
     shelf = Shelf(options.apps, options.data, "test" if options.split == "test" else "train", options.device)
@@ -191,7 +191,9 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
     def ready(text: str) -> None:
         unusable, refused = shelf.unusable(), daemon.attendance.refused
         says = f"{text}, but {unusable}" if unusable else text
-        write_note(folder, role, {"pid": os.getpid(), "drain": options.drain, "says": says, "refused": refused})
+        write_note(
+            folder, role, {"pid": os.getpid(), "drain": options.drain, "says": says, "refused": refused}
+        )
         announce(f"ready {says}; state and log in {folder}")
 
     try:
@@ -199,12 +201,14 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
             daemon.require_usable()
         await daemon.run(ready)
     except HansaError as error:
-        write_note(folder, role, {"pid": os.getpid(), "ended": f"ended at {iso(time.time())}: {plain(str(error))}"})
+        write_note(
+            folder, role, {"pid": os.getpid(), "ended": f"ended at {iso(time.time())}: {plain(str(error))}"}
+        )
         raise
 
 
 def _show_status(role: str, site: str, folder: Path, as_json: bool) -> None:
-    from hansa.common.state import holder, read_note
+    from hansa.common.process.state import holder, read_note
 
     pid, note = holder(folder, role), read_note(folder, role)
     says = str(note.get("says", "starting") if pid else note.get("ended", ""))

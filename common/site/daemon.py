@@ -10,15 +10,23 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar, TypeVarTuple
 
-from hansa.common.errors import Forbidden, HansaError, InvalidApp, InvalidData, Refused, Stale, Unequipped
-from hansa.common.ids import JobId, TaskId
-from hansa.common.lifetime import stop_signal
-from hansa.common.plugins import blame
+from hansa.common.plugins.registry import blame
+from hansa.common.process.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
-from hansa.common.tasks import Task
+from hansa.common.values.errors import (
+    Forbidden,
+    HansaError,
+    InvalidApp,
+    InvalidData,
+    Refused,
+    Stale,
+    Unequipped,
+)
+from hansa.common.values.ids import JobId, TaskId
+from hansa.common.values.tasks import Task
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -108,7 +116,9 @@ class SiteDaemon(ABC):
             return
         self._draining = True
         log.info(
-            "finishing task %s, for at most %g s; a second signal stops at once", running[0][0], self.options.drain
+            "finishing task %s, for at most %g s; a second signal stops at once",
+            running[0][0],
+            self.options.drain,
         )
         again = asyncio.create_task(stop_signal())
         runs = [run for _, run in running]
@@ -139,7 +149,10 @@ class SiteDaemon(ABC):
         states = self._app_states()
         if any(not state.error and state.examples for state in states):
             return
-        why = (f"app {state.ref} cannot be used: {state.error or 'the data hold no examples'}" for state in states)
+        why = (
+            f"app {state.ref} cannot be used: {state.error or 'the data hold no examples'}"
+            for state in states
+        )
         raise Refused(
             f"{'; '.join(why)}. Nothing can work here; with --keep-going it starts and waits until an app can"
         )

@@ -6,8 +6,8 @@ import numpy as np
 
 from hansa.common.app import Examples
 from hansa.common.data.standard import standardised
-from hansa.common.ids import SiteName
-from hansa.common.tasks import Task, ValidationSpec
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Task, ValidationSpec
 
 
 def split(
@@ -15,8 +15,8 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return sorted row numbers for training and for validation (or testing): disjoint, and together all rows.
 
-    Stratified (metis-dvw §1.1): of each class round(fraction·n) rows, at least one if there are two or more, none
-    of a class with a single row.
+    Stratified (metis-dvw §1.1): of each class round(fraction·n) rows, at least one if there are two or more,
+    none of a class with a single row.
     """
     rows = len(labels)
     rng = np.random.default_rng([seed, zlib.crc32(site.encode()), zlib.crc32(purpose.encode())])

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from hansa.common.errors import Forbidden, HansaError, InvalidInput
-from hansa.common.job_check import describe
-from hansa.common.tasks import Task, Train, Value
+from hansa.common.job.check import describe
+from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
+from hansa.common.values.tasks import Task, Train, Value
 
 
 class Policy(Value):

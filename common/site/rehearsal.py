@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hansa.common.app import App, Examples
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, one_line
+from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, one_line
 
 FEW = 2  # examples
 
@@ -34,7 +34,7 @@ def rehearse(app: App, examples: Examples, path: Path, device: str) -> None:
 
 
 def _build(app: App, device: str) -> object:
-    from hansa.common.networks import build
+    from hansa.common.torch.networks import build
 
     try:
         return build(app, 0, device)
@@ -48,8 +48,8 @@ def _attempt(app: App, network: object, few: Examples, device: str) -> BaseExcep
     """Return what is wrong; with the usual loss also whether the network's scores fit the task."""
     import torch
 
-    from hansa.common.torch_data import to_tensors
-    from hansa.common.torch_metrics import measure
+    from hansa.common.torch.data import to_tensors
+    from hansa.common.torch.metrics import measure
 
     assert isinstance(network, torch.nn.Module)
     try:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from hansa.common import codec
 from hansa.common.app import App, Examples, load_app
-from hansa.common.errors import HansaError, InvalidApp
+from hansa.common.rpc import codec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
-from hansa.common.stated import short, stated_of
-from hansa.common.tasks import TEXT
-from hansa.common.words import plain
+from hansa.common.values.errors import HansaError, InvalidApp
+from hansa.common.values.stated import short, stated_of
+from hansa.common.values.tasks import TEXT
+from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,9 @@ class Shelf:
         self._held: dict[str, Prepared | Unusable] = {}
         for ref in refs:
             if plain(ref, TEXT) != ref:  # it goes to the controller as it is
-                raise InvalidApp(f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal")
+                raise InvalidApp(
+                    f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal"
+                )
             self.load(ref)
 
     def load(self, ref: str) -> bool:
@@ -70,7 +72,9 @@ class Shelf:
             log.error("%s", _unusable(ref, said))  # noqa: TRY400 - the reason is all there is to say
             return False
         self._held[ref] = Prepared(app, examples, source, seen)
-        log.info("app %s: %d examples from %s, source %s", ref, len(examples), self._data, short(source.digest))
+        log.info(
+            "app %s: %d examples from %s, source %s", ref, len(examples), self._data, short(source.digest)
+        )
         return True
 
     def get(self, ref: str) -> Prepared:
@@ -87,11 +91,15 @@ class Shelf:
 
     def unusable(self) -> str:
         """Say which apps cannot be used and why; nothing if all can."""
-        return "; ".join(_unusable(ref, held.error) for ref, held in self._held.items() if isinstance(held, Unusable))
+        return "; ".join(
+            _unusable(ref, held.error) for ref, held in self._held.items() if isinstance(held, Unusable)
+        )
 
     def due(self) -> list[str]:
         """Return the apps that could not be used, and may be by now: their source or the data have changed."""
-        idle = [ref for ref, held in self._held.items() if isinstance(held, Unusable) or not len(held.examples)]
+        idle = [
+            ref for ref, held in self._held.items() if isinstance(held, Unusable) or not len(held.examples)
+        ]
         return [ref for ref in idle if self._seen(ref) != self._held[ref].seen]
 
     def look(self) -> bool:
@@ -117,7 +125,9 @@ class Shelf:
     def _state(self, ref: str, held: Prepared | Unusable) -> fleet.AppState:
         if isinstance(held, Unusable):
             return fleet.AppState(ref=ref, error=plain(held.error))
-        return codec.app_to_wire(ref, len(held.examples), stated_of(held.app, held.source.digest, held.changed))
+        return codec.app_to_wire(
+            ref, len(held.examples), stated_of(held.app, held.source.digest, held.changed)
+        )
 
     def _seen(self, ref: str) -> Seen:
         """Return what changes when the app's source or the data are written."""

@@ -1,9 +1,9 @@
 """The source of an app: its file, and what that imports from the files beside it or from its own package.
 
-A daemon keeps the code that it imported. The digest of the source, taken when the app is loaded, tells sites apart that
-have loaded different versions, and an edit on disk from the code that runs. It is made by reading import statements, so
-that it does not depend on what else a process has loaded. Installed packages, modules that are found in other ways and
-files that are no code are not in it.
+A daemon keeps the code that it imported. The digest of the source, taken when the app is loaded, tells sites
+apart that have loaded different versions, and an edit on disk from the code that runs. It is made by reading
+import statements, so that it does not depend on what else a process has loaded. Installed packages, modules
+that are found in other ways and files that are no code are not in it.
 """
 
 import ast

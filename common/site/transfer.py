@@ -7,17 +7,18 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from hansa.common import codec, faults
-from hansa.common.conveyor import Conveyor
-from hansa.common.errors import Rejected
-from hansa.common.frames import FRAME, Layout, cut, views
-from hansa.common.ids import ModelKey, TaskId
-from hansa.common.incoming import Incoming
-from hansa.common.memory import Buffers
-from hansa.common.model import DTYPES, Manifest, TensorInfo
+from hansa.common.models.conveyor import Conveyor
+from hansa.common.models.frames import FRAME, Layout, cut, views
+from hansa.common.models.incoming import Incoming
+from hansa.common.models.model import DTYPES, Manifest, TensorInfo
+from hansa.common.process import faults
+from hansa.common.process.memory import Buffers
+from hansa.common.rpc import codec
 from hansa.common.rpc.errors import translated
 from hansa.common.site.attendance import Attendance
-from hansa.common.tasks import Receipt, UpdateFacts
+from hansa.common.values.errors import Rejected
+from hansa.common.values.ids import ModelKey, TaskId
+from hansa.common.values.tasks import Receipt, UpdateFacts
 from hansa.protos import fleet_pb2 as fleet
 
 
@@ -30,7 +31,9 @@ class Fetcher:
         self._held: dict[bytes, np.ndarray] = {}
         self._buffers = Buffers()
 
-    async def fetch(self, key: ModelKey, base: ModelKey | None = None) -> tuple[Manifest, dict[str, np.ndarray]]:
+    async def fetch(
+        self, key: ModelKey, base: ModelKey | None = None
+    ) -> tuple[Manifest, dict[str, np.ndarray]]:
         """Return a model's manifest and its tensors; the arrays are read-only, and stay while somebody holds them.
 
         A partial model is laid over a `base`, whose other tensors it is returned with.
@@ -42,7 +45,9 @@ class Fetcher:
         over, changed = await self._fetch(key)
         self._held = below | self._held  # the next partial model is likely to be laid over the same base
         digests = dict(zip(over.spec.names, over.digests, strict=True))
-        laid = (digests.get(name, digest) for name, digest in zip(under.spec.names, under.digests, strict=True))
+        laid = (
+            digests.get(name, digest) for name, digest in zip(under.spec.names, under.digests, strict=True)
+        )
         return Manifest(under.spec, tuple(laid)), arrays | changed
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
@@ -71,7 +76,9 @@ class Fetcher:
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header
         request = fleet.FetchRequest(site=site, model=key, held=held, start=start, continued=header)
-        likely = sum(array.nbytes for array in self._held.values())  # the next model is about as large as the last
+        likely = sum(
+            array.nbytes for array in self._held.values()
+        )  # the next model is about as large as the last
         size = likely if incoming.missing is None else incoming.missing
         loop = asyncio.get_running_loop()
 

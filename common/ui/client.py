@@ -6,20 +6,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hansa.common import codec
-from hansa.common.checkpoints import load_checkpoint
-from hansa.common.errors import Broken, InvalidInput, Unreachable
-from hansa.common.frames import cut
-from hansa.common.incoming import Incoming
-from hansa.common.job import JobSpec
-from hansa.common.model import Manifest
-from hansa.common.resolved import ModelOrigin
+from hansa.common.job.resolved import ModelOrigin
+from hansa.common.job.spec import JobSpec
+from hansa.common.models.checkpoints import load_checkpoint
+from hansa.common.models.frames import cut
+from hansa.common.models.incoming import Incoming
+from hansa.common.models.model import Manifest
+from hansa.common.rpc import codec
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
-from hansa.common.views import DaemonView, JobView, StatusView
-from hansa.common.words import cleaned, plain
+from hansa.common.values.errors import Broken, InvalidInput, Unreachable
+from hansa.common.values.views import DaemonView, JobView, StatusView
+from hansa.common.values.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ class Client:
 
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its first model and its reference if it names them."""
-        document = spec.model_dump(mode="json", exclude={"init", "reference", "data", "operator", "made_with"})
+        document = spec.model_dump(
+            mode="json", exclude={"init", "reference", "data", "operator", "made_with"}
+        )
         header = operator.SubmitHeader(operator=_user())
         payloads: list[Any] = []
         if spec.init:
@@ -59,7 +61,9 @@ class Client:
         if spec.reference:
             manifest, payload = load_checkpoint(Path(spec.reference))
             header.reference.MergeFrom(codec.manifest_to_wire(manifest))
-            document["reference"] = manifest.digest.hex()  # an older controller says that it knows no such thing
+            document["reference"] = (
+                manifest.digest.hex()
+            )  # an older controller says that it knows no such thing
             payloads.append(payload)
         header.job_json = json.dumps(document)
 
@@ -164,7 +168,9 @@ class _Reaching:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         if isinstance(error, Unreachable):
             hint = (
                 f"it may also refuse the certificate in {self._to.tls}: `hansa pki show {self._to.tls}` shows it"

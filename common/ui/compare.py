@@ -1,8 +1,8 @@
 """`hansa job compare`: jobs side by side, and whether they learn what a reference learns.
 
-Federated-centralized concordance (Nasirigerdeh et al., 2020): δ is the mean squared difference of the test losses of
-two jobs, version by version; below ε they count as concordant. DC is how far the last models are apart, relative to the
-reference's: ‖w − w′‖/‖w′‖.
+Federated-centralized concordance (Nasirigerdeh et al., 2020): δ is the mean squared difference of the test
+losses of two jobs, version by version; below ε they count as concordant. DC is how far the last models are
+apart, relative to the reference's: ‖w − w′‖/‖w′‖.
 """
 
 import json
@@ -16,22 +16,32 @@ from typing import Any
 import click
 import numpy as np
 
-from hansa.common.checkpoints import load_checkpoint
-from hansa.common.distance import distance as relative_distance
-from hansa.common.errors import InvalidInput, NotFound
-from hansa.common.frames import Layout, cut, views
-from hansa.common.model import Manifest
+from hansa.common.models.checkpoints import load_checkpoint
+from hansa.common.models.distance import distance as relative_distance
+from hansa.common.models.frames import Layout, cut, views
+from hansa.common.models.model import Manifest
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
-from hansa.common.views import HistoryView, JobView
-from hansa.common.words import counted
+from hansa.common.values.errors import InvalidInput, NotFound
+from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.words import counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
 REPORT, MODEL = "report.json", "model.safetensors"  # what `hansa run` leaves in its folder
-COMPARED = {"version", "round", "seconds", "metrics", "examples", "examples_total", "covered", "bytes_up", "bytes_down"}
+COMPARED = {
+    "version",
+    "round",
+    "seconds",
+    "metrics",
+    "examples",
+    "examples_total",
+    "covered",
+    "bytes_up",
+    "bytes_down",
+}
 Model = tuple[Manifest, np.ndarray]
 
 
@@ -69,7 +79,9 @@ class Concordance:
 @click.command("compare")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB…")
 @controller_option
-@click.option("--concordance", is_flag=True, help="Say how far each job is from the first: test losses, last models.")
+@click.option(
+    "--concordance", is_flag=True, help="Say how far each job is from the first: test losses, last models."
+)
 @click.option(
     "--epsilon",
     type=click.FloatRange(0, min_open=True),
@@ -78,7 +90,9 @@ class Concordance:
     help="Jobs are concordant if the mean squared difference of their test losses is below it.",
 )
 @json_option
-def command(jobs: tuple[str, ...], controller: Endpoint, concordance: bool, epsilon: float, as_json: bool) -> None:
+def command(
+    jobs: tuple[str, ...], controller: Endpoint, concordance: bool, epsilon: float, as_json: bool
+) -> None:
     """Compare jobs version by version: metrics, bytes, seconds.
 
     JOB is an id, the beginning of one, a name, or the folder that `hansa run` left.
@@ -137,7 +151,9 @@ def _delta(job: Compared, reference: Compared, remarks: list[str]) -> tuple[floa
     common = sorted(mine.keys() & theirs.keys())
     for each, held in ((job, mine), (reference, theirs)):
         if not held:
-            missing = "evaluated on too few test examples" if each.left_out else "no evaluator has measured it"
+            missing = (
+                "evaluated on too few test examples" if each.left_out else "no evaluator has measured it"
+            )
             remarks.append(f"{each.label} has no test losses: {missing}")
         elif each.left_out:
             few = counted(each.left_out, "version")
@@ -147,9 +163,13 @@ def _delta(job: Compared, reference: Compared, remarks: list[str]) -> tuple[floa
             remarks.append("there is no version at which both were measured; use the same evaluate.every")
         return None, 0
     if len(common) < max(len(mine), len(theirs)):
-        remarks.append(f"of {len(mine)} and {len(theirs)} measured versions, {len(common)} are common to both")
+        remarks.append(
+            f"of {len(mine)} and {len(theirs)} measured versions, {len(common)} are common to both"
+        )
     if any(mine[version].examples != theirs[version].examples for version in common):
-        remarks.append("the losses are over different numbers of test examples: the test data are not the same")
+        remarks.append(
+            "the losses are over different numbers of test examples: the test data are not the same"
+        )
     pairs = [(mine[version].metrics.get("loss"), theirs[version].metrics.get("loss")) for version in common]
     finite = [(a, b) for a, b in pairs if a is not None and b is not None]
     if len(finite) < len(pairs):
@@ -164,7 +184,9 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
     if folder.is_dir() and (folder / REPORT).exists():
         return _left_by_run(folder, with_model)
     if folder.is_dir() and len(folder.parts) > 1:
-        raise InvalidInput(f"{word}: there is no {REPORT} in it; is it the folder of a `hansa run` that has ended?")
+        raise InvalidInput(
+            f"{word}: there is no {REPORT} in it; is it the folder of a `hansa run` that has ended?"
+        )
 
     async def fetch(client: Client) -> Compared:
         view = await client.show(word)
@@ -182,14 +204,19 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
 def _named_apart(found: Sequence[Compared]) -> list[Compared]:
     """Call jobs by their names, and those of the same name by their ids, too."""
     often = Counter(each.label for each in found)
-    return [replace(each, label=f"{each.label} ({each.view.job})") if often[each.label] > 1 else each for each in found]
+    return [
+        replace(each, label=f"{each.label} ({each.view.job})") if often[each.label] > 1 else each
+        for each in found
+    ]
 
 
 def _left_by_run(folder: Path, with_model: bool) -> Compared:
     try:
         held = json.loads((folder / REPORT).read_bytes())
         history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in held["history"]]
-        view = JobView.model_validate({name: held[name] for name in SUMMARY & held.keys()} | {"history": history})
+        view = JobView.model_validate(
+            {name: held[name] for name in SUMMARY & held.keys()} | {"history": history}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(f"{folder / REPORT}: not the report of a job") from None
     model = load_checkpoint(folder / MODEL) if with_model and (folder / MODEL).exists() else None
@@ -230,12 +257,16 @@ def _print_jobs(found: Sequence[Compared]) -> None:
     for each in found:
         if each.left_out:
             few = counted(each.left_out, "version")
-            click.echo(f"\n{each.label}: {few} left out, evaluated on too few of all test examples (--json has all)")
+            click.echo(
+                f"\n{each.label}: {few} left out, evaluated on too few of all test examples (--json has all)"
+            )
     if not versions:
         click.echo("\nno version of these jobs was evaluated on enough examples")
         return
     shown = _some(versions)
-    by_version: list[Mapping[int, HistoryView]] = [{e.version: e for e in each.view.history} for each in found]
+    by_version: list[Mapping[int, HistoryView]] = [
+        {e.version: e for e in each.view.history} for each in found
+    ]
     click.echo()
     print_table(
         ("version", *(f"{each.label} {what}" for each in found for what in ("metrics", "seconds", "bytes"))),
@@ -263,7 +294,9 @@ def _some(versions: list[int]) -> list[int]:
 
 
 def _print_concordance(reference: Compared, against: Sequence[Concordance], epsilon: float) -> None:
-    click.echo(f"\nagainst {reference.label}: δ, the mean squared difference of test losses, and DC = ‖w − w′‖/‖w′‖")
+    click.echo(
+        f"\nagainst {reference.label}: δ, the mean squared difference of test losses, and DC = ‖w − w′‖/‖w′‖"
+    )
     rows = [
         (
             each.job,

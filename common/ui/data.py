@@ -33,7 +33,13 @@ def list_sets(root: Path | None, as_json: bool) -> None:
              for name, source in SOURCES.items()}  # fmt: skip
     if as_json:
         sets = [
-            {"name": s.name, "summary": s.summary, "keys": s.keys, "published": s.published, "here": found[s.name]}
+            {
+                "name": s.name,
+                "summary": s.summary,
+                "keys": s.keys,
+                "published": s.published,
+                "here": found[s.name],
+            }
             for s in SOURCES.values()
         ]
         print_json({"sets": sets, "schemes": {kind: describe_kind(kind) for kind in KINDS}})
@@ -58,8 +64,12 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 @click.option("--labels", type=int, help="Classes at each site, in equal parts (non-iid-l).")
 @click.option("--by", help="Part by a key, such as hospital, writer or role.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Any parameter of the scheme.")
-@click.option("--sites", type=click.IntRange(1, 100_000), help="How many (default: 5, or all values of the key).")
-@click.option("--seed", type=click.IntRange(0), default=1990, show_default=True, help="Decides everything random.")
+@click.option(
+    "--sites", type=click.IntRange(1, 100_000), help="How many (default: 5, or all values of the key)."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1990, show_default=True, help="Decides everything random."
+)
 @click.option(
     "--test", type=click.FloatRange(0, 1, max_open=True), help="Share held out (default: the set's own part)."
 )
@@ -67,9 +77,13 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")
 @click.option("--folds", type=click.IntRange(3), help="Record a cross-validation by site with so many folds.")
 @click.option(
-    "--nested", is_flag=True, help="Every pair of a test and a validation fold (5 folds, if not said otherwise)."
+    "--nested",
+    is_flag=True,
+    help="Every pair of a test and a validation fold (5 folds, if not said otherwise).",
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="A new or empty folder.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="A new or empty folder."
+)
 @root_option
 @json_option
 def partition(
@@ -89,12 +103,12 @@ def partition(
 ) -> None:
     """Part a data set among sites: one file per site, a test file, and partition.json.
 
-    SOURCE is a data set's name, an .npz, .csv or .parquet file, or a folder of images. The same words stand in the
-    data: section of a job file.
+    SOURCE is a data set's name, an .npz, .csv or .parquet file, or a folder of images. The same words stand
+    in the data: section of a job file.
     """
     from hansa.common.data.shards import read_shards, write_shards
-    from hansa.common.job import DataSpec
-    from hansa.common.job_file import apply_change
+    from hansa.common.job.file import apply_change
+    from hansa.common.job.spec import DataSpec
 
     chosen: dict[str, Any] = {name: word for name, word in words.items() if word is not None}
     for change in changes:
@@ -103,7 +117,9 @@ def partition(
     paths = write_shards(spec, sites, seed, out, root, folds or (5 if nested else 0), nested)
     picture = read_shards(out)
     if as_json:
-        print_json({"folder": str(out), "files": [path.name for path in paths], "measures": asdict(picture.measures)})
+        print_json(
+            {"folder": str(out), "files": [path.name for path in paths], "measures": asdict(picture.measures)}
+        )
         return
     click.echo(f"{out}: {len(paths)} sites, {picture.measures.examples:,} examples")
     _print_measures(picture.measures)

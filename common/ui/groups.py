@@ -6,8 +6,8 @@ from typing import Any, cast
 import click
 
 from hansa.common.ui.options import print_table
-from hansa.common.views import JobView
-from hansa.common.words import in_order, listed
+from hansa.common.values.views import JobView
+from hansa.common.values.words import in_order, listed
 
 SHOWN = 20  # sites of a group
 CLEAR = 0.9  # a site with less than this of itself in its group is shown with its share

@@ -7,21 +7,32 @@ from typing import TypeVar
 
 import click
 
-from hansa.common.errors import InvalidInput
+from hansa.common.process.settings import show_variables
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.settings import show_variables
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
-from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import by_reason, in_order, listed, share_of
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.views import HistoryView, JobView, warnings
+from hansa.common.values.words import by_reason, in_order, listed, share_of
 
 T = TypeVar("T")
-SUMMARY = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+SUMMARY = {
+    "job",
+    "name",
+    "status",
+    "reason",
+    "version",
+    "rounds",
+    "seconds",
+    "metrics",
+    "bytes_up",
+    "bytes_down",
+}
 SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 SHOWN = 10  # contributions of a version in the table; JSON has all
-ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify"}
+ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify.verify"}
 
 
 class JobGroup(click.Group):
@@ -96,12 +107,14 @@ def exit_code(view: JobView) -> int:
 @job.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @controller_option
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
+)
 @click.option("--wait", is_flag=True, help="Follow the job as `watch` does; exit 1 unless it completed.")
 @json_option
 def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Submit a job file."""
-    from hansa.common.job_file import load_job
+    from hansa.common.job.file import load_job
 
     spec = load_job(file, changes)
     view = ask(controller, lambda client: client.submit(spec))
@@ -138,7 +151,11 @@ def list_jobs(controller: Endpoint, as_json: bool) -> None:
         )
         for v in views
     ]
-    print_table(("job", "name", "status", "round", "metrics", "time", "reason"), rows, "no job was ever submitted here")
+    print_table(
+        ("job", "name", "status", "round", "metrics", "time", "reason"),
+        rows,
+        "no job was ever submitted here",
+    )
 
 
 @job.command()
@@ -195,8 +212,8 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
 def watch(job_id: str, controller: Endpoint, as_json: bool) -> None:
     """Follow a job until it ends; exit 1 unless it completed.
 
-    If the controller restarts meanwhile, this is said on standard error and the command goes on when it is back. Ctrl-C
-    stops watching, and the job goes on.
+    If the controller restarts meanwhile, this is said on standard error and the command goes on when it is
+    back. Ctrl-C stops watching, and the job goes on.
     """
     ended = follow(controller, job_id, quiet=as_json)
     conclude(ended, as_json)
@@ -230,7 +247,7 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
 @json_option
 def model(job_id: str, controller: Endpoint, output: Path, version: int | None, as_json: bool) -> None:
     """Fetch a job's community model as a safetensors file."""
-    from hansa.common.checkpoints import save_checkpoint
+    from hansa.common.models.checkpoints import save_checkpoint
 
     if not output.absolute().parent.is_dir():
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
@@ -240,7 +257,9 @@ def model(job_id: str, controller: Endpoint, output: Path, version: int | None, 
         print_json({"file": str(output), "tensors": len(manifest.digests), "digest": manifest.digest.hex()})
     else:
         tensors = len(manifest.digests)
-        click.echo(f"{output}: {tensors} tensors, {amount(manifest.spec.nbytes)}, digest {manifest.digest.hex()[:16]}…")
+        click.echo(
+            f"{output}: {tensors} tensors, {amount(manifest.spec.nbytes)}, digest {manifest.digest.hex()[:16]}…"
+        )
 
 
 def follow(controller: Endpoint, job_id: str, quiet: bool, known: bool = False) -> JobView:
@@ -262,7 +281,9 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
     yield from (*by_reason(entry.lost), *by_reason(entry.unevaluated))
     apart = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
     if apart:
-        yield f"{len(entry.hops)} hops, divergence {apart[0]}" + (f" to {apart[-1]}" if len(apart) > 1 else "")
+        yield f"{len(entry.hops)} hops, divergence {apart[0]}" + (
+            f" to {apart[-1]}" if len(apart) > 1 else ""
+        )
     if entry.note:
         yield entry.note
     yield from warnings(entry)

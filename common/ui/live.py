@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from hansa.common.terminal import guarded, screen
+from hansa.common.process.terminal import guarded, screen
 from hansa.common.ui.participation import metrics_missing
-from hansa.common.views import HistoryView, JobView, warnings
-from hansa.common.words import counted, in_order, listed, share_of
+from hansa.common.values.views import HistoryView, JobView, warnings
+from hansa.common.values.words import counted, in_order, listed, share_of
 
 NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
 
@@ -31,12 +31,15 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     """Print a line when the status, or what the job waits for, changes and one for each model with its metrics.
 
-    Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of their own.
+    Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of
+    their own.
     """
     said, told, without, view = "", 0, False, None
     unmeasured: set[int] = set()  # versions that were told of without their metrics
     async for view in views:
-        closing = view.rounds_asked and view.rounds >= view.rounds_asked  # only the last evaluation is awaited
+        closing = (
+            view.rounds_asked and view.rounds >= view.rounds_asked
+        )  # only the last evaluation is awaited
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
         if state != said and not view.ended:
             said = state
@@ -85,7 +88,8 @@ async def _table(views: AsyncIterator[JobView], console: Any, tell_failure: bool
     from rich.live import Live
 
     view = None
-    # What others print meanwhile goes through rich, which reads colours and links in it: it is cleaned before.
+    # What others print meanwhile goes through rich, which reads colours and links in it: it is cleaned
+    # before.
     with Live(console=console, refresh_per_second=8, transient=False) as live, guarded():
         async for view in views:
             live.update(rendered(view, tell_failure))
@@ -105,9 +109,13 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
     head.append(f"   {view.rule}   {view.seconds:.0f} s")
     rounds = Table.grid(padding=(0, 2))
     asked = max(view.rounds_asked, 1)
-    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None) or metrics_missing(view)
+    metrics = "   ".join(f"{n} {v:.4f}" for n, v in view.metrics.items() if v is not None) or metrics_missing(
+        view
+    )
     if view.metrics_version is not None:
-        metrics += f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
+        metrics += (
+            f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
+        )
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from hansa.common.documents import written
-from hansa.common.errors import HansaError
-from hansa.common.ids import site_name
+from hansa.common.process.terminal import screen
 from hansa.common.rpc.channel import Endpoint, parse_address
-from hansa.common.terminal import screen
-from hansa.common.words import CONTROL
+from hansa.common.values.documents import written
+from hansa.common.values.errors import HansaError
+from hansa.common.values.ids import site_name
+from hansa.common.values.words import CONTROL
 
 DEFAULT_CONTROLLER = "127.0.0.1:7300"
 T = TypeVar("T")
@@ -47,7 +47,11 @@ class Size(click.ParamType[int]):
         unit = match[2].upper().rstrip("B").rstrip("I")
         size = int(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0))
         if size < self._least:
-            self.fail(f"{value!r} is less than {self._least >> 20} MiB; write for example 512MiB or 2GiB", param, ctx)
+            self.fail(
+                f"{value!r} is less than {self._least >> 20} MiB; write for example 512MiB or 2GiB",
+                param,
+                ctx,
+            )
         return size
 
 
@@ -61,7 +65,9 @@ class Site(click.ParamType[str]):
         return _checked(site_name, value, self, param, ctx)
 
 
-def _checked(check: Callable[[str], str], value: Any, kind: click.ParamType[str], param: Any, ctx: Any) -> str:
+def _checked(
+    check: Callable[[str], str], value: Any, kind: click.ParamType[str], param: Any, ctx: Any
+) -> str:
     try:
         return check(str(value))
     except HansaError as error:

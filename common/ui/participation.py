@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import click
 
-from hansa.common.views import JobView, Shortfall
-from hansa.common.words import counted
+from hansa.common.values.views import JobView, Shortfall
+from hansa.common.values.words import counted
 
 NAMED = 5  # sites that get a line of their own
 LISTED = 10  # of the others, that are at least named
@@ -56,5 +56,7 @@ def shortfall_line(site: Shortfall) -> str:
 
 def metrics_missing(view: JobView) -> str:
     """Say that nobody evaluates a job's models, once there is one that could have been."""
-    tried = view.metrics or any(entry.metrics or entry.evaluated or entry.unevaluated for entry in view.history)
+    tried = view.metrics or any(
+        entry.metrics or entry.evaluated or entry.unevaluated for entry in view.history
+    )
     return "" if view.evaluators or tried or view.version < 1 else NO_EVALUATOR

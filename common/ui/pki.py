@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hansa.common.errors import InvalidInput, NotFound, Taken
 from hansa.common.ui.options import Site, json_option, print_json, print_table
+from hansa.common.values.errors import InvalidInput, NotFound, Taken
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -32,10 +32,18 @@ passphrase_option = click.option(
     help="A file whose first line encrypts the authority's key.",
 )
 role_option = click.option(
-    "--role", type=click.Choice(ROLES), required=True, help="What the bearer may act as; a store is a Redis server."
+    "--role",
+    type=click.Choice(ROLES),
+    required=True,
+    help="What the bearer may act as; a store is a Redis server.",
 )
 name_option = click.option(
-    "--site", "--name", "name", type=Site(), required=True, help="The site's name; for an operator, the person's."
+    "--site",
+    "--name",
+    "name",
+    type=Site(),
+    required=True,
+    help="The site's name; for an operator, the person's.",
 )
 
 
@@ -47,14 +55,18 @@ def pki() -> None:
 @pki.command()
 @directory_option
 @click.option("--name", default="Hansa", show_default=True, help="What the authority is called, for people.")
-@click.option("--days", type=click.IntRange(1, 36_500), default=3650, show_default=True, help="How long it lasts.")
+@click.option(
+    "--days", type=click.IntRange(1, 36_500), default=3650, show_default=True, help="How long it lasts."
+)
 @passphrase_option
 def init(folder: Path, name: str, days: int, passphrase_file: Path | None) -> None:
     """Make a private certificate authority."""
     from hansa.common.pki.authority import KEY, Authority
 
     made = Authority.create(folder, name, days, _passphrase(passphrase_file))
-    click.echo(f"{folder}: certificate authority {name!r} until {made.certificate.not_valid_after_utc:%Y-%m-%d}")
+    click.echo(
+        f"{folder}: certificate authority {name!r} until {made.certificate.not_valid_after_utc:%Y-%m-%d}"
+    )
     click.echo(f"keep {folder / KEY} secret and off the controller: whoever has it can act as anybody")
 
 
@@ -62,7 +74,10 @@ def init(folder: Path, name: str, days: int, passphrase_file: Path | None) -> No
 @role_option
 @name_option
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Where key and request are written."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Where key and request are written.",
 )
 def request(role: Any, name: str, out: Path) -> None:
     """Make a key and ask for a certificate for it; the key never leaves this machine.
@@ -78,7 +93,9 @@ def request(role: Any, name: str, out: Path) -> None:
         key = authority.new_key()
         files.write(out / files.KEY, files.key_pem(key), files.PRIVATE)
     files.write(out / files.REQUEST, files.pem(authority.request(role, name, key)), files.PUBLIC)
-    click.echo(f"send {out / files.REQUEST} to the authority; put the cert.pem and ca.pem that come back into {out}")
+    click.echo(
+        f"send {out / files.REQUEST} to the authority; put the cert.pem and ca.pem that come back into {out}"
+    )
 
 
 @pki.command()
@@ -86,9 +103,14 @@ def request(role: Any, name: str, out: Path) -> None:
 @role_option
 @name_option
 @click.option(
-    "--host", "hosts", multiple=True, help="A name or address that a controller or store is dialled by; repeatable."
+    "--host",
+    "hosts",
+    multiple=True,
+    help="A name or address that a controller or store is dialled by; repeatable.",
 )
-@click.option("--days", type=click.FloatRange(0, 3650, min_open=True), default=365, show_default=True, help="Validity.")
+@click.option(
+    "--days", type=click.FloatRange(0, 3650, min_open=True), default=365, show_default=True, help="Validity."
+)
 @click.option(
     "--csr",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -119,7 +141,9 @@ def issue(
     from hansa.common.pki import authority, files
 
     if role in authority.SERVERS and not hosts:
-        raise InvalidInput(f"the certificate of a {role} needs --host, the name or address that it is dialled by")
+        raise InvalidInput(
+            f"the certificate of a {role} needs --host, the name or address that it is dialled by"
+        )
     if role not in authority.SERVERS and hosts:
         raise InvalidInput(f"--host is for {' and '.join(authority.SERVERS)}: nobody dials a {role}")
     out = out or folder / f"{role}-{name}"
@@ -162,7 +186,9 @@ def show(place: Path | None, folder: Path, as_json: bool) -> None:
         print_json(rows)
         return
     columns = ("role", "name", "state", "until", "hosts", "serial")
-    print_table(columns, [tuple(str(row[column]) for column in columns) for row in rows], "nothing was issued yet")
+    print_table(
+        columns, [tuple(str(row[column]) for column in columns) for row in rows], "nothing was issued yet"
+    )
 
 
 @pki.command()
@@ -176,17 +202,22 @@ def revoke(
 ) -> None:
     """Revoke certificates, by serial number or by name.
 
-    The controller refuses them as soon as the authority's new crl.pem is in its --tls folder; it need not be restarted.
+    The controller refuses them as soon as the authority's new crl.pem is in its --tls folder; it need not be
+    restarted.
     """
     from hansa.common.pki import files
     from hansa.common.pki.authority import Authority
 
     if bool(serials) == bool(name):
-        raise InvalidInput("say what to revoke: serial numbers, or --site NAME (with --role for one of its daemons)")
+        raise InvalidInput(
+            "say what to revoke: serial numbers, or --site NAME (with --role for one of its daemons)"
+        )
     held = Authority(folder, _passphrase(passphrase_file))
     found = [held.find(serial) for serial in serials] if serials else _named(held, role, name)
     count = held.revoke(found)
-    click.echo(f"{count} revoked, {len(found) - count} were already; copy {folder / files.REVOKED} to the controller")
+    click.echo(
+        f"{count} revoked, {len(found) - count} were already; copy {folder / files.REVOKED} to the controller"
+    )
 
 
 def _named(held: "Authority", role: str | None, name: str | None) -> "list[x509.Certificate]":
@@ -209,7 +240,13 @@ def _row(certificate: "x509.Certificate", revoked: "dict[int, datetime]") -> dic
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     now = datetime.now(UTC)
-    state = "valid" if caller.begins <= now < caller.ends else "expired" if now >= caller.ends else "not yet valid"
+    state = (
+        "valid"
+        if caller.begins <= now < caller.ends
+        else "expired"
+        if now >= caller.ends
+        else "not yet valid"
+    )
     return {
         "role": caller.role,
         "name": caller.name,

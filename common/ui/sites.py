@@ -4,8 +4,8 @@ import click
 
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
-from hansa.common.views import DaemonView
-from hansa.common.words import listed
+from hansa.common.values.views import DaemonView
+from hansa.common.values.words import listed
 
 
 @click.group()

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 
 import click
 
-from hansa.common.errors import Unreachable
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.views import JobView
+from hansa.common.values.errors import Unreachable
+from hansa.common.values.views import JobView
 
 REMINDER = 60.0  # seconds until it is said that the controller is away still; twice as long from time to time
 
@@ -22,7 +22,9 @@ def tell(text: str) -> None:
 class Watching:
     """A job that is watched. `known` says that there is such a job, so that a first failure is not the last word."""
 
-    def __init__(self, controller: Endpoint, job: str, known: bool = False, tell: Callable[[str], None] = tell) -> None:
+    def __init__(
+        self, controller: Endpoint, job: str, known: bool = False, tell: Callable[[str], None] = tell
+    ) -> None:
         self._to, self._job, self._known, self._tell = controller, job, known, tell
         self._lost: float | None = None  # when the connection was lost, on the loop's clock
         self._reminded = REMINDER
@@ -51,7 +53,9 @@ class Watching:
             return ""
         ways = f"`hansa job watch {self._job}` follows it again, `hansa job cancel {self._job}` ends it"
         if self._lost is not None:
-            return f"stopped watching job {self._job}, which goes on as soon as its controller is back; {ways}"
+            return (
+                f"stopped watching job {self._job}, which goes on as soon as its controller is back; {ways}"
+            )
         return f"stopped watching; job {self._job} goes on: {ways}"
 
     def _here(self, view: JobView) -> None:
@@ -62,7 +66,9 @@ class Watching:
     def _away(self) -> None:
         if self._lost is None:
             self._lost, self._reminded = asyncio.get_running_loop().time(), REMINDER
-            self._tell(f"lost the connection to {self._to}; trying again (Ctrl-C stops watching, not the job)")
+            self._tell(
+                f"lost the connection to {self._to}; trying again (Ctrl-C stops watching, not the job)"
+            )
         elif self._seconds() >= self._reminded:
             self._reminded *= 2
             self._tell(f"no controller has answered at {self._to} for {self._seconds():.0f} s; still trying")

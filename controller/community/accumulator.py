@@ -1,14 +1,15 @@
 """The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; methods/README §4).
 
-For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and costs
-O(model), however many others are in the sum. The sums can always be built anew from the store and are then the same,
-bit for bit: the grid they lie on follows from the set of contributions alone.
+For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and
+costs O(model), however many others are in the sum. The sums can always be built anew from the store and are
+then the same, bit for bit: the grid they lie on follows from the set of contributions alone.
 
-The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never averaged: they
-are copied from the newest contribution with the largest weight. A tensor that is the same in all contributions is
-copied, too, and one that nobody carries comes from the current model.
+The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never
+averaged: they are copied from the newest contribution with the largest weight. A tensor that is the same in
+all contributions is copied, too, and one that nobody carries comes from the current model.
 
-Only the ratios of weights matter: what all of them have in common is divided out before they are used (`scale`).
+Only the ratios of weights matter: what all of them have in common is divided out before they are used
+(`scale`).
 """
 
 import os
@@ -21,16 +22,16 @@ from itertools import islice
 
 import numpy as np
 
-from hansa.common.errors import HansaError, StoreFailed
-from hansa.common.frames import Sealer, Span, numbers
-from hansa.common.ids import ModelKey
-from hansa.common.model import DTYPES, Manifest, ModelSpec, Role
+from hansa.common.models.frames import Sealer, Span, numbers
+from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role
+from hansa.common.values.errors import HansaError, StoreFailed
+from hansa.common.values.ids import ModelKey
 from hansa.controller.community import kernels
 from hansa.controller.community.grid import Grid, size
 from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
 from hansa.controller.community.scale import Scale
 from hansa.controller.engine.effects import Change, Member
-from hansa.controller.stores import Draft, StoredModel
+from hansa.controller.storage.stores import Draft, StoredModel
 
 UNIT = 1074  # weights are summed as integers in units of 2^-UNIT: every float is a whole number of them
 
@@ -170,8 +171,14 @@ class Accumulator:
             column, before = self._columns[tensor], self._grids[tensor]
             if info.role is Role.COUNT or not column.count:
                 self._grids[tensor] = None
-                told = [member for member in added[tensor] if member.model in newest] if info.role is Role.COUNT else []
-                chosen = max(told, key=lambda member: member.weight, default=None)  # max keeps the first of equals
+                told = (
+                    [member for member in added[tensor] if member.model in newest]
+                    if info.role is Role.COUNT
+                    else []
+                )
+                chosen = max(
+                    told, key=lambda member: member.weight, default=None
+                )  # max keeps the first of equals
                 plans.append(_Plan(copied=chosen.model if chosen else None))
                 if self._sums is not None:
                     self._sums[tensor].fill(0)
@@ -186,7 +193,9 @@ class Accumulator:
                 ) from None
             plan = _Plan(grid, total, fresh=grid != before or not self._kept)
             if column.alike:
-                plan.copied = (added[tensor] or carriers.of(tensor))[0].model  # Σp·w / Σp is w, not w on the grid
+                plan.copied = (added[tensor] or carriers.of(tensor))[
+                    0
+                ].model  # Σp·w / Σp is w, not w on the grid
             if plan.fresh:
                 plan.terms = {member.model: weight(member) for member in carriers.of(tensor)}
             else:
@@ -204,7 +213,9 @@ class Accumulator:
             model = library.get(member.model)
             for tensor in carried(member, model, self._spec):
                 at = model.manifest.spec.index[self._spec.tensors[tensor].name]
-                self._columns[tensor].change(self._scale(member), model.peaks[at], model.manifest.digests[at], sign)
+                self._columns[tensor].change(
+                    self._scale(member), model.peaks[at], model.manifest.digests[at], sign
+                )
                 found[tensor].append(member)
         return found
 

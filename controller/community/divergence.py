@@ -1,6 +1,7 @@
 """How far models are apart: the mean of 1 − cos over all pairs of them, from one matrix of inner products (radfed §5).
 
-Only parameters count, and of partial updates those that all carry. It is a diagnosis: nothing is computed from it.
+Only parameters count, and of partial updates those that all carry. It is a diagnosis: nothing is computed
+from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,12 +9,12 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.model import Role
+from hansa.common.models.model import Role
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.reading import Library, ordered
 from hansa.controller.community.robust import Rows
 from hansa.controller.engine.effects import Member
-from hansa.controller.stores import StoredModel
+from hansa.controller.storage.stores import StoredModel
 
 Compared = Sequence[tuple[ModelKey, ModelKey | None]]  # models, and what to subtract from each
 
@@ -26,13 +27,16 @@ def divergence(
     memory: int,
 ) -> float | None:
     """Return the mean over pairs, none if there are fewer than two models."""
-    return mean_distance(_products(compared, open_model, current, pool, memory)) if len(compared) > 1 else None
+    return (
+        mean_distance(_products(compared, open_model, current, pool, memory)) if len(compared) > 1 else None
+    )
 
 
 def mean_distance(products: np.ndarray) -> float:
     """Return the mean of 1 − cos over all pairs, from the vectors' inner products.
 
-    A vector of zeros has no direction: two of them are alike, and one is as far from any other as a right angle.
+    A vector of zeros has no direction: two of them are alike, and one is as far from any other as a right
+    angle.
     """
     lengths = np.sqrt(np.diag(products))
     zero = lengths == 0

@@ -1,11 +1,12 @@
 """Exact sums: terms are rounded to a fixed grid before they are added, so that all additions are exact.
 
-Each term p·w is rounded to a multiple of 2^-bits (by adding and subtracting 1.5·2^(52-bits)). Sums of such terms stay
-multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of contributions, never
-on their order, and taking one away restores the sum bit for bit.
+Each term p·w is rounded to a multiple of 2^-bits (by adding and subtracting 1.5·2^(52-bits)). Sums of such
+terms stay multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of
+contributions, never on their order, and taking one away restores the sum bit for bit.
 
-The grid is a function of the set, too: of the largest term and the number of terms. The magnitudes of models are taken
-in steps of 2^STEP and the number of terms in steps of HEADROOM, so that a set that changes a little keeps its grid.
+The grid is a function of the set, too: of the largest term and the number of terms. The magnitudes of models
+are taken in steps of 2^STEP and the number of terms in steps of HEADROOM, so that a set that changes a little
+keeps its grid.
 """
 
 import math
@@ -17,7 +18,10 @@ import numpy as np
 from hansa.controller.community import kernels
 
 HEADROOM = (4, 8, 12)  # up to 2^4, 2^8, 2^12 terms: the fewer there are, the finer the grid may be
-STEP, OFFSET = 8, 3  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
+STEP, OFFSET = (
+    8,
+    3,
+)  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
 FINEST, TALLEST = 1074, 900  # keep the grid's constants, and terms, within float64's own limits
 CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in the cache
 
@@ -47,8 +51,9 @@ class Grid:
     def add(self, total: np.ndarray, terms: Sequence[Term], fresh: bool = False) -> None:
         """Add each term's weight·numbers, rounded to the grid, to the float64 array `total`; `fresh`: write over it.
 
-        A negative weight takes numbers out. The constant that rounds a term need not be taken away again if the next
-        term is rounded with its negative (both round alike: the constant is even), which saves a pass over memory.
+        A negative weight takes numbers out. The constant that rounds a term need not be taken away again if
+        the next term is rounded with its negative (both round alike: the constant is even), which saves a
+        pass over memory.
         """
         constant = math.ldexp(1.5, 52 - self.bits)
         factors = [(_wide(numbers), self.scaled(weight)) for numbers, weight in terms]

@@ -1,9 +1,9 @@
 """The inner loops of exact sums, compiled: numpy goes over memory eight times for what they do at once.
 
-They round and add exactly as numpy does, operation by operation (no fused multiply-add, no reordering), so that it does
-not matter which of the two has computed a model. Loading the compiler takes seconds and memory, and the first time on a
-machine it compiles: `preload` does it on a thread of its own, for large models only, and until it is done, or if the
-compiler cannot be had, numpy does the work.
+They round and add exactly as numpy does, operation by operation (no fused multiply-add, no reordering), so
+that it does not matter which of the two has computed a model. Loading the compiler takes seconds and memory,
+and the first time on a machine it compiles: `preload` does it on a thread of its own, for large models only,
+and until it is done, or if the compiler cannot be had, numpy does the work.
 """
 
 import logging
@@ -72,7 +72,8 @@ def _compiled() -> Kernels:
     twos = [void(sums, a, double, a, double, double, flag) for a in inputs]
     means = [void(sums, double, out) for out in outputs]
     commits = [
-        void(sums, a, double, a, double, double, flag, double, out) for a, out in zip(inputs, outputs, strict=True)
+        void(sums, a, double, a, double, double, flag, double, out)
+        for a, out in zip(inputs, outputs, strict=True)
     ]
     return Kernels(
         add_one=njit(ones, **options)(_add_one),
@@ -95,7 +96,15 @@ def _add_two(total: Any, a: Any, of_a: float, b: Any, of_b: float, constant: flo
 
 
 def _add_two_divide(
-    total: Any, a: Any, of_a: float, b: Any, of_b: float, constant: float, fresh: bool, divisor: float, out: Any
+    total: Any,
+    a: Any,
+    of_a: float,
+    b: Any,
+    of_b: float,
+    constant: float,
+    fresh: bool,
+    divisor: float,
+    out: Any,
 ) -> None:
     for i in range(total.size):
         both = (np.float64(a[i]) * of_a + constant) + (np.float64(b[i]) * of_b - constant)

@@ -4,8 +4,8 @@
                                                   ▲      │
                                      moments before      moments
 
-All are streams of frames; nothing here is as large as a model. The controller and `hansa job verify` both compute a
-version with `make`, so that the same inputs give the same bits.
+All are streams of frames; nothing here is as large as a model. The controller and `hansa job verify` both
+compute a version with `make`, so that the same inputs give the same bits.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hansa.common.frames import ALIGN, FRAME, Sealer, numbers
-from hansa.common.ids import ModelKey
-from hansa.common.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.words import listed
+from hansa.common.models.frames import ALIGN, FRAME, Sealer, numbers
+from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
-from hansa.controller.engine.arithmetic import (
+from hansa.controller.engine.effects import Change, Member
+from hansa.controller.plugin.arithmetic import (
     Aggregator,
     Coordinatewise,
     MergeInfo,
@@ -32,9 +33,8 @@ from hansa.controller.engine.arithmetic import (
     ServerUpdate,
     TooFew,
 )
-from hansa.controller.engine.demands import require_choice, require_finite, require_step, require_words
-from hansa.controller.engine.effects import Change, Member
-from hansa.controller.stores import Draft, StoredModel
+from hansa.controller.plugin.checks import require_choice, require_finite, require_step, require_words
+from hansa.controller.storage.stores import Draft, StoredModel
 
 NOBODY = "no update counts; the model before is kept"
 ADVICE = "; try a smaller lr"
@@ -115,7 +115,12 @@ def _updates(server: ServerUpdate, info: TensorInfo) -> bool:
 
 
 def _propose(
-    stack: ExitStack, aggregator: Aggregator, sums: Accumulator, change: Change, current: StoredModel, means: Means
+    stack: ExitStack,
+    aggregator: Aggregator,
+    sums: Accumulator,
+    change: Change,
+    current: StoredModel,
+    means: Means,
 ) -> _Proposal:
     if change.still:
         return _Proposal(_copied(current), ())
@@ -144,7 +149,9 @@ def _propose(
     whole = Change(tuple(counting), (), counting, change.newest)
     frames = sums.frames(whole, means.open_model, current, means.pool)
     if aggregator.pools:
-        frames = with_pooled_variances(frames, counting, stack.enter_context(Library(means.open_model)), current)
+        frames = with_pooled_variances(
+            frames, counting, stack.enter_context(Library(means.open_model)), current
+        )
     return _Proposal(frames, touched, note)
 
 
@@ -153,7 +160,9 @@ def _copied(current: StoredModel) -> Iterator[np.ndarray]:
         yield np.frombuffer(bytearray(current.read(index)), dtype=np.uint8)
 
 
-def _touched(members: Iterable[Member], scope: frozenset[str] | None, current: StoredModel) -> Collection[str]:
+def _touched(
+    members: Iterable[Member], scope: frozenset[str] | None, current: StoredModel
+) -> Collection[str]:
     """Return the tensors that somebody contributes to and that the merge is about."""
     names = frozenset(current.manifest.spec.names) if scope is None else scope
     found: set[str] = set()
@@ -186,7 +195,8 @@ def _updated(
             width = DTYPES[tensor.dtype].itemsize
             start, stop = span.start // width, span.stop // width
             carried: Moments = {
-                name: _moment(before.get(name), tensor.name, start, stop, caches[name], first[name]) for name in moments
+                name: _moment(before.get(name), tensor.name, start, stop, caches[name], first[name])
+                for name in moments
             }
             room = numbers(tensor, span, frame)
             if tensor.name in touched:
@@ -202,7 +212,9 @@ def _updated(
         yield frame
 
 
-def _moment(before: StoredModel | None, name: str, start: int, stop: int, cache: Cache, first: float) -> np.ndarray:
+def _moment(
+    before: StoredModel | None, name: str, start: int, stop: int, cache: Cache, first: float
+) -> np.ndarray:
     if before is None:
         return np.full(stop - start, first)
     for frame in [frame for frame in cache if len(cache) > 2]:

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from hansa.common.frames import FRAME
-from hansa.common.ids import ModelKey
-from hansa.common.model import DTYPES, ModelSpec
+from hansa.common.models.frames import FRAME
+from hansa.common.models.model import DTYPES, ModelSpec
+from hansa.common.values.ids import ModelKey
 from hansa.controller.engine.effects import Member
-from hansa.controller.stores import StoredModel
+from hansa.controller.storage.stores import StoredModel
 
 WINDOW = 4  # frames under way at once
 GROUP = 128  # models open at once

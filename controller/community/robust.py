@@ -1,7 +1,8 @@
 """Proposals that are no mean of all contributions: medians and the like, and means of those that are near one another.
 
-Everything goes frame by frame: of each contribution only a part of one frame is in memory at a time, however many
-there are. Distances between models are sums over frames, added in the frames' order, so that threads do not matter.
+Everything goes frame by frame: of each contribution only a part of one frame is in memory at a time, however
+many there are. Distances between models are sums over frames, added in the frames' order, so that threads do
+not matter.
 """
 
 import threading
@@ -10,13 +11,13 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from hansa.common.frames import Span, numbers
-from hansa.common.model import DTYPES, Role
+from hansa.common.models.frames import Span, numbers
+from hansa.common.models.model import DTYPES, Role
 from hansa.controller.community.reading import WINDOW, Carriers, Library, ordered, read_numbers
-from hansa.controller.engine.arithmetic import Coordinatewise
-from hansa.controller.engine.demands import require_array, require_finite
 from hansa.controller.engine.effects import Member
-from hansa.controller.stores import StoredModel
+from hansa.controller.plugin.arithmetic import Coordinatewise
+from hansa.controller.plugin.checks import require_array, require_finite
+from hansa.controller.storage.stores import StoredModel
 
 LEAST = 1024  # columns that are worked on at once, however little memory there is
 
@@ -24,7 +25,9 @@ LEAST = 1024  # columns that are worked on at once, however little memory there 
 class Rows:
     """The numbers of many models at the same place, one row for each."""
 
-    def __init__(self, members: Sequence[Member], library: Library, current: StoredModel, memory: int) -> None:
+    def __init__(
+        self, members: Sequence[Member], library: Library, current: StoredModel, memory: int
+    ) -> None:
         self.carriers = Carriers(members, current.manifest.spec, library)
         self._library, self._current, self._memory = library, current, memory
         self._reading = threading.Lock()  # the library opens and closes models; only arithmetic runs at once
@@ -78,7 +81,9 @@ def coordinatewise(
             for start, piece in rows.of(span):
                 columns = piece.shape[1]
                 with np.errstate(over="ignore"):  # what is too large for the tensor's type is found below
-                    room[start : start + columns] = require_array(aggregator, aggregator.combine(piece), columns)
+                    room[start : start + columns] = require_array(
+                        aggregator, aggregator.combine(piece), columns
+                    )
             require_finite(aggregator, info.name, room)
         return made
 
@@ -94,7 +99,9 @@ def distances(
     rows = Rows(members, library, current, memory)
     count = len(members)
     compared = {
-        at for at, info in enumerate(spec.tensors) if info.role is not Role.COUNT and len(rows.carriers.of(at)) == count
+        at
+        for at, info in enumerate(spec.tensors)
+        if info.role is not Role.COUNT and len(rows.carriers.of(at)) == count
     }
 
     def partial(index: int) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Weights without what they have in common, so that weights in the same ratios give the same bits.
 
-n, n, n means the same as 1, 1, 1, but n·w is rounded to the grid elsewhere than w. So the greatest common divisor of
-all weights is divided out, exactly. Powers of two may stay, for they move numbers and grid alike and change no bit;
-what is left is an odd number. Like the grid, it follows from the set of contributions and not from their order.
+n, n, n means the same as 1, 1, 1, but n·w is rounded to the grid elsewhere than w. So the greatest common
+divisor of all weights is divided out, exactly. Powers of two may stay, for they move numbers and grid alike
+and change no bit; what is left is an odd number. Like the grid, it follows from the set of contributions and
+not from their order.
 """
 
 import math

@@ -1,18 +1,18 @@
 """Batch-norm statistics of all sites' data together, instead of the mean of each site's (methods/README §4).
 
-The variance of data that come from several sites is the mean of their variances and the variance of their means. The
-plain mean of variances leaves the second part out, and where sites differ much that is most of it.
+The variance of data that come from several sites is the mean of their variances and the variance of their
+means. The plain mean of variances leaves the second part out, and where sites differ much that is most of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hansa.common.frames import Span, numbers
-from hansa.common.model import DTYPES, ModelSpec, Role
+from hansa.common.models.frames import Span, numbers
+from hansa.common.models.model import DTYPES, ModelSpec, Role
 from hansa.controller.community.reading import Carriers, Library, read_numbers
 from hansa.controller.engine.effects import Member
-from hansa.controller.stores import StoredModel
+from hansa.controller.storage.stores import StoredModel
 
 MEAN, VARIANCE = "running_mean", "running_var"  # as PyTorch calls them, below the name of their layer
 
@@ -55,7 +55,9 @@ def _digests(model: StoredModel, *names: str) -> tuple[bytes, ...]:
     return tuple(model.manifest.digests[model.manifest.spec.index[name]] for name in names)
 
 
-def _pooled(spec: ModelSpec, span: Span, mean: int, members: Sequence[Member], library: Library) -> np.ndarray:
+def _pooled(
+    spec: ModelSpec, span: Span, mean: int, members: Sequence[Member], library: Library
+) -> np.ndarray:
     variance = spec.tensors[span.tensor]
     width = DTYPES[variance.dtype].itemsize
     place = (span.start // width, span.stop // width)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.tasks import Task
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Member:
 class Change:
     """What a merge does to the sums. `members` is everything that is in them afterwards.
 
-    `newest` are those that counters come from: the merge's own, also when all others are added again beside them.
-    `scope` are the tensors that the merge is about, if not all: a server update leaves others and their moments alone.
+    `newest` are those that counters come from: the merge's own, also when all others are added again beside
+    them. `scope` are the tensors that the merge is about, if not all: a server update leaves others and their
+    moments alone.
     """
 
     added: tuple[Member, ...]

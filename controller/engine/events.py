@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AllowInfNan, Field, JsonValue, TypeAdapter
 
-from hansa.common.ids import SiteName, TaskId
-from hansa.common.stated import Stated
-from hansa.common.tasks import Evaluation, Profile, UpdateFacts, Value
-from hansa.controller.engine.outline import Outline
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.stated import Stated
+from hansa.common.values.tasks import Evaluation, Profile, UpdateFacts, Value
+from hansa.controller.plugin.outline import Outline
 
 
 class _Event(Value):
@@ -124,7 +124,9 @@ class HopStudied(_Event):
     kind: Literal["hop-studied"] = "hop-studied"
     version: int  # that the hop's round leads to
     hop: int
-    divergence: float | None = None  # mean of 1 − cos over all pairs; none: fewer than two, or it was not asked for
+    divergence: float | None = (
+        None  # mean of 1 − cos over all pairs; none: fewer than two, or it was not asked for
+    )
     digest: str = ""  # of the mean of the slots, if it was asked for
     trouble: str = ""  # why nothing was found
 

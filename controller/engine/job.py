@@ -6,26 +6,26 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hansa.common.errors import Stale
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
-from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.desk import Desk
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
+from hansa.common.values.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartMeasurement, StudyPlan
-from hansa.controller.engine.models import Models
-from hansa.controller.engine.parts import Draw
-from hansa.controller.engine.roster import Roster
+from hansa.controller.engine.index.open_tasks import Desk
+from hansa.controller.engine.index.retention import Models
+from hansa.controller.engine.index.roster import Roster
 from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
-from hansa.controller.engine.view import View
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Draw
+from hansa.controller.plugin.view import View
 
 
 class Job:
     """A job's specification, rule and state. The engine's modules are functions over it.
 
-    Beside the state stand indices (eligible, evaluators, desk, models), so that an event costs no more than what it
-    changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models, fresh, members,
-    current and history goes through a method here, or tells the index.
+    Beside the state stand indices (eligible, evaluators, desk, models), so that an event costs no more than
+    what it changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models,
+    fresh, members, current and history goes through a method here, or tells the index.
     """
 
     state: JobState
@@ -40,7 +40,9 @@ class Job:
         self.id = id_
         self.spec = spec
         self.rule = rule
-        self.memories = {point: part.begin() for point, part in rule.parts.items()}  # what each plugin remembers
+        self.memories = {
+            point: part.begin() for point, part in rule.parts.items()
+        }  # what each plugin remembers
         self.issued: Receipt | None = None  # the receipt of the event that was handled last
         self.remember(JobState(submitted=submitted))
 
@@ -128,8 +130,8 @@ class Job:
     ) -> SendTask:
         """Make a task of some work.
 
-        `judged` is the task whose update is to be evaluated, or `scored` the version and the hop the mean of whose
-        slots is; `travel` says hop, slot and turn of a model that travels.
+        `judged` is the task whose update is to be evaluated, or `scored` the version and the hop the mean of
+        whose slots is; `travel` says hop, slot and turn of a model that travels.
         """
         self.state.task_count += 1
         task = Task(
@@ -204,7 +206,9 @@ class Job:
         self.state.studies.remove(plan)
         self.models.release_study(plan)
 
-    def enter_version(self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None) -> None:
+    def enter_version(
+        self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None
+    ) -> None:
         """Make a model the newest community model; `moments` are the digests of what its server update carries on."""
         self.models.add(key)
         self.models.hold(key)
@@ -289,7 +293,9 @@ class Job:
 
     def issue_receipt(self, **fields: Any) -> Receipt:
         """Add a receipt to the job's chain; the shell keeps it beside the event."""
-        receipt = Receipt(job=self.id, sequence=self.state.sequence + 1, previous=self.state.chain, **fields).sealed()
+        receipt = Receipt(
+            job=self.id, sequence=self.state.sequence + 1, previous=self.state.chain, **fields
+        ).sealed()
         self.state.chain = receipt.hash
         self.issued = receipt
         return receipt

@@ -26,14 +26,14 @@ from typing import assert_never
 
 from pydantic import BaseModel
 
-from hansa.common.errors import Stale
-from hansa.common.ids import JobId, ModelKey, SiteName, community_key, moment_key
-from hansa.common.job import JobSpec
-from hansa.common.stated import Stated
-from hansa.common.tasks import Receipt, Task
-from hansa.controller.engine import answers, appraisal, apps, endings, evaluation, probes, sites, snapshots
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key, moment_key
+from hansa.common.values.stated import Stated
+from hansa.common.values.tasks import Receipt, Task
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.composition import Composition
+from hansa.controller.engine import snapshots
+from hansa.controller.engine.accounts import apps
 from hansa.controller.engine.effects import (
     Effect,
     Member,
@@ -46,10 +46,13 @@ from hansa.controller.engine.effects import (
     StartStudy,
 )
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.merges import Membership
-from hansa.controller.engine.rounds import GATHER, act, pulse
+from hansa.controller.engine.phases import appraisal, endings, evaluation, probes, sites
+from hansa.controller.engine.phases import results as answers
+from hansa.controller.engine.phases.merges import Membership
+from hansa.controller.engine.phases.rounds import GATHER, act, pulse
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState, VersionRecord
+from hansa.controller.plugin.composition import Composition
 
 TIME = "time"  # the alarm that ends training
 EARLY = 0.01  # seconds by which an alarm may ring too soon
@@ -189,7 +192,9 @@ class Machine:
             case ev.SiteUnfit():
                 return sites.unfit(job, event)
             case ev.ModelGiven():
-                effects = sites.first_version(job, community_key(job.id, 0), event.digest, event.outline, event.at)
+                effects = sites.first_version(
+                    job, community_key(job.id, 0), event.digest, event.outline, event.at
+                )
                 return effects if job.ended else [*effects, *sites.gathered(job, event.at)]
             case ev.ModelDescribed():
                 return answers.described(job, event)
@@ -221,7 +226,9 @@ class Machine:
             case ev.AlarmRang():
                 return self._alarm(job, event)
             case ev.CancelAsked():
-                return endings.end(job, "cancelled", f"cancelled by {event.operator or 'the operator'}", event.at)
+                return endings.end(
+                    job, "cancelled", f"cancelled by {event.operator or 'the operator'}", event.at
+                )
             case ev.EngineFailed():
                 return endings.end(job, "failed", event.reason, event.at)
         assert_never(event)
@@ -240,7 +247,9 @@ class Machine:
             late = evaluation.time_out(job)
             if job.state.phase != "closing":
                 return endings.judge(job, late, event.at)
-            return endings.end(job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at)
+            return endings.end(
+                job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at
+            )
         if event.alarm == probes.ALARM:
             return answers.probes_late(job, event.at)
         if event.alarm.startswith(appraisal.ALARM):

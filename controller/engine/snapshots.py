@@ -1,7 +1,7 @@
 """Snapshots: a job's memory as text, so that a restart need not replay every event.
 
-The history grows with the job; it is cut into chapters, and a snapshot holds only those that have changed since the
-last one. Whoever keeps snapshots puts the new chapters in the place of the old ones, all at once.
+The history grows with the job; it is cut into chapters, and a snapshot holds only those that have changed
+since the last one. Whoever keeps snapshots puts the new chapters in the place of the old ones, all at once.
 """
 
 import json

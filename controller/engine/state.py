@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.stated import Stated
-from hansa.common.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
-from hansa.common.views import Score
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
+from hansa.common.values.stated import Stated
+from hansa.common.values.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
+from hansa.common.values.views import Score
 from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
-from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.view import Contribution
+from hansa.controller.plugin.outline import Outline
+from hansa.controller.plugin.view import Contribution
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
@@ -24,11 +24,15 @@ class Findings(BaseModel):
 
     model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
 
-    reports: dict[SiteName, Evaluation] = {}  # as long as more may come; then only what they say together is kept
+    reports: dict[
+        SiteName, Evaluation
+    ] = {}  # as long as more may come; then only what they say together is kept
     unevaluated: dict[SiteName, str] = {}  # evaluators of the job whose findings are missing, and why
     pooled: dict[str, float] = {}
     pooled_examples: int = 0
-    total: int | None = None  # examples that all evaluators of the job have together; none: one has never told
+    total: int | None = (
+        None  # examples that all evaluators of the job have together; none: one has never told
+    )
 
     @property
     def examples(self) -> int:
@@ -74,16 +78,22 @@ class VersionRecord(Findings):
     receipt: str = ""  # hash of the receipt that names it; empty: the submission brought it
     distance: float | None = None  # from the job's reference, relative to that, if it has one
     phase: str = ""  # what the rule calls this round
-    contributions: dict[SiteName, float] = {}  # of one site together, if it was the last to train several slots
+    contributions: dict[
+        SiteName, float
+    ] = {}  # of one site together, if it was the last to train several slots
     updates: int = 0  # that are new in it
     steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
     hops: list[HopRecord] = []  # of its round, if models travelled from site to site
     staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
-    scores: dict[SiteName, Score] = {}  # how weights came about, if updates were evaluated; `a (slot 2)` if a has two
+    scores: dict[
+        SiteName, Score
+    ] = {}  # how weights came about, if updates were evaluated; `a (slot 2)` if a has two
     lost: dict[SiteName, str] = {}
     note: str = ""  # what the aggregator has to say of the merge
     still: bool = False  # it is the version before, with its moments, because the weights were no numbers
-    diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by the point that they fill
+    diagnostics: dict[
+        str, dict[str, JsonValue]
+    ] = {}  # what parts of the rule have to say, by the point that they fill
     bytes_up: int = 0
     bytes_down: int = 0
     covered: bool = False  # it was evaluated on so many of all examples that its metrics count
@@ -159,7 +169,9 @@ class Participation(BaseModel):
     last: tuple[int, int] = (0, 0)  # round and hop that were counted last
     counted: bool = False  # whether its update of them was taken
     idle_since: int | None = None  # the newest version when it failed, until it is asked again
-    unfinished: int = 0  # versions that were made while it worked at its last task, if that was open at the end
+    unfinished: int = (
+        0  # versions that were made while it worked at its last task, if that was open at the end
+    )
 
 
 class JobState(BaseModel):
@@ -175,14 +187,20 @@ class JobState(BaseModel):
     sequence: int = 0  # events handled so far: the journal's numbering
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
     evaluators: set[SiteName] = set()  # attending
-    evaluator_examples: dict[SiteName, int | None] = {}  # of those and of others that left, as they last reported
-    apps: dict[str, dict[SiteName, Stated]] = {}  # what daemons state of the app, by role; also of those that left
+    evaluator_examples: dict[
+        SiteName, int | None
+    ] = {}  # of those and of others that left, as they last reported
+    apps: dict[
+        str, dict[SiteName, Stated]
+    ] = {}  # what daemons state of the app, by role; also of those that left
     left_out: dict[str, str] = {}  # daemons whose app does not fit the others', and why
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
     reference: ModelKey | None = None  # what versions are measured against, until the job ends
-    measuring: ModelKey | None = None  # version 0, while it is being measured; later versions come with their distance
+    measuring: ModelKey | None = (
+        None  # version 0, while it is being measured; later versions come with their distance
+    )
     outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
@@ -194,9 +212,13 @@ class JobState(BaseModel):
     alarms: dict[str, float] = {}
     appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
     judging: dict[TaskId, TaskId] = {}  # open evaluations of updates, with the task that the update answers
-    preparing: dict[TaskId, PendingMerge] = {}  # merges that wait for appraisals, by their first update's task
+    preparing: dict[
+        TaskId, PendingMerge
+    ] = {}  # merges that wait for appraisals, by their first update's task
     studies: list[StudyPlan] = []  # hops that are being looked at
-    scoring: dict[TaskId, tuple[int, int]] = {}  # open evaluations of means of slots, with their version and hop
+    scoring: dict[
+        TaskId, tuple[int, int]
+    ] = {}  # open evaluations of means of slots, with their version and hop
     hops: list[HopRecord] = []  # of the round under way
     queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
     plan: MergePlan | None = None
@@ -205,7 +227,9 @@ class JobState(BaseModel):
     heard: dict[str, Heard] = {}  # what the first merge of the queue has waited for, by point
     kept: dict[str, dict[str, Kept]] = {}  # what parts keep from their examinations, by point and name
     members: dict[SiteName, list[Member]] = {}  # what the newest version is made of
-    footing: dict[ModelKey, str] = {}  # what else it was made from or goes on from (server updates), with digests
+    footing: dict[
+        ModelKey, str
+    ] = {}  # what else it was made from or goes on from (server updates), with digests
     models: set[ModelKey] = set()  # in the store
     fresh: set[ModelKey] = set()  # updates that no merge has taken yet
     bases: dict[ModelKey, ModelKey] = {}  # of those that are partial: the models that they are laid over

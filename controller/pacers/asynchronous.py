@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from hansa.common.errors import Stale
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import register
-from hansa.common.tasks import ROUNDS, Task
-from hansa.controller.engine.actions import Action, Ask, MergeNow, Stop
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Draw, Pacer
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import register
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ROUNDS, Task
+from hansa.controller.plugin.actions import Action, Ask, MergeNow, Stop
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Draw, Pacer
+from hansa.controller.plugin.view import Contribution, View
 
 PATIENCE = 3  # failures in a row after which a site is left alone until it joins again
 
@@ -26,7 +26,9 @@ class AsyncState(BaseModel):
 
     taken: int = 0  # updates accepted
     merged: int = 0  # updates committed
-    held: list[Contribution] = []  # accepted; too few sites have answered to make a model of them (sites.together)
+    held: list[
+        Contribution
+    ] = []  # accepted; too few sites have answered to make a model of them (sites.together)
     counted: set[SiteName] = set()  # sites with an update in the model
     cycles: dict[SiteName, int] = {}  # tasks given to each site
     failures: dict[SiteName, int] = {}  # in a row
@@ -53,15 +55,22 @@ class Async(Pacer):
         found: list[Problem] = []
         if rule.sample.kind != "all":
             found.append(
-                self.clash(rule.sample, "every site that is free is asked, so there is nothing to draw; use all")
+                self.clash(
+                    rule.sample, "every site that is free is asked, so there is nothing to draw; use all"
+                )
             )
         at, least = ("sites", "together"), spec.sites.together
         if least > 1 and not rule.merge.remembers:
             found.append(
-                (at, f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest")
+                (
+                    at,
+                    f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest",
+                )
             )
         elif self.updates < least:
-            found.append((("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)"))
+            found.append(
+                (("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)")
+            )
         return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
@@ -74,7 +83,9 @@ class Async(Pacer):
             why = f"{rule.merge.kind}: {alone}, which then replaces the whole model; use incremental, or server mix"
             found.append((("merge",), why))
         if rule.weigh.appraises:
-            found.append((("weigh",), f"{rule.weigh.kind}: {alone}, however much it is worth, unless it is nothing"))
+            found.append(
+                (("weigh",), f"{rule.weigh.kind}: {alone}, however much it is worth, unless it is nothing")
+            )
         return found
 
     def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
@@ -106,7 +117,9 @@ class Async(Pacer):
         refused, state.refused = state.refused, {}
         return [MergeNow(merged, refused)]
 
-    def on_refused(self, state: BaseModel, contribution: Contribution, reason: str, view: View) -> list[Action]:
+    def on_refused(
+        self, state: BaseModel, contribution: Contribution, reason: str, view: View
+    ) -> list[Action]:
         """Answer an update that is not taken with the newest model: the site did nothing wrong."""
         assert isinstance(state, AsyncState)
         self._require_open(state)
@@ -153,7 +166,9 @@ class Async(Pacer):
         assert isinstance(state, AsyncState)
         state.merged += len(sites)
         if state.merged >= self.updates:
-            return [Stop(f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged")]
+            return [
+                Stop(f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged")
+            ]
         return [self._ask(state, site) for site in sites if site in view.sites and site not in view.busy]
 
     def _ask(self, state: AsyncState, site: SiteName) -> Ask:

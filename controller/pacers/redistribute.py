@@ -1,8 +1,8 @@
 """The redistributing pacer: models travel from site to site before they are averaged (RADFed; radfed §1, §3).
 
-A round has m slots. All begin with the community model. In each hop every slot goes to a site of its own, drawn anew,
-which trains what it receives; after S hops the slots are merged. With S = 1 this is a synchronous round of FedAvg with
-equal weights.
+A round has m slots. All begin with the community model. In each hop every slot goes to a site of its own,
+drawn anew, which trains what it receives; after S hops the slots are merged. With S = 1 this is a synchronous
+round of FedAvg with equal weights.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from hansa.common.errors import Stale
-from hansa.common.ids import ModelKey, SiteName, TaskId
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import register
-from hansa.common.tasks import HOPS, SECONDS, SITES, Task, Train
-from hansa.controller.engine.actions import (
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import register
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import HOPS, SECONDS, SITES, Task, Train
+from hansa.controller.pacers.sync import Rounds, RoundsState
+from hansa.controller.plugin.actions import (
     Action,
     Ask,
     HopEnded,
@@ -29,11 +30,10 @@ from hansa.controller.engine.actions import (
     Wake,
     Withdraw,
 )
-from hansa.controller.engine.arithmetic import Coordinatewise, Selecting
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Draw
-from hansa.controller.engine.view import Contribution, View
-from hansa.controller.pacers.sync import Rounds, RoundsState
+from hansa.controller.plugin.arithmetic import Coordinatewise, Selecting
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Draw
+from hansa.controller.plugin.view import Contribution, View
 
 TURNS = 1 << 32  # hops of a whole job that tasks can count
 
@@ -76,17 +76,23 @@ class Trip(RoundsState):
 class Redistribute(Rounds):
     """In each round models travel from site to site for so many hops, and are merged then.
 
-    A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is late goes
-    to another one, and skips the hop if there is none or that fails as well.
+    A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is
+    late goes to another one, and skips the hop if there is none or that fails as well.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"barrier", "slots"})
-    hops: int = Field(20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round")
-    retries: int = Field(1, ge=0, le=SITES, strict=True, description="other sites to try in a hop when one fails")
+    hops: int = Field(
+        20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round"
+    )
+    retries: int = Field(
+        1, ge=0, le=SITES, strict=True, description="other sites to try in a hop when one fails"
+    )
     catch_up: int = Field(
         0, ge=0, le=HOPS, strict=True, description="further hops for models that were trained less often"
     )
-    no_repeat: bool = Field(False, description="a model avoids sites it has been at in this round, while there are any")
+    no_repeat: bool = Field(
+        False, description="a model avoids sites it has been at in this round, while there are any"
+    )
     weight: Literal["equal", "hops"] = Field(
         "equal", description="hops: weights are multiplied by how often a model was trained in the round"
     )
@@ -94,7 +100,8 @@ class Redistribute(Rounds):
         None, gt=0, le=SECONDS, description="seconds a site may take; none: as long as it needs"
     )
     divergence: Literal["none", "weights", "delta"] = Field(
-        "weights", description="measure how far the updates of each hop are apart: as they are, or their changes"
+        "weights",
+        description="measure how far the updates of each hop are apart: as they are, or their changes",
     )
 
     def begin(self) -> Trip:
@@ -111,7 +118,10 @@ class Redistribute(Rounds):
         found: list[Problem] = []
         if self.rounds * self.hops >= TURNS:
             found.append(
-                ((self.point, "rounds"), f"{self.rounds} rounds of {self.hops} hops are more than {TURNS - 1}")
+                (
+                    (self.point, "rounds"),
+                    f"{self.rounds} rounds of {self.hops} hops are more than {TURNS - 1}",
+                )
             )
         if rule.merge.remembers:
             why = "a travelling model is no site's own, so there is no last one; use mean"
@@ -124,7 +134,9 @@ class Redistribute(Rounds):
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Tell that groups are sought among travelling models, not among sites."""
         if rule.weigh.joint and self.hops > 1:
-            return [(("weigh",), f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful")]
+            return [
+                (("weigh",), f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful")
+            ]
         return []
 
     # Hops.
@@ -159,7 +171,9 @@ class Redistribute(Rounds):
         if not state.slots:
             chosen = draw(view)
             state.slots = [Slot() for _ in chosen]
-            return dict(enumerate(sorted(chosen)))  # all slots are alike: the order is that of a synchronous round
+            return dict(
+                enumerate(sorted(chosen))
+            )  # all slots are alike: the order is that of a synchronous round
         due = self._due(state)
         if self.no_repeat:
             return self._assign_unseen(state, due, draw, view)
@@ -304,7 +318,9 @@ class Redistribute(Rounds):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        fresh = not any(slot.hops for slot in state.slots)  # later in a round, slots skip a hop that nobody manages
+        fresh = not any(
+            slot.hops for slot in state.slots
+        )  # later in a round, slots skip a hop that nobody manages
         if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
             site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
             return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
@@ -391,4 +407,6 @@ def _require_scope(held: Contribution | None, new: Contribution) -> None:
     assert isinstance(held.task.work, Train)
     assert isinstance(new.task.work, Train)
     if set(held.task.work.tensors) != set(new.task.work.tensors):
-        raise ValueError("the tensors to be trained changed within a round; they can change only after a merge")
+        raise ValueError(
+            "the tensors to be trained changed within a round; they can change only after a merge"
+        )

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hansa.common.ids import SiteName
-from hansa.common.plugins import register
-from hansa.common.tasks import ASKED
-from hansa.controller.engine.actions import Action, Ask
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.plugins.registry import register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ASKED
 from hansa.controller.pacers.sync import Sync, SyncState
+from hansa.controller.plugin.actions import Action, Ask
+from hansa.controller.plugin.view import Contribution, View
 
 LONGEST = 10_000  # epochs of the slowest site in a round
 
@@ -25,8 +25,8 @@ class SemiSyncState(SyncState):
 class SemiSync(Sync):
     """Every site trains for as long as the slowest needs for λ epochs, so that fast sites are not idle.
 
-    The first round measures: each site makes the job's epochs. After that a site gets as many steps as fit into
-    λ × the slowest site's epoch, measured anew in every round.
+    The first round measures: each site makes the job's epochs. After that a site gets as many steps as fit
+    into λ × the slowest site's epoch, measured anew in every round.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -45,7 +45,9 @@ class SemiSync(Sync):
         # n steps fit into an epoch of n, though the quotient of two quotients may fall just short of n.
         length = self.periods * max(measured.values(), default=0) * (1 + 1e-9)
         fits = {site: length / state.seconds_per_step[site] for site in sites if site in measured}
-        steps = {site: max(1, int(min(number, ASKED))) for site, number in fits.items()}  # what sites say may be absurd
+        steps = {
+            site: max(1, int(min(number, ASKED))) for site, number in fits.items()
+        }  # what sites say may be absurd
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
     def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:

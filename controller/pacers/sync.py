@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from hansa.common.errors import Stale
-from hansa.common.ids import SiteName, TaskId
-from hansa.common.plugins import register
-from hansa.common.tasks import ROUNDS, SECONDS, SITES, Task
-from hansa.controller.engine.actions import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
-from hansa.controller.engine.parts import Draw, Pacer
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.plugins.registry import register
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import ROUNDS, SECONDS, SITES, Task
+from hansa.controller.plugin.actions import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
+from hansa.controller.plugin.parts import Draw, Pacer
+from hansa.controller.plugin.view import Contribution, View
 
 
 class RoundsState(BaseModel):
@@ -56,8 +56,8 @@ class SyncState(RoundsState):
 class Sync(Rounds):
     """All sites of a round train from the same model; the round is merged when all have answered.
 
-    At the deadline it is merged with those that have, if they are enough for the quorum. Below the quorum the round is
-    issued once more, to sites that failed or are late, and then what is there is merged.
+    At the deadline it is merged with those that have, if they are enough for the quorum. Below the quorum the
+    round is issued once more, to sites that failed or are late, and then what is there is merged.
     """
 
     deadline: float | None = Field(
@@ -100,7 +100,11 @@ class Sync(Rounds):
         """Take an update of this round; merge when it was the last."""
         assert isinstance(state, SyncState)
         site = contribution.site
-        if state.phase != "open" or state.asked.get(site) != contribution.task.id or site not in state.waiting:
+        if (
+            state.phase != "open"
+            or state.asked.get(site) != contribution.task.id
+            or site not in state.waiting
+        ):
             raise Stale(f"round {view.round} no longer waits for {site}")
         state.waiting.remove(site)
         state.lost.pop(site, None)
@@ -176,9 +180,18 @@ class Sync(Rounds):
             return []
         if not state.reissued and not self._enough(state) and state.failed & set(view.sites):
             return self._reissue(state, view)
-        if not state.waiting and not state.received and view.sites and state.failing.keys() >= set(view.sites):
+        if (
+            not state.waiting
+            and not state.received
+            and view.sites
+            and state.failing.keys() >= set(view.sites)
+        ):
             site = min(state.failing)
-            return [Stop(f"every site has failed by round {view.round}; {site}: {state.failing[site]}", failed=True)]
+            return [
+                Stop(
+                    f"every site has failed by round {view.round}; {site}: {state.failing[site]}", failed=True
+                )
+            ]
         if not state.waiting or self._enough(state):
             return self._close(state, "the site left")
         return []  # below quorum: sites that are away may come back, or the deadline decides

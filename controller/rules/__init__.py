@@ -3,7 +3,7 @@
 Packages of others register theirs through the entry point group `hansa.plugins`.
 """
 
-from hansa.common.plugins import discover
+from hansa.common.plugins.registry import discover
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     divide,

@@ -1,7 +1,8 @@
 """Adaptive training (Stripelis and Ambite, 2020): what `train.until` makes of each training task.
 
-The learner decides when its update is due (`hansa.learner.adaptive`). From here it has its thresholds and, once it has
-made enough cycles, a limit on how stale it may become: the median of its own effective staleness (metis-dvw §5).
+The learner decides when its update is due (`hansa.learner.plugins.adaptive`). From here it has its thresholds
+and, once it has made enough cycles, a limit on how stale it may become: the median of its own effective
+staleness (metis-dvw §5).
 """
 
 import statistics
@@ -10,13 +11,13 @@ from typing import ClassVar
 
 from pydantic import BaseModel, JsonValue
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem, UntilSpec
-from hansa.common.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
-from hansa.common.words import in_order, listed, suggestion
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Policy
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem, UntilSpec
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
+from hansa.common.values.words import in_order, listed, suggestion
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.view import Contribution, View
 
 
 class Staleness(BaseModel):
@@ -66,7 +67,9 @@ class Until(Policy):
         """Let the learner decide, within the most epochs allowed."""
         assert isinstance(state, Staleness)
         vc_loss, tombstones = self.until.thresholds(site)
-        given = Adaptive(vc_loss=vc_loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs)
+        given = Adaptive(
+            vc_loss=vc_loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs
+        )
         plugin = LocalPluginSpec(name=ADAPTIVE, args=given.model_dump())
         return work.model_copy(update={"epochs": self.until.max_epochs, "plugins": (*work.plugins, plugin)})
 
@@ -88,7 +91,8 @@ class Until(Policy):
         named = {site: name for name, group in self.until.groups.items() for site in group.sites}
         strange = sorted(named.keys() - view.examples.keys(), key=in_order) if view.version == 0 else []
         said = [
-            f"{site} of group {named[site]} is not here" + suggestion(site, list(view.examples)) for site in strange
+            f"{site} of group {named[site]} is not here" + suggestion(site, list(view.examples))
+            for site in strange
         ]
         return {"warning": f"train.until: {listed(said)}"} if said else {}
 

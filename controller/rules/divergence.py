@@ -22,11 +22,13 @@ def draw_pairs(models: int, rng: np.random.Generator) -> list[Pair]:
     return [(int(i), int(j + (j >= i))) for i, j in zip(firsts, seconds, strict=True)]
 
 
-def divergences(pieces: Iterable[np.ndarray], pairs: Sequence[Pair], models: int) -> dict[Metric, float | None]:
+def divergences(
+    pieces: Iterable[np.ndarray], pairs: Sequence[Pair], models: int
+) -> dict[Metric, float | None]:
     """Return the mean divergence of one layer over pairs of models by every metric.
 
-    `pieces` are its weights, a row for each model, cut into columns. A pair with a model whose weights are all zero
-    says nothing; if no pair is left there is no divergence.
+    `pieces` are its weights, a row for each model, cut into columns. A pair with a model whose weights are
+    all zero says nothing; if no pair is left there is no divergence.
     """
     squares = np.zeros(models)
     products = np.zeros(len(pairs))

@@ -1,14 +1,14 @@
 """Divide-and-Conquer (Chandran et al., 2021): first layers and last layers are trained in turn, and travel alone.
 
-Rounds 0 … R−1 are the pre-pass: the whole model is trained, and in the end the divergences of the sites' layers say
-where to divide. After it, feature rounds train the layers before the split and fine-tuning rounds those behind it, the
-others frozen. Only what was trained goes up, only what was merged goes down.
+Rounds 0 … R−1 are the pre-pass: the whole model is trained, and in the end the divergences of the sites'
+layers say where to divide. After it, feature rounds train the layers before the split and fine-tuning rounds
+those behind it, the others frozen. Only what was trained goes up, only what was merged goes down.
 
-Where the paper leaves something open we chose: K > 2 sites are compared by pairs; pre-pass rounds count in the decay of
-the learning rate; the split follows from a rule (`splitting.choose_split`), not from looking at a plot. The paper's
-formula EQ3 divides a cosine distance, which has no unit, by a norm, so that large layers look less divergent than small
-ones. It is the default so that results can be compared with the paper's. All three metrics are in the history, with a
-warning if they would divide differently.
+Where the paper leaves something open we chose: K > 2 sites are compared by pairs; pre-pass rounds count in
+the decay of the learning rate; the split follows from a rule (`splitting.choose_split`), not from looking at
+a plot. The paper's formula EQ3 divides a cosine distance, which has no unit, by a norm, so that large layers
+look less divergent than small ones. It is the default so that results can be compared with the paper's. All
+three metrics are in the history, with a warning if they would divide differently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.errors import Refused
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.model import Role
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import Train
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.evidence import Evidence, Findings
-from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Policy
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.models.model import Role
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.errors import Refused
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Train
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.evidence import Evidence, Findings
+from hansa.controller.plugin.outline import Outline
+from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
 from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
@@ -62,31 +62,56 @@ class Divide(Policy):
 
     needs_outline: ClassVar[bool] = True
     needs_anatomy: ClassVar[bool] = True
-    prepass: int = Field(5, ge=0, strict=True, description="rounds on the whole model before the first feature round")
-    split: int | None = Field(
-        None, ge=1, strict=True, description="divide after this layer, counted from 1; none: the pre-pass finds out"
+    prepass: int = Field(
+        5, ge=0, strict=True, description="rounds on the whole model before the first feature round"
     )
-    metric: Metric = Field("eq3", description="divergence of a layer that says where to divide; eq3 is the paper's")
+    split: int | None = Field(
+        None,
+        ge=1,
+        strict=True,
+        description="divide after this layer, counted from 1; none: the pre-pass finds out",
+    )
+    metric: Metric = Field(
+        "eq3", description="divergence of a layer that says where to divide; eq3 is the paper's"
+    )
     choose: Scale = Field(
-        "raw", description="levels of the divergences themselves; log: of their logarithms, the rule before, to compare"
+        "raw",
+        description="levels of the divergences themselves; log: of their logarithms, the rule before, to compare",
     )
     min_ratio: float = Field(
-        2.0, gt=1, description="how many times as divergent the last layers must be; otherwise only the last is apart"
+        2.0,
+        gt=1,
+        description="how many times as divergent the last layers must be; otherwise only the last is apart",
     )
     margin: float = Field(
-        0.8, gt=0, le=1, description="a split is clear if it costs at most this share of the runner-up; not with log"
+        0.8,
+        gt=0,
+        le=1,
+        description="a split is clear if it costs at most this share of the runner-up; not with log",
     )
     feature_epochs: int | None = Field(
-        None, ge=1, le=100_000, strict=True, description="epochs of feature and pre-pass rounds; none: train.epochs"
+        None,
+        ge=1,
+        le=100_000,
+        strict=True,
+        description="epochs of feature and pre-pass rounds; none: train.epochs",
     )
     fine_epochs: int | None = Field(
-        None, ge=1, le=100_000, strict=True, description="epochs of fine-tuning rounds; none: a fifth, at least 1"
+        None,
+        ge=1,
+        le=100_000,
+        strict=True,
+        description="epochs of fine-tuning rounds; none: a fifth, at least 1",
     )
     decay: float = Field(0.9, gt=0, le=1, description="the learning rate is train.optimizer.lr · decay^round")
     fine_lr: float = Field(0.5, gt=0, description="φ, the share of the learning rate in fine-tuning rounds")
     restart: bool = Field(False, description="begin again from version 0 after the pre-pass")
-    blocks: bool = Field(False, description="divide only between blocks: modules of the app with several layers")
-    order: tuple[str, ...] = Field((), description="the layers in forward order; none: as the model registers them")
+    blocks: bool = Field(
+        False, description="divide only between blocks: modules of the app with several layers"
+    )
+    order: tuple[str, ...] = Field(
+        (), description="the layers in forward order; none: as the model registers them"
+    )
 
     def begin(self) -> Division:
         """Nothing is known."""
@@ -101,7 +126,11 @@ class Divide(Policy):
             why = "a pre-pass compares updates of one round; give layers.split and set layers.prepass to 0"
             found.append(self.clash(rule.pace, why))
         if self.split is None and (not self.prepass or alone) and (common or not self.prepass):
-            why = "one site alone has no divergence" if alone else "without a pre-pass nothing tells where to divide"
+            why = (
+                "one site alone has no divergence"
+                if alone
+                else "without a pre-pass nothing tells where to divide"
+            )
             found.append((("layers", "split"), f"{why}: give the layer after which to divide"))
         if rule.pace.kind == "semisync":
             found.append(self.clash(rule.pace, "it says itself how many steps sites make in each phase"))
@@ -123,7 +152,9 @@ class Divide(Policy):
         if "barrier" not in rule.pace.provides or rounds > self.prepass:
             return []
         why = f"all {rounds} rounds of the job are pre-pass rounds on the whole model: nothing is divided"
-        return [(("layers", "prepass"), f"{why}; give more rounds, or a layers.split and fewer pre-pass rounds")]
+        return [
+            (("layers", "prepass"), f"{why}; give more rounds, or a layers.split and fewer pre-pass rounds")
+        ]
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Refuse models that cannot be divided, or not where the job says."""
@@ -131,10 +162,17 @@ class Divide(Policy):
         if not count:
             return [(("layers",), "no part of the model has a matrix of weights")]
         if count < 2:
-            return [(("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")]
+            return [
+                (("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")
+            ]
         if self.order and sorted(self.order) != sorted(model.layers):
             odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
-            return [(("layers", "order"), f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}")]
+            return [
+                (
+                    ("layers", "order"),
+                    f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}",
+                )
+            ]
         if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
             return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
         legal = self._legal(model)
@@ -142,18 +180,25 @@ class Divide(Policy):
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
         free = self._free(model)
         if not free:
-            return [(("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")]
+            return [
+                (("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")
+            ]
         if self.split is None:
             tied = self._cut(model, free[0])
             everywhere = all(self._cut(model, split) for split in free)
             return [(("layers",), f"wherever it is divided, a {tied[0]}")] if everywhere else []
         if self.split >= count:
             possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
-            return [(at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")]
+            return [
+                (at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")
+            ]
         if self.split not in legal:
             near = ", ".join(map(str, legal))
             return [
-                (at, f"layer {self.split} ({self._order(model)[self.split - 1]}) is inside a block; between: {near}")
+                (
+                    at,
+                    f"layer {self.split} ({self._order(model)[self.split - 1]}) is inside a block; between: {near}",
+                )
             ]
         return [(at, wrong) for wrong in self._faults(model, self.split)]
 
@@ -166,7 +211,9 @@ class Divide(Policy):
         phase = self.phase_of(number)
         whole = self.feature_epochs or work.epochs
         epochs = (self.fine_epochs or max(1, whole // 5)) if phase == "fine-tuning" else whole
-        trainings = view.turn - 1 if view.turn else number  # where models travel, every hop is one (radfed §4)
+        trainings = (
+            view.turn - 1 if view.turn else number
+        )  # where models travel, every hop is one (radfed §4)
         lr = work.optimizer.lr * self.decay**trainings * (self.fine_lr if phase == "fine-tuning" else 1.0)
         lr = max(lr, LEAST)
         tensors: tuple[str, ...] = ()
@@ -197,9 +244,14 @@ class Divide(Policy):
             return None
         model = view.outline
         pairs: list[JsonValue] = [[i, j] for i, j in draw_pairs(len(contributions), view.rng("layers"))]
-        return {"layers": [_matrices(model, model.layers.index(name)) for name in self._order(model)], "pairs": pairs}
+        return {
+            "layers": [_matrices(model, model.layers.index(name)) for name in self._order(model)],
+            "pairs": pairs,
+        }
 
-    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
+    def examine(
+        self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
+    ) -> Findings:
         """Return the divergence of every layer by every metric."""
         asked: Any = question
         pairs = [(int(i), int(j)) for i, j in asked["pairs"]]
@@ -212,7 +264,12 @@ class Divide(Policy):
         return Findings(facts)
 
     def examined(
-        self, state: BaseModel, contributions: Sequence[Contribution], facts: JsonValue, trouble: str, view: View
+        self,
+        state: BaseModel,
+        contributions: Sequence[Contribution],
+        facts: JsonValue,
+        trouble: str,
+        view: View,
     ) -> None:
         """Take the divergences; after the last pre-pass round they say where to divide."""
         assert isinstance(state, Division)
@@ -270,7 +327,9 @@ class Divide(Policy):
             state.repeats += 1
             if state.repeats >= PATIENCE:
                 why = report.get("trouble", "it takes updates of two sites or more")
-                raise Refused(f"{PATIENCE} pre-pass rounds could not tell where to divide: {why}; give layers.split")
+                raise Refused(
+                    f"{PATIENCE} pre-pass rounds could not tell where to divide: {why}; give layers.split"
+                )
             return
         state.round, state.repeats = state.round + 1, 0
 
@@ -293,7 +352,12 @@ class Divide(Policy):
         assert isinstance(state, Division)
         number = self._number(state, contributions[0].site if contributions else None, view)
         split = self.split if self.split is not None else state.split
-        told: dict[str, JsonValue] = {"phase": self.phase_of(number), "round": number, "split": split, **state.report}
+        told: dict[str, JsonValue] = {
+            "phase": self.phase_of(number),
+            "round": number,
+            "split": split,
+            **state.report,
+        }
         if contributions and isinstance(contributions[0].task.work, Train):
             work = contributions[0].task.work
             told |= {"epochs": work.epochs, "lr": work.optimizer.lr}
@@ -304,7 +368,11 @@ class Divide(Policy):
             warned += remarks
         if view.common and self._repeats(state):
             trouble = state.report.get("trouble")
-            why = f"the layers could not be compared ({trouble})" if trouble else "fewer than two sites took part"
+            why = (
+                f"the layers could not be compared ({trouble})"
+                if trouble
+                else "fewer than two sites took part"
+            )
             warned.append(f"the pre-pass round is repeated: {why}")
         return told | ({"warning": "; ".join(warned)} if warned else {})
 

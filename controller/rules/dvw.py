@@ -1,11 +1,12 @@
 """Distributed validation weighting (Stripelis and Ambite, Accelerating Federated Learning …, 2020).
 
-Every update is measured by the evaluators of all other sites, on data that nobody trains on, and by its own learner.
-The confusion matrices are pooled, and what the update is worth is the pooled matrix's score.
+Every update is measured by the evaluators of all other sites, on data that nobody trains on, and by its own
+learner. The confusion matrices are pooled, and what the update is worth is the pooled matrix's score.
 
-The paper's micro F1 equals the pooled accuracy where an example has one label, so it is no more robust than accuracy;
-`metric` offers others. Where an example may have several, TP, FP and FN of each label are pooled instead, and it is
-another number. Late in training all scores are alike, and DVW is then close to equal weights: compare the two.
+The paper's micro F1 equals the pooled accuracy where an example has one label, so it is no more robust than
+accuracy; `metric` offers others. Where an example may have several, TP, FP and FN of each label are pooled
+instead, and it is another number. Late in training all scores are alike, and DVW is then close to equal
+weights: compare the two.
 """
 
 import math
@@ -16,15 +17,15 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from hansa.common.errors import InvalidData, InvalidJob
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import SECONDS, Evaluation
-from hansa.common.views import Finding, Score
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import EvalRequest, Weigher
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.errors import InvalidData, InvalidJob
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import SECONDS, Evaluation
+from hansa.common.values.views import Finding, Score
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import EvalRequest, Weigher
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
 from hansa.controller.rules.scores import SCORES, Shape, inverse_loss, pooled, shape_of
 
@@ -54,9 +55,14 @@ class Dvw(Weigher):
         "micro_f1",
         description="score of the pooled counts; mcc and gmean for one label per example, inverse_loss for regression",
     )
-    timeout: float = Field(60.0, gt=0, le=SECONDS, description="seconds to wait for the evaluators of the other sites")
+    timeout: float = Field(
+        60.0, gt=0, le=SECONDS, description="seconds to wait for the evaluators of the other sites"
+    )
     min_coverage: float = Field(
-        0.5, ge=0, le=1, description="least share of all validation examples; with fewer, the site's last score counts"
+        0.5,
+        ge=0,
+        le=1,
+        description="least share of all validation examples; with fewer, the site's last score counts",
     )
     zero: Literal["keep", "uniform"] = Field(
         "keep", description="if every update scores 0: keep the model, or take the plain mean"
@@ -70,7 +76,12 @@ class Dvw(Weigher):
         """Without a validation part nobody can measure anything."""
         if spec.validation.fraction:
             return []
-        return [(("validation", "fraction"), "weigh: dvw needs a validation part at the sites; such as 0.05, not 0")]
+        return [
+            (
+                ("validation", "fraction"),
+                "weigh: dvw needs a validation part at the sites; such as 0.05, not 0",
+            )
+        ]
 
     def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Ask every other site; its learner has measured the update already (N + 1 models per update)."""
@@ -80,11 +91,17 @@ class Dvw(Weigher):
     def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return the score of each."""
         assert isinstance(state, Worth)
-        found = [self._measured(state, c, view) for c in contributions]  # a site may have trained several slots last
+        found = [
+            self._measured(state, c, view) for c in contributions
+        ]  # a site may have trained several slots last
         known = state.last | {
-            c.site: score.value for c, score in zip(contributions, found, strict=True) if score.value is not None
+            c.site: score.value
+            for c, score in zip(contributions, found, strict=True)
+            if score.value is not None
         }
-        settled = [self._settled(score, c.site, state, known) for c, score in zip(contributions, found, strict=True)]
+        settled = [
+            self._settled(score, c.site, state, known) for c, score in zip(contributions, found, strict=True)
+        ]
         state.scores = dict(zip(_names(contributions), settled, strict=True))
         state.last |= {c.site: score.value or 0.0 for c, score in zip(contributions, settled, strict=True)}
         weights = np.array([score.value or 0.0 for score in settled], dtype=np.float64)
@@ -107,7 +124,9 @@ class Dvw(Weigher):
         state.examples |= {site: report.n for site, report in reports.items()}
         counted = {site: report for site, report in reports.items() if report.n}
         if not counted and not missing:
-            raise InvalidData(f"no site has validation data, so nobody can say what the update of {c.site} is worth")
+            raise InvalidData(
+                f"no site has validation data, so nobody can say what the update of {c.site} is worth"
+            )
         everybody = {*view.examples, *reports, *missing}
         coverage = _coverage(state, counted, everybody, view)
         others = counted.keys() - {c.site}
@@ -146,9 +165,9 @@ class Dvw(Weigher):
     ) -> tuple[dict[SiteName, Evaluation], dict[SiteName, str]]:
         """Part the reports that can be pooled from those that do not fit the others, with the reason.
 
-        How many classes or labels there are is what most sites say, those whose findings on other updates are known
-        included: where only a few answer, one that is wrong must not outvote the others. Of equally many those are
-        right that the metric can score, lest one site of two ends the job, and else the owner.
+        How many classes or labels there are is what most sites say, those whose findings on other updates are
+        known included: where only a few answer, one that is wrong must not outvote the others. Of equally
+        many those are right that the metric can score, lest one site of two ends the job, and else the owner.
         """
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
@@ -160,11 +179,20 @@ class Dvw(Weigher):
         told = {site: shape_of(r) for site, r in reports.items() if r.n}
         state.shapes |= told
         if told and not any(size for size, _ in state.shapes.values()):
-            raise InvalidJob(f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression")
+            raise InvalidJob(
+                f"weigh.metric {self.metric} needs confusion matrices; use inverse_loss for regression"
+            )
         votes = Counter(state.shapes.values())
         usual = max(
             votes,
-            key=lambda it: (it[0] > 0, votes[it], self.metric in SCORES[it[1]], it == told.get(owner), -it[0], it[1]),
+            key=lambda it: (
+                it[0] > 0,
+                votes[it],
+                self.metric in SCORES[it[1]],
+                it == told.get(owner),
+                -it[0],
+                it[1],
+            ),
             default=None,
         )
         if usual and self.metric not in SCORES[usual[1]]:
@@ -193,7 +221,9 @@ def _unlike(shape: Shape, usual: Shape) -> str:
 def _names(contributions: Sequence[Contribution]) -> list[SiteName]:
     """Call updates by their sites, and those of a site that was the last to train several slots by these, too."""
     often = Counter(c.site for c in contributions)
-    return [SiteName(f"{c.site} (slot {c.task.slot})") if often[c.site] > 1 else c.site for c in contributions]
+    return [
+        SiteName(f"{c.site} (slot {c.task.slot})") if often[c.site] > 1 else c.site for c in contributions
+    ]
 
 
 def _coverage(state: Worth, counted: Reports, everybody: set[SiteName], view: View) -> float:

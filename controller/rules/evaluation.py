@@ -6,21 +6,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel, Field
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import register
-from hansa.common.tasks import Evaluation
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import EvalPlan
-from hansa.controller.engine.view import View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Evaluation
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import EvalPlan
+from hansa.controller.plugin.view import View
 from hansa.controller.rules.scores import micro_f1_of_labels, pooled, shape_of
 
 
 class _Every(EvalPlan):
     """Every evaluator is asked for every so many versions, and for the last one."""
 
-    every: int = Field(1, ge=1, strict=True, description="evaluate every so many versions, and always the last one")
-    virtual: bool = Field(False, description="also the mean of travelling models, between merges (pace redistribute)")
+    every: int = Field(
+        1, ge=1, strict=True, description="evaluate every so many versions, and always the last one"
+    )
+    virtual: bool = Field(
+        False, description="also the mean of travelling models, between merges (pace redistribute)"
+    )
 
     @property
     def midway(self) -> bool:
@@ -30,7 +34,9 @@ class _Every(EvalPlan):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to look for a mean between merges where there is none."""
         if self.virtual and "slots" not in rule.pace.provides:
-            why = f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
+            why = (
+                f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
+            )
             return [(("evaluate", "virtual"), why)]
         return []
 

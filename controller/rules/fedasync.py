@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.arithmetic import MergeInfo, Moments, ServerUpdate
-from hansa.controller.engine.composition import Composition
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
+from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.fedavg import FEDAVG
 
 POLYNOMIAL, HINGE = 0.5, 10.0  # what `a` is if the job does not say
@@ -18,19 +18,25 @@ POLYNOMIAL, HINGE = 0.5, 10.0  # what `a` is if the job does not say
 class Mix(ServerUpdate):
     """The next model is (1 − α)·current + α·proposal; α may fall with the staleness of the update.
 
-    An update that was trained from the newest model has staleness 0 and counts with the full α. (Xie et al. count from
-    the version that is being made, which is one more.)
+    An update that was trained from the newest model has staleness 0 and counts with the full α. (Xie et al.
+    count from the version that is being made, which is one more.)
     """
 
     statistics: ClassVar[bool] = True  # a convex mixture keeps variances ≥ 0
     alpha: float = Field(0.6, ge=0, le=1, description="share of the proposal; 1 takes it as it is")
     staleness: Literal["constant", "polynomial", "hinge"] = Field(
-        "constant", description="how α falls with staleness d: not, by (d+1)^-a, or by 1/(a(d-b)+1) beyond d = b"
+        "constant",
+        description="how α falls with staleness d: not, by (d+1)^-a, or by 1/(a(d-b)+1) beyond d = b",
     )
-    a: float | None = Field(None, ge=0, description=f"default: {POLYNOMIAL:g} for polynomial, {HINGE:g} for hinge")
+    a: float | None = Field(
+        None, ge=0, description=f"default: {POLYNOMIAL:g} for polynomial, {HINGE:g} for hinge"
+    )
     b: int = Field(4, ge=0, strict=True, description="hinge only: staleness up to which α is whole")
     max_staleness: int | None = Field(
-        None, ge=0, strict=True, description="an update staler than that is not taken; its site gets the newest model"
+        None,
+        ge=0,
+        strict=True,
+        description="an update staler than that is not taken; its site gets the newest model",
     )
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
@@ -83,7 +89,9 @@ def _fedasync(name: str, how: str, summary: str) -> Rule:
 
 FEDASYNC = _fedasync("fedasync", "polynomial", "every update is mixed in as it comes; stale ones count less")
 FEDASYNC_CONSTANT = _fedasync("fedasync-constant", "constant", "every update is mixed in with the same share")
-FEDASYNC_HINGE = _fedasync("fedasync-hinge", "hinge", "every update is mixed in; those staler than b hardly count")
+FEDASYNC_HINGE = _fedasync(
+    "fedasync-hinge", "hinge", "every update is mixed in; those staler than b hardly count"
+)
 
 SERVER_MIX = add_rule(
     Rule(

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Sampler, Weigher
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.ids import SiteName
+from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Sampler, Weigher
+from hansa.controller.plugin.view import Contribution, View
 
 BatchNorm = Literal["mean", "pooled"]
 POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance of all their data together"
@@ -23,7 +23,9 @@ POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance 
 class All(Sampler):
     """Every site that attends takes part in every round."""
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Return all sites."""
         return [site for site in view.sites if site not in exclude]
 
@@ -38,7 +40,9 @@ class Uniform(Sampler):
         """Tell of draws that are too small to make a model of."""
         return too_few(self.fraction, spec)
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
         drawn = view.rng("uniform").permutation(len(eligible))[: how_many(self.fraction, view, eligible)]

@@ -1,12 +1,12 @@
 """FedDAF (Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023).
 
-Sites whose models have alike statistics form groups, and groups, not sites, are averaged: where many sites share one
-distribution, they stop dominating the mean. Nothing changes at the sites. The arithmetic is in `fusion`; where it
-departs from the paper, docs/methods/feddaf says why.
+Sites whose models have alike statistics form groups, and groups, not sites, are averaged: where many sites
+share one distribution, they stop dominating the mean. Nothing changes at the sites. The arithmetic is in
+`fusion`; where it departs from the paper, docs/methods/feddaf says why.
 
-What is remembered is not p but p divided by the base weight a (`boost`). An update's weight is its base weight times
-that; so without groups the merge is FedAvg's (or the plain mean), bit for bit, and with other sites present than at the
-fit the weights are p restricted to them.
+What is remembered is not p but p divided by the base weight a (`boost`). An update's weight is its base
+weight times that; so without groups the merge is FedAvg's (or the plain mean), bit for bit, and with other
+sites present than at the fit the weights are p restricted to them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import Value
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.evidence import Evidence, Findings
-from hansa.controller.engine.outline import Outline
-from hansa.controller.engine.parts import Weigher
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Value
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.evidence import Evidence, Findings
+from hansa.controller.plugin.outline import Outline
+from hansa.controller.plugin.parts import Weigher
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG
 
 PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"
@@ -37,7 +37,9 @@ class Asked(Value):
 
     fit: int | None  # the number of the fit; None: statistics are only to be remembered
     seed: int
-    recalled: dict[SiteName, tuple[float, int]] = {}  # others who take part in it: base weights and optimizer steps
+    recalled: dict[
+        SiteName, tuple[float, int]
+    ] = {}  # others who take part in it: base weights and optimizer steps
     forgotten: tuple[SiteName, ...] = ()  # whose statistics are no longer needed
 
 
@@ -86,7 +88,9 @@ class Fusing(BaseModel):
     failures: int = 0  # of the last of them in a row
     since: int = 0  # merges since the last of them
     tried: tuple[SiteName, ...] = ()  # whose statistics it was to see
-    known: dict[SiteName, tuple[float, int]] = {}  # base weight and steps of the updates whose statistics are kept
+    known: dict[
+        SiteName, tuple[float, int]
+    ] = {}  # base weight and steps of the updates whose statistics are kept
     base: dict[SiteName, float] = {}  # of every site's last update
     version: int = 0  # that the fit that counts was made for
     asked: Asked | None = None  # of the merge that is being weighed
@@ -104,18 +108,27 @@ class Fusion(Weigher):
         description="the paper's variational autoencoder, or the mixture that it begins with, which needs no torch",
     )
     stats: Literal["auto", "norm", "weights"] = Field(
-        "auto", description="compare normalisation layers, or weights; auto: weights if there is no such layer"
+        "auto",
+        description="compare normalisation layers, or weights; auto: weights if there is no such layer",
     )
     base: Literal["equal", "examples", "used"] = Field(
-        "equal", description="what updates are worth before groups are regarded: alike, or by examples at hand or used"
+        "equal",
+        description="what updates are worth before groups are regarded: alike, or by examples at hand or used",
     )
     max_components: int = Field(15, ge=1, description="most groups; 1 switches grouping off")
     min_clients: int = Field(2, ge=1, description="least updates of a group; 1 lets a single site be one")
-    theta: float = Field(1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's")
-    max_boost: float = Field(4.0, ge=1, description="no update counts more than so many times its base weight")
+    theta: float = Field(
+        1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's"
+    )
+    max_boost: float = Field(
+        4.0, ge=1, description="no update counts more than so many times its base weight"
+    )
     refit: int = Field(10, ge=1, description="merges from one fit to the next, unless the sites change")
     patience: int = Field(
-        2, ge=0, strict=True, description="fits that may find one group before groups that were found are given up"
+        2,
+        ge=0,
+        strict=True,
+        description="fits that may find one group before groups that were found are given up",
     )
     memory: bool = Field(True, description="compare with the last update of sites that are not in the merge")
     adjust: Literal["steps", "none"] = Field(
@@ -160,7 +173,9 @@ class Fusion(Weigher):
         """Refuse a model without normalisation layers if the job insists on them, before any site trains it."""
         from hansa.controller.rules.fusion.statistics import named_norms
 
-        known = any(tensor.norm for tensor in model.tensors) or named_norms([tensor.name for tensor in model.tensors])
+        known = any(tensor.norm for tensor in model.tensors) or named_norms(
+            [tensor.name for tensor in model.tensors]
+        )
         if self.stats != "norm" or known:
             return []
         return [((self.point, "stats"), "the model has no normalisation layer; use weights")]
@@ -172,10 +187,18 @@ class Fusion(Weigher):
         assert isinstance(state, Fusing)
         present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
         state.asked, state.told = None, {}
-        recalled = {site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites}
-        # After a failure it is tried again in 1, 2, 4 … merges: what was slow once (a cold start) may be quick now.
+        recalled = {
+            site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites
+        }
+        # After a failure it is tried again in 1, 2, 4 … merges: what was slow once (a cold start) may be
+        # quick now.
         wait = min(self.refit, 1 << (state.failures - 1)) if state.failures else self.refit
-        due = state.fits == 0 or state.since >= wait or _everybody(present, recalled) != state.tried or travelled
+        due = (
+            state.fits == 0
+            or state.since >= wait
+            or _everybody(present, recalled) != state.tried
+            or travelled
+        )
         # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
         if not due and not (self.memory and any(site not in present for site in view.sites)):
             return None
@@ -189,7 +212,9 @@ class Fusion(Weigher):
 
     # On a worker: read statistics, and fit.
 
-    def examine(self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence) -> Findings:
+    def examine(
+        self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
+    ) -> Findings:
         """Read the statistics of models, and find groups if that is asked for."""
         from hansa.controller.rules.fusion.statistics import FALLBACK, plan
 
@@ -227,9 +252,15 @@ class Fusion(Weigher):
         base = np.array([known[site][0] for site in sites], dtype=np.float64)
         base = base / base.sum() if base.any() else np.full(len(base), 1 / len(base))
         steps = np.array([known[site][1] for site in sites])
-        method = Method(self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost)
+        method = Method(
+            self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost
+        )
         found = fit(
-            _matrix([vectors[site] for site in sites], asked.seed), base, steps, method, (asked.seed, asked.fit)
+            _matrix([vectors[site] for site in sites], asked.seed),
+            base,
+            steps,
+            method,
+            (asked.seed, asked.fit),
         )
         boost = np.divide(found.weights, base, out=np.ones(len(base)), where=base > 0)  # 0 of 0 is no matter
         return Grouped(
@@ -251,7 +282,12 @@ class Fusion(Weigher):
     # After it: what follows.
 
     def examined(
-        self, state: BaseModel, contributions: Sequence[Contribution], facts: JsonValue, trouble: str, view: View
+        self,
+        state: BaseModel,
+        contributions: Sequence[Contribution],
+        facts: JsonValue,
+        trouble: str,
+        view: View,
     ) -> None:
         """Take a fit; if there is none, the last goes on counting."""
         assert isinstance(state, Fusing)
@@ -263,7 +299,11 @@ class Fusion(Weigher):
             state.known = {site: told for site, told in state.known.items() if site not in gone}
             state.known |= {site: present[site] for site in found.remembered}
         if state.asked.fit is not None:
-            state.fits, state.since, state.tried = state.asked.fit, 0, _everybody(present, state.asked.recalled)
+            state.fits, state.since, state.tried = (
+                state.asked.fit,
+                0,
+                _everybody(present, state.asked.recalled),
+            )
             state.failures = min(state.failures + 1, 30) if trouble else 0
         if found.grouped and self._lapses(state, found.grouped, contributions):
             state.lapses += 1
@@ -279,8 +319,8 @@ class Fusion(Weigher):
     def _lapses(self, state: Fusing, found: Grouped, contributions: Sequence[Contribution]) -> bool:
         """Whether a fit found one group where there were several, and is not believed yet.
 
-        A fit may miss groups that the one before saw, and with its weights the good fit would be lost. Slots are other
-        models in every merge, so weights of theirs are never kept.
+        A fit may miss groups that the one before saw, and with its weights the good fit would be lost. Slots
+        are other models in every merge, so weights of theirs are never kept.
         """
         lost = len(found.shares) == 1 < state.groups and not _travelled(contributions)
         return lost and state.lapses < self.patience

@@ -1,11 +1,12 @@
 """FedSMB and FedMMB (Nasirigerdeh et al., 2020): a task is a window of one or a few batches instead of epochs.
 
-The learner keeps the place in its data (`hansa.learner.window`) and moves on once an update is committed. From here it
-hears how many batches to take, and which of its updates was committed last: a learner that was killed between the
-commit and its own note of it still knows that the batches of that update are used up.
+The learner keeps the place in its data (`hansa.learner.training.window`) and moves on once an update is
+committed. From here it hears how many batches to take, and which of its updates was committed last: a learner
+that was killed between the commit and its own note of it still knows that the batches of that update are used
+up.
 
-One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all these batches
-together, exactly and for any data; docs/rules.md has the proof and what breaks it.
+One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all these
+batches together, exactly and for any data; docs/rules.md has the proof and what breaks it.
 """
 
 from collections.abc import Sequence
@@ -14,13 +15,13 @@ from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from hansa.common.ids import SiteName, TaskId
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import Train
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Policy, Weigher
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import Train
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Policy, Weigher
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.fedavg import FEDAVG, ByExamples
 
@@ -73,12 +74,16 @@ class Window(Policy):
         anew = not spec.train.keep_optimizer
         if anew and optimizer.kind != "sgd" and self.batches < FEW:
             why = f"{optimizer.kind} begins anew with every task, and in its first steps it knows no scale"
-            found.append((place, f"{why}; with fewer than {FEW} batches use sgd, or an optimizer at the server"))
+            found.append(
+                (place, f"{why}; with fewer than {FEW} batches use sgd, or an optimizer at the server")
+            )
         if anew and optimizer.momentum and self.batches == 1:
             why = "momentum begins anew with every task; over one batch it does nothing"
             found.append((place, f"{why} (`server: {{kind: momentum}}` or train.keep_optimizer keep it)"))
         if isinstance(rule.weigh, ByExamples):
-            found.append((("weigh",), "examples counts all examples of a site; used counts those of its window"))
+            found.append(
+                (("weigh",), "examples counts all examples of a site; used counts those of its window")
+            )
         return found
 
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import Field
 
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.arithmetic import MergeInfo, Moments, ServerUpdate
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.rules.fedavg import FEDAVG
 
 REDDI = "Reddi et al., Adaptive Federated Optimization, 2021"
@@ -20,7 +20,9 @@ class Optimizer(ServerUpdate):
     """A server optimizer with a step of its own for every number (baselines §5)."""
 
     lr: float = Field(0.1, gt=0, description="η, the server's learning rate")
-    beta1: float = Field(0.9, ge=0, lt=1, description="how much of the mean of Δ is kept from version to version")
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="how much of the mean of Δ is kept from version to version"
+    )
     tau: float = Field(1e-3, gt=0, description="τ, the least denominator: the larger, the less adaptive")
     v0: float | None = Field(None, ge=0, description="what v starts from; default: τ²")
 
@@ -47,7 +49,9 @@ class Optimizer(ServerUpdate):
 class Adam(Optimizer):
     """FedAdam: steps are divided by the root of a running mean of Δ²."""
 
-    beta2: float = Field(0.99, ge=0, lt=1, description="how much of the mean of Δ² is kept from version to version")
+    beta2: float = Field(
+        0.99, ge=0, lt=1, description="how much of the mean of Δ² is kept from version to version"
+    )
 
     def square(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
         """Return a running mean."""
@@ -95,7 +99,9 @@ class Momentum(ServerUpdate):
 
 
 def _fedopt(name: str, kind: str, summary: str, paper: str = REDDI) -> Rule:
-    return add_rule(Rule(name=name, summary=summary, paper=paper, parts=FEDAVG.parts | {"server": {"kind": kind}}))
+    return add_rule(
+        Rule(name=name, summary=summary, paper=paper, parts=FEDAVG.parts | {"server": {"kind": kind}})
+    )
 
 
 FEDADAM = _fedopt("fedadam", "adam", "FedAvg with Adam at the server")

@@ -2,11 +2,11 @@
 
 from pydantic import BaseModel, Field
 
-from hansa.common.ids import SiteName
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import PROXIMAL, LocalPluginSpec, Proximal, Train
-from hansa.controller.engine.parts import Policy
-from hansa.controller.engine.view import View
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import PROXIMAL, LocalPluginSpec, Proximal, Train
+from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.view import View
 from hansa.controller.rules.fedavg import FEDAVG
 
 
@@ -23,7 +23,9 @@ class Plain(Policy):
 class ProximalTerm(Policy):
     """Sites minimise the loss plus μ/2·‖w − w′‖², where w′ is the model that the task started from."""
 
-    mu: float = Field(0.01, ge=0, description="μ; the sum is over all trained numbers, so small values matter")
+    mu: float = Field(
+        0.01, ge=0, description="μ; the sum is over all trained numbers, so small values matter"
+    )
 
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
         """Name the learner's plugin; with μ = 0 there is nothing to add, and training is that of FedAvg bit for bit."""

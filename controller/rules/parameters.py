@@ -4,14 +4,14 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.model import Role
-from hansa.common.plugins import register
-from hansa.common.tasks import Train
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Policy
-from hansa.controller.engine.view import View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.models.model import Role
+from hansa.common.plugins.registry import register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Train
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.view import View
 
 
 @register("layers", "parameters")
@@ -24,7 +24,9 @@ class ParametersOnly(Policy):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to pool what nobody sends."""
         if rule.merge.pools:
-            return [(("merge", "bn"), "pooled does not go with layers parameters: statistics stay at the sites")]
+            return [
+                (("merge", "bn"), "pooled does not go with layers parameters: statistics stay at the sites")
+            ]
         return []
 
     def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:

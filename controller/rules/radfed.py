@@ -1,7 +1,7 @@
 """RADFed and its variants: models travel over many sites before they are averaged (pacer `redistribute`).
 
-Aggregation Delayed Federated Learning (Xue et al., 2021). RADFedi draws sites by how large their gradients are; no
-correction for that (weights 1/p) is made in the merge, so it is biased on purpose.
+Aggregation Delayed Federated Learning (Xue et al., 2021). RADFedi draws sites by how large their gradients
+are; no correction for that (weights 1/p) is made in the merge, so it is biased on purpose.
 """
 
 import math
@@ -12,13 +12,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.common.tasks import IMPORTANCE, Importance, LocalPluginSpec
-from hansa.controller.engine.composition import Composition
-from hansa.controller.engine.parts import Sampler
-from hansa.controller.engine.view import Contribution, View
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import IMPORTANCE, Importance, LocalPluginSpec
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Sampler
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG, how_many, too_few
 
 PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"
@@ -36,18 +36,21 @@ class Scores(BaseModel):
 class ByImportance(Sampler):
     """Sites with large gradients take part more often: drawn without replacement in proportion to their scores.
 
-    A score is the mean squared norm of the gradients at the weights that a site has trained, p ← (1 − γ)·p + γ·p_new.
-    Learners measure it with every task; nothing else has to be set for that.
+    A score is the mean squared norm of the gradients at the weights that a site has trained, p ← (1 − γ)·p +
+    γ·p_new. Learners measure it with every task; nothing else has to be set for that.
     """
 
     ranks: ClassVar[bool] = True
     fraction: float = Field(0.1, gt=0, le=1, description="share of the sites; at least one is drawn")
     gamma: float = Field(0.9, ge=0, le=1, description="γ, how much the newest measurement counts")
     init: Literal["mean", "probe"] = Field(
-        "mean", description="a new site has the mean of all scores; or all sites measure the first model beforehand"
+        "mean",
+        description="a new site has the mean of all scores; or all sites measure the first model beforehand",
     )
     per_example: bool = Field(False, description="norms of single examples' gradients; many times dearer")
-    online: bool = Field(False, description="norms of the last epoch's gradients as they come: free, but not final")
+    online: bool = Field(
+        False, description="norms of the last epoch's gradients as they come: free, but not final"
+    )
     layers: tuple[str, ...] = Field((), description="only gradients of these modules, such as the classifier")
 
     def begin(self) -> Scores:
@@ -75,7 +78,9 @@ class ByImportance(Sampler):
         """Tell of draws that are too small to make a model of."""
         return too_few(self.fraction, spec)
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Draw the sites with the largest keys."""
         assert isinstance(state, Scores)
         eligible = [site for site in view.sites if site not in exclude]
@@ -124,14 +129,18 @@ def _radfed(name: str, summary: str, parts: dict[str, dict[str, object]]) -> Rul
     return add_rule(Rule(name=name, summary=summary, paper=PAPER, parts=FEDAVG.parts | usual | parts))
 
 
-RADFED = _radfed("radfed", "models travel over many sites before they are averaged, all with equal weights", {})
+RADFED = _radfed(
+    "radfed", "models travel over many sites before they are averaged, all with equal weights", {}
+)
 RADFED_P = _radfed(
     "radfed-p",
     "RADFed with a proximal term: each site stays near the model that it received",
     {"local": {"kind": "proximal"}},
 )
 RADFED_M = _radfed(
-    "radfed-m", "RADFed whose community model moves only a share of the way to the mean", {"server": {"kind": "mix"}}
+    "radfed-m",
+    "RADFed whose community model moves only a share of the way to the mean",
+    {"server": {"kind": "mix"}},
 )
 RADFED_A = _radfed("radfed-a", "RADFed with Adam at the server", {"server": {"kind": "adam"}})
 RADFED_I = _radfed(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import Rule, add_rule, register
-from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
-from hansa.controller.engine.composition import Composition
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.controller.plugin.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
+from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.fedavg import FEDAVG
 
 YIN = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018"
@@ -22,9 +22,13 @@ def _objections(part: Aggregator, rule: Composition) -> list[Problem]:
     """Refuse what would take the robustness away."""
     found: list[Problem] = []
     if "barrier" not in rule.pace.provides:
-        found.append(part.clash(rule.pace, "it merges one update at a time, and one has nothing to be compared with"))
+        found.append(
+            part.clash(rule.pace, "it merges one update at a time, and one has nothing to be compared with")
+        )
     if rule.weigh.kind != "equal":
-        found.append(part.clash(rule.weigh, "every site counts the same in it, whatever the site claims; use equal"))
+        found.append(
+            part.clash(rule.weigh, "every site counts the same in it, whatever the site claims; use equal")
+        )
     return found
 
 
@@ -51,7 +55,9 @@ class Median(Coordinatewise):
 class TrimmedMean(Coordinatewise):
     """The mean of every number without the largest and the smallest ones."""
 
-    trim: float = Field(0.1, ge=0, lt=0.5, description="share of the sites left out at each end, rounded down")
+    trim: float = Field(
+        0.1, ge=0, lt=0.5, description="share of the sites left out at each end, rounded down"
+    )
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights, and merges of single updates."""
@@ -66,7 +72,9 @@ class TrimmedMean(Coordinatewise):
         rows.sort(axis=0)
         kept = rows[cut : len(rows) - cut]
         least = kept[0].copy()
-        huge = kept[-1] / 2 - least / 2 > np.finfo(np.float64).max / (2 * len(kept))  # their sum may be no number
+        huge = kept[-1] / 2 - least / 2 > np.finfo(np.float64).max / (
+            2 * len(kept)
+        )  # their sum may be no number
         shares = kept[:, huge] / len(kept)
         with np.errstate(over="ignore", invalid="ignore"):
             kept -= least
@@ -89,12 +97,16 @@ class TrimmedMean(Coordinatewise):
 class Krum(Selecting):
     """The update that is nearest to its neighbours, or the mean of the few that are (multi-Krum).
 
-    The score of an update is the sum of its squared distances to the n − f − 2 nearest others, over all parameters and
-    statistics; those with the least scores are taken.
+    The score of an update is the sum of its squared distances to the n − f − 2 nearest others, over all
+    parameters and statistics; those with the least scores are taken.
     """
 
-    attackers: int = Field(1, ge=0, strict=True, description="f, how many sites may be wrong; it takes 2f + 3 updates")
-    chosen: int = Field(1, ge=0, strict=True, description="updates to average, at most all but f; 0: all but f")
+    attackers: int = Field(
+        1, ge=0, strict=True, description="f, how many sites may be wrong; it takes 2f + 3 updates"
+    )
+    chosen: int = Field(
+        1, ge=0, strict=True, description="updates to average, at most all but f; 0: all but f"
+    )
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights, merges of single updates, and models of fewer sites than promised."""
@@ -112,7 +124,9 @@ class Krum(Selecting):
         """Return the updates with the least scores; of equal ones, those of the first sites."""
         count = len(distances)
         if count < 2 * self.attackers + 3:
-            raise TooFew(f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}")
+            raise TooFew(
+                f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}"
+            )
         others = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)
         with np.errstate(over="ignore"):  # infinitely far is far
             scores = others[:, : count - self.attackers - 2].sum(axis=1)
@@ -125,8 +139,13 @@ def _robust(name: str, part: dict[str, object], summary: str, paper: str) -> Rul
 
 
 MEDIAN = _robust("median", {"kind": "median"}, "the median of the sites' updates, number by number", YIN)
-TRIMMED = _robust("trimmed-mean", {"kind": "trimmed"}, "the mean of the sites' updates without the extremes", YIN)
+TRIMMED = _robust(
+    "trimmed-mean", {"kind": "trimmed"}, "the mean of the sites' updates without the extremes", YIN
+)
 KRUM = _robust("krum", {"kind": "krum"}, "the one update that is nearest to its neighbours", BLANCHARD)
 MULTI_KRUM = _robust(
-    "multi-krum", {"kind": "krum", "chosen": 0}, "the mean of the updates that are near one another", BLANCHARD
+    "multi-krum",
+    {"kind": "krum", "chosen": 0},
+    "the mean of the updates that are near one another",
+    BLANCHARD,
 )

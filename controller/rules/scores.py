@@ -1,8 +1,8 @@
 """What confusion matrices, counts of labels and losses say of a model in one number: the larger, the better.
 
-A matrix (metis-dvw §1) has a row for each true and a column for each predicted class. Where an example may have several
-labels (metis-dvw §7) there are TP, FP and FN of each label instead. Counts of several sites are pooled first and scored
-then: the mean of scores is another number.
+A matrix (metis-dvw §1) has a row for each true and a column for each predicted class. Where an example may
+have several labels (metis-dvw §7) there are TP, FP and FN of each label instead. Counts of several sites are
+pooled first and scored then: the mean of scores is another number.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 EPSILON = 1e-6  # keeps the inverse of a loss finite
 Kind = Literal["classes", "labels"]
@@ -59,7 +59,8 @@ def macro_f1_of_labels(counts: np.ndarray) -> float:
 
 def mcc(confusion: np.ndarray) -> float:
     """Return Matthews' correlation for any number of classes (Gorodkin, 2004); below chance counts as 0."""
-    # In whole numbers: where nearly all is one class, rounding could leave less than nothing to take the root of.
+    # In whole numbers: where nearly all is one class, rounding could leave less than nothing to take the root
+    # of.
     predicted, true = confusion.sum(axis=0).astype(object), confusion.sum(axis=1).astype(object)
     total = int(confusion.sum())
     covariance = int(np.trace(confusion)) * total - int(predicted @ true)

@@ -48,10 +48,10 @@ def choose_split(
 ) -> Choice:
     """Divide where two levels fit the divergences best and the second is clearly higher.
 
-    If it is not `min_ratio` times as high, only the last layer is apart. If it costs more than `margin` times what the
-    runner-up costs, it is kept but not clear. From four layers on each side has two at least: a single layer fits
-    its own level perfectly, and the first is often far less divergent than all others. `legal` are the splits to choose
-    from; without it, all are.
+    If it is not `min_ratio` times as high, only the last layer is apart. If it costs more than `margin` times
+    what the runner-up costs, it is kept but not clear. From four layers on each side has two at least: a
+    single layer fits its own level perfectly, and the first is often far less divergent than all others.
+    `legal` are the splits to choose from; without it, all are.
 
     `log` is the rule as it was: levels of the logarithms, sides of any size, and no look at the runner-up.
     """
@@ -61,7 +61,9 @@ def choose_split(
     least = 2 if scale == "raw" and sum(height is not None for height in heights) >= FEW else 1
     allowed = sorted(legal if legal is not None else range(1, len(found)))
     candidates = [fit for split in allowed if (fit := _fitted(heights, split, least, scale)) is not None]
-    candidates.sort(key=lambda fit: (float(f"{fit.cost:.12g}"), -fit.split))  # of equals the later; rounding is no lead
+    candidates.sort(
+        key=lambda fit: (float(f"{fit.cost:.12g}"), -fit.split)
+    )  # of equals the later; rounding is no lead
     best, runner_up = [*candidates, None, None][:2]
     if best is None or best.ratio < min_ratio:
         why = "the divergence does not rise with depth"

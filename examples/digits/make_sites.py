@@ -16,7 +16,9 @@ def main(folder: str, sites: str = "2", digits: str = "5") -> None:
     data = DataSpec(source="digits", partition={"kind": "non-iid-l", "labels": int(digits)})
     for path in write_shards(data, int(sites), seed=1990, folder=Path(folder)):
         with np.load(path) as held:
-            print(f"{path}: {len(held['y'])} images of {np.unique(held['y'])}, {len(held['y_test'])} test images")
+            print(
+                f"{path}: {len(held['y'])} images of {np.unique(held['y'])}, {len(held['y_test'])} test images"
+            )
 
 
 if __name__ == "__main__":

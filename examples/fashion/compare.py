@@ -23,7 +23,9 @@ def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> Out
     said = yaml.safe_load(job.read_text())
     has_rounds, hops = "rounds" in said["pace"], said["pace"].get("hops", 1)
     trained = said["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
-    pace = {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
+    pace = (
+        {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
+    )
     changes: dict[str, object] = {**pace, "seed": seed, "data.sites": sites}
     if sites != 10:
         changes["data.partition"] = {"kind": "iid"}  # the example's classes are for ten sites

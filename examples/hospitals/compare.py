@@ -51,7 +51,10 @@ def right(network: torch.nn.Module, test: Examples) -> int:
 
 def by(standard: Standard, hospitals: dict[str, Hospital]) -> dict[str, Hospital]:
     """Standardise all hospitals by one standard."""
-    return {n: (standardised(train, standard), standardised(test, standard)) for n, (train, test) in hospitals.items()}
+    return {
+        n: (standardised(train, standard), standardised(test, standard))
+        for n, (train, test) in hospitals.items()
+    }
 
 
 def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -61,7 +64,9 @@ def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dic
         for rule in federations:
             out = Path(folder) / rule
             # Four learners and four evaluators as real processes; their data never meet.
-            report = run_trial(HERE / "job.yaml", out, {"seed": seed, "pace.rounds": rounds, **FEDERATIONS[rule]})
+            report = run_trial(
+                HERE / "job.yaml", out, {"seed": seed, "pace.rounds": rounds, **FEDERATIONS[rule]}
+            )
             paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
             hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
             told = report["survey"]
@@ -71,7 +76,9 @@ def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dic
             found[rule] = {name: right(federated, test) for name, (_, test) in by(survey, hospitals).items()}
     everybody = by(pooled(profile(train.x, MEASURED) for train, _ in hospitals.values()), hospitals)
     parts = [train for train, _ in everybody.values()]
-    together = fit(Examples(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("x", "y"))), rounds, seed)
+    together = fit(
+        Examples(*(np.concatenate([getattr(p, a) for p in parts]) for a in ("x", "y"))), rounds, seed
+    )
     for name, (train, test) in hospitals.items():
         # A guess is the more frequent diagnosis among the hospital's own patients.
         found["guess"][name] = int((test.y == np.bincount(train.y).argmax()).sum())
@@ -85,7 +92,9 @@ def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dic
 def main() -> None:
     """Print one table over all seeds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="how many random splits into training and test patients")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="how many random splits into training and test patients"
+    )
     parser.add_argument("--rounds", type=int, default=30, help="rounds, and epochs of the other two")
     parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
     chosen = parser.parse_args()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hansa.common.errors import Broken, StoreFailed
-from hansa.common.ids import JobId
+from hansa.common.values.errors import Broken, StoreFailed
+from hansa.common.values.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
-from hansa.controller.journal.sqlite import SCHEMA
-from hansa.controller.redis_space import RedisSpace
+from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
+from hansa.controller.storage.journal.sqlite import SCHEMA
+from hansa.controller.storage.redis_space import RedisSpace
 
 A, B = JobId("j-a"), JobId("j-b")
 Open = Callable[[], Journal]
@@ -149,7 +149,9 @@ def test_several_events_are_appended_together_and_may_be_repeated(journal: Journ
 
 
 @pytest.mark.parametrize("entries", [["three", "other"], ["other", "four"], ["other", "four", "five"]])
-def test_of_several_events_that_contradict_the_journal_none_is_kept(journal: Journal, entries: list[str]) -> None:
+def test_of_several_events_that_contradict_the_journal_none_is_kept(
+    journal: Journal, entries: list[str]
+) -> None:
     _fill(journal, A, "one", "two", "three", "four")
     with pytest.raises(Broken, match=r"j-a: entry [34] is in the journal already"):
         journal.append(A, [Entry(3 + i, text) for i, text in enumerate(entries)])
@@ -158,7 +160,8 @@ def test_of_several_events_that_contradict_the_journal_none_is_kept(journal: Jou
 
 def test_jobs_come_back_in_the_order_of_their_submission(journal: Journal) -> None:
     records = [
-        JobRecord(JobId(name), f'{{"name": "{name}"}}', at) for name, at in (("z", 1.0), ("m", 2.5), ("a", 2.75))
+        JobRecord(JobId(name), f'{{"name": "{name}"}}', at)
+        for name, at in (("z", 1.0), ("m", 2.5), ("a", 2.75))
     ]
     for record in records:
         journal.create(record)
@@ -246,7 +249,9 @@ def _change(journal: Journal, kind: str) -> None:
         for number, fields in rows:
             if kind == "event" and number == b"2-0":
                 fields[b"event"] = fields[b"event"].replace(b"1", b"2")
-            client.xadd(key("journal", A), fields, id="4-0" if (kind, number) == ("place", b"3-0") else number)
+            client.xadd(
+                key("journal", A), fields, id="4-0" if (kind, number) == ("place", b"3-0") else number
+            )
         return
     place, field, was, now = {
         "spec": (key("jobs"), A, b"1}", b"2}"),

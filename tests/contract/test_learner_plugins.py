@@ -9,16 +9,16 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-import hansa.learner.plugins  # noqa: F401 - registers the plugins
-from hansa.common import plugins
+import hansa.learner.plugins.selection  # noqa: F401 - registers the plugins
 from hansa.common.app import App
-from hansa.common.ids import ModelKey
-from hansa.common.plugins import LEARNERS_POINTS
-from hansa.common.tasks import ADAPTIVE, PROXIMAL, LocalPluginSpec, OptimizerSpec, Train, UpdateFacts
-from hansa.common.torch_data import Tensors
-from hansa.learner.parts import BatchSource, LocalPlugin
-from tests.unit import local_parts
-from tests.unit.local import run_of, trained_by
+from hansa.common.plugins import registry as plugins
+from hansa.common.plugins.registry import LEARNERS_POINTS
+from hansa.common.torch.data import Tensors
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.tasks import ADAPTIVE, PROXIMAL, LocalPluginSpec, OptimizerSpec, Train, UpdateFacts
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin
+from tests.unit.learner import local_parts
+from tests.unit.learner.local import run_of, trained_by
 
 CLASSES: dict[str, type[plugins.Plugin]] = {"learner": LocalPlugin, "batches": BatchSource}
 NEEDED: dict[str, dict[str, Any]] = {  # arguments without a default, which those of packages have none of
@@ -35,7 +35,9 @@ def every(point: str) -> list[Any]:
         for kind, cls in plugins.kinds(point).items()
         if not cls.__module__.startswith("tests.") or cls.__module__ == local_parts.__name__
     }
-    return [pytest.param(cls.model_validate(NEEDED.get(kind, {})), id=kind) for kind, cls in sorted(usual.items())]
+    return [
+        pytest.param(cls.model_validate(NEEDED.get(kind, {})), id=kind) for kind, cls in sorted(usual.items())
+    ]
 
 
 def network() -> nn.Module:
@@ -45,7 +47,9 @@ def network() -> nn.Module:
 
 def data() -> Tensors:
     generator = torch.Generator().manual_seed(1)
-    return Tensors(torch.randn(ROWS, 3, generator=generator), torch.randint(0, 2, (ROWS,), generator=generator))
+    return Tensors(
+        torch.randn(ROWS, 3, generator=generator), torch.randint(0, 2, (ROWS,), generator=generator)
+    )
 
 
 APP = App(model=network, classes=2)
@@ -108,7 +112,9 @@ def test_to_begin_changes_nothing_and_what_is_found_can_be_told(plugin: LocalPlu
 def test_only_the_tensors_of_a_task_are_trained(plugin: LocalPlugin) -> None:
     module = network()
     before = state(module)
-    module.get_submodule("0").requires_grad_(requires_grad=False)  # as the learner freezes what a task does not name
+    module.get_submodule("0").requires_grad_(
+        requires_grad=False
+    )  # as the learner freezes what a task does not name
     trained_by(run_of(APP, module, data(), work(plugin, tensors=("4.weight", "4.bias"))))
     after = state(module)
     assert {name for name in before if before[name] == after[name]} >= {"0.weight", "0.bias"}
@@ -122,7 +128,9 @@ def test_a_source_yields_rows_of_the_sites_data_by_the_chance_it_is_given(source
     for _ in range(2):
         generator = torch.Generator().manual_seed(5)
         epochs = [[torch.as_tensor(rows) for rows in source.epoch(run, generator)] for _ in range(2)]
-        assert all(len(rows) and int(rows.min()) >= 0 and int(rows.max()) < ROWS for e in epochs for rows in e)
+        assert all(
+            len(rows) and int(rows.min()) >= 0 and int(rows.max()) < ROWS for e in epochs for rows in e
+        )
         orders.append([[rows.tolist() for rows in epoch] for epoch in epochs])
     assert orders[0] == orders[1]
 

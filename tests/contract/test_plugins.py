@@ -8,16 +8,23 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import hansa.controller.rules  # noqa: F401 - registers the plugins
-from hansa.common import plugins
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.job import JobSpec
-from hansa.common.plugins import POINTS, Plugin
-from hansa.common.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
-from hansa.controller.engine.arithmetic import Aggregator, Coordinatewise, MergeInfo, Selecting, ServerUpdate, TooFew
-from hansa.controller.engine.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
-from hansa.controller.engine.view import Contribution, View
-from hansa.controller.rules.compose import compose
-from tests.unit import appraised, examined
+from hansa.common.job.spec import JobSpec
+from hansa.common.plugins import registry as plugins
+from hansa.common.plugins.registry import POINTS, Plugin
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
+from hansa.controller.plugin.arithmetic import (
+    Aggregator,
+    Coordinatewise,
+    MergeInfo,
+    Selecting,
+    ServerUpdate,
+    TooFew,
+)
+from hansa.controller.plugin.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
+from hansa.controller.plugin.view import Contribution, View
+from hansa.controller.rulebook.compose import compose
+from tests.unit.engine import appraised, examined
 
 CLASSES: dict[str, type[Part]] = {
     "pace": Pacer,
@@ -42,7 +49,11 @@ def every(point: str) -> list[Any]:
 def registered(point: str) -> dict[str, type[plugins.Plugin]]:
     """Return the plugins of Hansa and of installed packages; some tests register odd ones of their own."""
     odd = {kind for kind, cls in plugins.kinds(point).items() if cls.__module__.startswith("tests.")}
-    return {kind: cls for kind, cls in plugins.kinds(point).items() if kind not in odd or cls.__module__ in KEEPING}
+    return {
+        kind: cls
+        for kind, cls in plugins.kinds(point).items()
+        if kind not in odd or cls.__module__ in KEEPING
+    }
 
 
 def everywhere() -> list[Any]:
@@ -66,7 +77,12 @@ def view(round_: int = 1, version: int = 3, sites: tuple[SiteName, ...] = SITES)
 
 def work() -> Train:
     return Train(
-        model=ModelKey("j/v3"), version=3, committed=90, epochs=2, batch_size=8, optimizer=OptimizerSpec(lr=0.1)
+        model=ModelKey("j/v3"),
+        version=3,
+        committed=90,
+        epochs=2,
+        batch_size=8,
+        optimizer=OptimizerSpec(lr=0.1),
     )
 
 
@@ -95,7 +111,10 @@ def contribution(site: SiteName, number: int, n_train: int = 10) -> Contribution
 @pytest.mark.parametrize(("point", "plugin"), everywhere())
 def test_a_plugin_is_a_frozen_value_that_explains_itself(point: str, plugin: Plugin) -> None:
     assert isinstance(plugin, CLASSES[point])
-    assert (plugin.point, plugin.kind) == (point, next(k for k, c in plugins.kinds(point).items() if c is type(plugin)))
+    assert (plugin.point, plugin.kind) == (
+        point,
+        next(k for k, c in plugins.kinds(point).items() if c is type(plugin)),
+    )
     assert (type(plugin).__doc__ or "").strip(), "its docstring is what `hansa rules show` prints"
     for name, field in type(plugin).model_fields.items():
         assert field.description, f"{name}: what it means is what `hansa rules show` prints"
@@ -132,7 +151,9 @@ def test_a_rule_fills_every_point_and_has_nothing_against_itself(name: str) -> N
 
 
 @pytest.mark.parametrize("sampler", every("sample"))
-def test_a_sampler_draws_sites_that_are_there_without_repeating_any_and_always_the_same(sampler: Sampler) -> None:
+def test_a_sampler_draws_sites_that_are_there_without_repeating_any_and_always_the_same(
+    sampler: Sampler,
+) -> None:
     for round_ in range(1, OFTEN):
         chosen = list(sampler.choose(sampler.begin(), view(round_)))
         assert set(chosen) <= set(SITES)
@@ -144,7 +165,9 @@ def test_a_sampler_draws_sites_that_are_there_without_repeating_any_and_always_t
 
 
 @pytest.mark.parametrize("weigher", every("weigh"))
-def test_a_weigher_gives_one_finite_weight_for_each_contribution_whatever_their_order(weigher: Weigher) -> None:
+def test_a_weigher_gives_one_finite_weight_for_each_contribution_whatever_their_order(
+    weigher: Weigher,
+) -> None:
     for count in (1, 2, 7):
         given = [contribution(site, i, n_train=5 + i) for i, site in enumerate(SITES[:count])]
         weights = weigher.weigh(weigher.begin(), given, view())
@@ -173,7 +196,9 @@ def test_a_pacer_says_how_much_there_is_to_do(pacer: Pacer) -> None:
 
 
 @pytest.mark.parametrize("aggregator", every("merge"))
-def test_an_aggregator_does_not_care_for_the_order_and_stays_within_what_it_is_given(aggregator: Aggregator) -> None:
+def test_an_aggregator_does_not_care_for_the_order_and_stays_within_what_it_is_given(
+    aggregator: Aggregator,
+) -> None:
     rng = np.random.default_rng(1)
     assert not aggregator.kept or aggregator.remembers, "sums can be kept only of what is remembered"
     if isinstance(aggregator, Coordinatewise):
@@ -203,7 +228,9 @@ def test_an_aggregator_does_not_care_for_the_order_and_stays_within_what_it_is_g
 
 
 @pytest.mark.parametrize("server", every("server"))
-def test_a_server_update_treats_every_number_alike_and_changes_nothing_that_it_is_given(server: ServerUpdate) -> None:
+def test_a_server_update_treats_every_number_alike_and_changes_nothing_that_it_is_given(
+    server: ServerUpdate,
+) -> None:
     rng = np.random.default_rng(2)
     current, proposal = rng.standard_normal((2, 50))
     moments = {name: np.full(50, first) for name, first in server.moments.items()}
@@ -256,5 +283,7 @@ def test_an_evaluation_plan_asks_who_is_here_and_does_not_care_who_answers_first
         metrics = plan.combine(found)
         assert plan.combine(dict(reversed(found.items()))) == metrics
         assert all(isinstance(value, float) for value in metrics.values())
-    plan.combine({SITES[0]: Evaluation(n=1, loss_sum=float("inf")), SITES[1]: Evaluation(n=1, loss_sum=float("-inf"))})
+    plan.combine(
+        {SITES[0]: Evaluation(n=1, loss_sum=float("inf")), SITES[1]: Evaluation(n=1, loss_sum=float("-inf"))}
+    )
     plan.combine({SITES[0]: Evaluation(n=0, loss_sum=0.0)})

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from redis.exceptions import ResponseError
 
-from hansa.common.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
-from hansa.common.frames import Sealer, cut, pack
-from hansa.common.ids import JobId, ModelKey
-from hansa.controller.backends import opened
-from hansa.controller.journal import Entry, RedisJournal
-from hansa.controller.redis_space import FORMAT, RedisSpace, is_redis, key_below
-from hansa.controller.stores import Store
-from hansa.controller.stores.redis import RedisStore
+from hansa.common.models.frames import Sealer, cut, pack
+from hansa.common.values.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
+from hansa.common.values.ids import JobId, ModelKey
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal import Entry, RedisJournal
+from hansa.controller.storage.redis_space import FORMAT, RedisSpace, is_redis, key_below
+from hansa.controller.storage.stores import Store
+from hansa.controller.storage.stores.redis import RedisStore
 from tests.redis_server import RedisServer
 from tests.support import filled, small_spec
 
@@ -96,7 +96,10 @@ def test_a_frame_that_was_evicted_is_named_and_no_model_is_made_up(store: RedisS
     put(store)
     (frame,) = client.keys("hansa:*:frame:*:0")
     client.delete(frame)
-    with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is gone: Redis evicted it"):
+    with (
+        store.open(KEY) as model,
+        pytest.raises(Broken, match="frame 0 of model j1/v1 is gone: Redis evicted it"),
+    ):
         model.read(0)
 
 
@@ -104,11 +107,16 @@ def test_a_frame_of_another_length_is_damaged(store: RedisStore, client: Any) ->
     put(store)
     (frame,) = client.keys("hansa:*:frame:*:0")
     client.append(frame, b"x")
-    with store.open(KEY) as model, pytest.raises(Broken, match="frame 0 of model j1/v1 is damaged: 1048577 bytes"):
+    with (
+        store.open(KEY) as model,
+        pytest.raises(Broken, match="frame 0 of model j1/v1 is damaged: 1048577 bytes"),
+    ):
         model.read(0)
 
 
-def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(store: RedisStore, client: Any) -> None:
+def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(
+    store: RedisStore, client: Any
+) -> None:
     put(store)
     client.setrange(key("model", KEY), 20, b"\xff" * 900)
     with pytest.raises(Broken, match="model j1/v1: its record in Redis is damaged"):
@@ -159,7 +167,9 @@ def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(t
     journal.append(JobId("j"), [Entry(2, "two")])
     server.kill()
     server.start()
-    with pytest.raises(Broken, match=r"lost the mark that lets this controller write .* restarted empty") as caught:
+    with pytest.raises(
+        Broken, match=r"lost the mark that lets this controller write .* restarted empty"
+    ) as caught:
         journal.append(JobId("j"), [Entry(3, "three")])
     assert not isinstance(caught.value, StoreFailed)  # waiting would not help
     with pytest.raises(Broken, match="restarted empty"):
@@ -173,7 +183,9 @@ def test_a_redis_that_was_restarted_empty_takes_no_further_entries_of_old_jobs(t
     server.kill()
 
 
-def test_a_redis_that_evicts_or_forgets_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redis_that_evicts_or_forgets_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = RedisServer(tmp_path / "redis", "--maxmemory-policy", "allkeys-lru", durable=False).start()
     with opened(server.url, tmp_path, lease=False):
         assert not caplog.text  # `hansa job verify` and the like only read
@@ -263,7 +275,9 @@ def test_two_controllers_cannot_share_a_space(server: RedisServer, tmp_path: Pat
     with opened(server.url, tmp_path):
         held = json.loads(client.get(LEASE_KEY))  # type: ignore[arg-type]
         client.set(LEASE_KEY, json.dumps({"host": "elsewhere", "pid": 7}), px=400)
-        with pytest.raises(Taken, match=r"in use by the controller with pid 7 on elsewhere; .* its lease ends in"):
+        with pytest.raises(
+            Taken, match=r"in use by the controller with pid 7 on elsewhere; .* its lease ends in"
+        ):
             RedisSpace(server.url).acquire()
         with opened(f"{server.url}?prefix=other", tmp_path):
             pass  # another prefix is another space
@@ -333,7 +347,8 @@ def test_what_another_hansa_has_written_is_refused_and_not_touched(
     before = sorted(client.keys())
     for lease in (True, False):
         with pytest.raises(
-            Refused, match=rf"prefix hansa\) was written by {age} Hansa \(format {number}, this one knows {FORMAT}\)"
+            Refused,
+            match=rf"prefix hansa\) was written by {age} Hansa \(format {number}, this one knows {FORMAT}\)",
         ):
             opened(server.url, tmp_path, lease=lease).__enter__()
     assert sorted(client.keys()) == before
@@ -343,10 +358,14 @@ def test_what_another_hansa_has_written_is_refused_and_not_touched(
     client.close()
 
 
-def test_what_was_written_before_keys_had_tags_is_refused_and_not_touched(server: RedisServer, tmp_path: Path) -> None:
+def test_what_was_written_before_keys_had_tags_is_refused_and_not_touched(
+    server: RedisServer, tmp_path: Path
+) -> None:
     client = server.client()
     client.set("hansa:format", 3)
-    with pytest.raises(Refused, match=r"an older Hansa \(format 3, this one knows \d+\); choose another prefix"):
+    with pytest.raises(
+        Refused, match=r"an older Hansa \(format 3, this one knows \d+\); choose another prefix"
+    ):
         opened(server.url, tmp_path).__enter__()
     assert client.get(key("format")) is None
     client.close()
@@ -376,7 +395,9 @@ def test_a_deletion_that_is_tried_again_leaves_no_frames(store: RedisStore, clie
     assert contents(client) == []
 
 
-def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(space: RedisSpace, client: Any) -> None:
+def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(
+    space: RedisSpace, client: Any
+) -> None:
     draft = RedisStore(space).draft(KEY, SPEC)
     draft.write(0, b"a frame")
     draft.discard()
@@ -393,7 +414,9 @@ def test_drafts_of_a_killed_controller_are_swept(space: RedisSpace, store: Redis
     assert not client.exists(key("drafts"))
 
 
-def test_a_key_whose_record_was_never_written_is_swept_and_models_stay(store: RedisStore, client: Any) -> None:
+def test_a_key_whose_record_was_never_written_is_swept_and_models_stay(
+    store: RedisStore, client: Any
+) -> None:
     put(store)
     unfinished = store.draft(ModelKey("j1/u7"), SPEC)
     unfinished.write(0, b"x")

@@ -8,22 +8,35 @@ from typing import Any
 import pytest
 from redis import RedisCluster
 
-from hansa.common.errors import Broken, Refused, StoreFailed, Taken
-from hansa.common.frames import Layout, Sealer, cut, pack
-from hansa.common.ids import JobId, ModelKey
-from hansa.controller.backends import opened
+from hansa.common.models.frames import Layout, Sealer, cut, pack
+from hansa.common.values.errors import Broken, Refused, StoreFailed, Taken
+from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.journal import Entry, JobRecord, RedisJournal
-from hansa.controller.redis_lease import TAGS
-from hansa.controller.redis_space import RedisSpace
-from hansa.controller.stores import Store
-from hansa.controller.stores.redis import RedisStore
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal import Entry, JobRecord, RedisJournal
+from hansa.controller.storage.redis_lease import TAGS
+from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.stores import Store
+from hansa.controller.storage.stores.redis import RedisStore
 from tests.redis_server import RedisServer, start_cluster
 from tests.support import filled, small_spec
 
 SPEC = small_spec(rows=100_000)
 OLD, NEW, JOB = ModelKey("j1/v1"), ModelKey("j1/v2"), JobId("j1")
-WRITES = {"set", "setnx", "del", "unlink", "hset", "hsetnx", "hdel", "sadd", "srem", "xadd", "pexpire", "getset"}
+WRITES = {
+    "set",
+    "setnx",
+    "del",
+    "unlink",
+    "hset",
+    "hsetnx",
+    "hdel",
+    "sadd",
+    "srem",
+    "xadd",
+    "pexpire",
+    "getset",
+}
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +239,18 @@ def test_every_write_passes_the_fence(redis: RedisServer, tmp_path: Path) -> Non
     writes = {name for name, by in seen if by == "lua"}
     assert writes >= {"set", "setnx", "del", "unlink", "hset", "hsetnx", "hdel", "sadd", "srem", "xadd"}
     reads = {name for name, by in seen if by != "lua"}
-    assert reads <= {"evalsha", "eval", "get", "exists", "type", "getrange", "hgetall", "smembers", "xrange", "pttl"}
+    assert reads <= {
+        "evalsha",
+        "eval",
+        "get",
+        "exists",
+        "type",
+        "getrange",
+        "hgetall",
+        "smembers",
+        "xrange",
+        "pttl",
+    }
     assert not reads & WRITES
     for client in (watched, done):
         client.close()

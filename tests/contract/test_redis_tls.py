@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import redis as client
 
-from hansa.common.errors import InvalidInput, Unreachable
 from hansa.common.pki import files
-from hansa.controller.redis_space import RedisSpace
+from hansa.common.values.errors import InvalidInput, Unreachable
+from hansa.controller.storage.redis_space import RedisSpace
 from tests.consortium import Consortium
 from tests.redis_server import RedisServer, tls_redis_binary
 from tests.support import LightSite, ended, job, nothing, serving

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
-from hansa.common.frames import FRAME, Layout, Sealer, cut, pack
-from hansa.common.ids import ModelKey
-from hansa.common.model import ModelSpec
-from hansa.controller.backends import opened
-from hansa.controller.redis_space import RedisSpace
-from hansa.controller.stores import Draft, Store, StoredModel
-from hansa.controller.stores.disk import DiskStore
-from hansa.controller.stores.memory import MemoryStore
-from hansa.controller.stores.recent import ROOM, RecentStore
-from hansa.controller.stores.redis import RedisStore
+from hansa.common.models.frames import FRAME, Layout, Sealer, cut, pack
+from hansa.common.models.model import ModelSpec
+from hansa.common.values.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
+from hansa.common.values.ids import ModelKey
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.stores import Draft, Store, StoredModel
+from hansa.controller.storage.stores.disk import DiskStore
+from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.storage.stores.recent import ROOM, RecentStore
+from hansa.controller.storage.stores.redis import RedisStore
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 SPEC = spec_of(
@@ -41,7 +41,9 @@ KEY = ModelKey("j1/v1")
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
     if request.param == "redis":
-        space = RedisSpace(f"{request.getfixturevalue('redis').url}?prefix={request.node.name.encode().hex()[-40:]}")
+        space = RedisSpace(
+            f"{request.getfixturevalue('redis').url}?prefix={request.node.name.encode().hex()[-40:]}"
+        )
         space.acquire()
         yield RedisStore(space)
         space.close()
@@ -375,7 +377,9 @@ def _longer(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_no_magic, _garbled_manifest, _garbled_lengths, _frame_missing, _longer])
-def test_a_garbled_file_is_broken_and_named(tmp_path: Path, disk: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_garbled_file_is_broken_and_named(
+    tmp_path: Path, disk: Path, damage: Callable[[bytes], bytes]
+) -> None:
     store = DiskStore(disk)
     keep(store, KEY, SPEC, values(SPEC, 1)).close()
     _file(tmp_path).write_bytes(damage(_file(tmp_path).read_bytes()))
@@ -397,7 +401,9 @@ def test_a_file_that_shrinks_under_a_reader_is_broken_and_named(tmp_path: Path, 
     store.close()
 
 
-def test_a_disk_that_cannot_be_read_for_a_moment_is_waited_for(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_cannot_be_read_for_a_moment_is_waited_for(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -429,7 +435,9 @@ def test_a_disk_that_takes_only_a_part_of_a_write_does_not_publish_half(
         assert _same(model, SMALL, 1)
 
 
-def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_may_be_tried_again_after_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = DiskStore(tmp_path / "store")
     draft, sealer = _begin(store, KEY, SMALL, 1)
 
@@ -437,7 +445,7 @@ def test_publishing_may_be_tried_again_after_the_disk_was_full(tmp_path: Path, m
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as while_full:
-        while_full.setattr("hansa.controller.stores.disk.sync_folder", full)
+        while_full.setattr("hansa.controller.storage.stores.disk.sync_folder", full)
         for _ in range(2):
             with pytest.raises(StoreFailed, match="No space left"):
                 draft.publish(sealer.manifest(), sealer.peaks)
@@ -483,7 +491,9 @@ def test_a_draft_that_is_gone_is_no_model(tmp_path: Path) -> None:
     assert not store.has(KEY)
 
 
-def test_two_controllers_cannot_share_a_store_on_disk_even_with_state_directories_of_their_own(tmp_path: Path) -> None:
+def test_two_controllers_cannot_share_a_store_on_disk_even_with_state_directories_of_their_own(
+    tmp_path: Path,
+) -> None:
     url = f"disk:{tmp_path / 'store'}"
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

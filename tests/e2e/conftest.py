@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.state import read_note
-from hansa.common.ui.nursery import Nursery
+from hansa.common.process.state import read_note
+from hansa.common.run.nursery import Nursery
 from tests.redis_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ app = App(model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2
 OWN_APP = """
 import numpy as np
 from hansa import App
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 def train(arrays, run):
     return arrays
@@ -126,7 +126,9 @@ class Site:
         assert ready or "HANSA_KILL_AT" in env, self.log(name).read_text()
         read.close()
         note = read_note(state, "controller")  # empty if it was killed while it wrote it
-        self.address = note["address"] if ready else note.get("address", listen)  # it may have died before it listened
+        self.address = (
+            note["address"] if ready else note.get("address", listen)
+        )  # it may have died before it listened
         return self.address
 
     def daemon(
@@ -142,7 +144,18 @@ class Site:
     ) -> str:
         """Start a learner or evaluator; return the name of its process."""
         name = name or f"{role}-{site}"
-        arguments = [role, "start", "--controller", self.address, "--site", site, "--app", APP, "--threads", "1"]
+        arguments = [
+            role,
+            "start",
+            "--controller",
+            self.address,
+            "--site",
+            site,
+            "--app",
+            APP,
+            "--threads",
+            "1",
+        ]
         arguments += [
             "--data",
             str(self.folder / (data or f"{site}.npz")),

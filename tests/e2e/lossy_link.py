@@ -2,8 +2,8 @@
 
 python lossy_link.py SPACE DEVICE ADDRESS SPACE DEVICE ADDRESS LOG
 
-Makes a TUN device in each namespace and carries IP packets between them until it is stopped: 4 Mbit/s and 30 ms each
-way, one packet in 200 lost. At the end it writes how many packets it carried and lost to LOG.
+Makes a TUN device in each namespace and carries IP packets between them until it is stopped: 4 Mbit/s and 30
+ms each way, one packet in 200 lost. At the end it writes how many packets it carried and lost to LOG.
 """
 
 import ctypes

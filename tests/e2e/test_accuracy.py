@@ -58,7 +58,9 @@ def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None
     assert run["curve"] == [[1, run["curve"][0][1], run["accuracy"]]]
     assert run["bytes_up"] > 0 < run["bytes_down"]
     assert run["virtual"] == 6
-    assert run["steps"] == 12  # about 95 examples of each site are trained on, 16 in a batch; the partial one counts
+    assert (
+        run["steps"] == 12
+    )  # about 95 examples of each site are trained on, 16 in a batch; the partial one counts
 
     code, shown, complaint = _drive(tmp_path)
     assert code == 1, "a row that fails is told of, and the others are measured"

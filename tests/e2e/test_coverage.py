@@ -19,7 +19,9 @@ data: {{source: digits, test: 0, sites: 10, partition: {{kind: non-iid-l, labels
 """
 
 
-def test_where_each_site_has_one_class_a_target_is_reached_on_the_examples_of_all_sites(tmp_path: Path) -> None:
+def test_where_each_site_has_one_class_a_target_is_reached_on_the_examples_of_all_sites(
+    tmp_path: Path,
+) -> None:
     file, out = tmp_path / "job.yaml", tmp_path / "out"
     file.write_text(JOB)
     done = hansa("run", str(file), "--out", str(out), cwd=tmp_path, timeout=120)
@@ -31,7 +33,11 @@ def test_where_each_site_has_one_class_a_target_is_reached_on_the_examples_of_al
     everything = report["examples_total"]
     stopped, last = history[int(reached[2])], history[-1]
     for entry in (stopped, last):
-        assert (entry["examples"], entry["examples_total"], entry["unevaluated"]) == (everything, everything, {})
+        assert (entry["examples"], entry["examples_total"], entry["unevaluated"]) == (
+            everything,
+            everything,
+            {},
+        )
         assert entry["covered"]
         assert entry["evaluated"]
     assert (report["metrics"], report["metrics_version"]) == (last["metrics"], last["version"])

@@ -23,7 +23,18 @@ def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
     listed = scene.json("job", "list")
     assert [(job["name"], job["status"], job["rounds"]) for job in listed] == [("plane", "completed", 4)]
     shown = scene.json("job", "show", "plane")
-    keys = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+    keys = {
+        "job",
+        "name",
+        "status",
+        "reason",
+        "version",
+        "rounds",
+        "seconds",
+        "metrics",
+        "bytes_up",
+        "bytes_down",
+    }
     keys |= {"metrics_version", "examples", "examples_total", "warnings", "shortfalls", "resolved"}
     assert keys | {"history"} == set(shown)
     assert shown["metrics"]["accuracy"] > 0.9
@@ -93,11 +104,15 @@ def test_cancellation_reaches_a_training_learner_within_a_batch(scene: Site) -> 
     scene.daemon("learner", "a", pause=0.2)
     submitted = scene.json("job", "submit", "job.yaml", "--set", "sites.min=1", "--set", "train.epochs=1000")
     scene.until(
-        lambda: scene.json("site", "list") and scene.json("job", "show", submitted["job"])["status"] == "running"
+        lambda: (
+            scene.json("site", "list") and scene.json("job", "show", submitted["job"])["status"] == "running"
+        )
     )
     scene.until(lambda: scene.json("site", "list")[0]["doing"])
     assert scene.cli("job", "cancel", submitted["job"]).returncode == 0
-    quick = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", "--set", "train.epochs=1")
+    quick = scene.cli(
+        "job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", "--set", "train.epochs=1"
+    )
     assert quick.returncode == 0, quick.stderr
     assert scene.json("job", "show", submitted["job"])["status"] == "cancelled"
 
@@ -109,7 +124,10 @@ def test_cancellation_reaches_a_training_learner_within_a_batch(scene: Site) -> 
             {"x": np.full((4, 2), np.nan, np.float32), "y": np.zeros(4, np.int64)},
             "x holds NaN or infinite values in 4 rows",
         ),
-        ({"x": np.zeros((4, 2), np.float32), "y": np.array([0, 1, 2, 1])}, "label 2 at row 2 is outside 0 … 1"),
+        (
+            {"x": np.zeros((4, 2), np.float32), "y": np.array([0, 1, 2, 1])},
+            "label 2 at row 2 is outside 0 … 1",
+        ),
         ({"x": np.zeros((4, 2), np.float32), "y": np.zeros(4)}, "labels must be integers"),
     ],
 )
@@ -161,7 +179,9 @@ def test_detached_daemons_start_report_and_stop(scene: Site) -> None:
         second = scene.cli("controller", "start", "--listen", "127.0.0.1:0", "--state", state)
         assert second.returncode == 1
         assert f"in use by another controller (pid {note['pid']})" in second.stderr
-        taken = scene.cli("controller", "start", "--listen", scene.address, "--state", f"{state}-2", "--daemon")
+        taken = scene.cli(
+            "controller", "start", "--listen", scene.address, "--state", f"{state}-2", "--daemon"
+        )
         assert taken.returncode == 1
         assert f"cannot listen on {scene.address}: Address already in use" in taken.stderr
         learner = ("--site", "a", "--state", str(scene.folder / "state" / "a"))
@@ -208,7 +228,7 @@ def test_a_learner_waits_for_a_controller_that_is_not_there_yet(scene: Site) -> 
 
 def test_any_framework_can_train_through_numpy_functions(scene: Site) -> None:
     (scene.folder / "app.py").write_text(
-        "import numpy as np\nfrom hansa import App\nfrom hansa.common.tasks import Evaluation\n"
+        "import numpy as np\nfrom hansa import App\nfrom hansa.common.values.tasks import Evaluation\n"
         "def train(arrays, run):\n"
         "    for epoch in range(1, run.epochs + 1):\n"
         "        arrays['mean'] += 0.5 * (run.examples.x.mean(0) - arrays['mean'])\n"
@@ -222,7 +242,9 @@ def test_any_framework_can_train_through_numpy_functions(scene: Site) -> None:
     scene.controller(store="memory:")
     scene.daemon("learner", "a")
     scene.daemon("evaluator", "a", "--split", "test")
-    done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", "--set", "validation.fraction=0")
+    done = scene.cli(
+        "job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", "--set", "validation.fraction=0"
+    )
     assert done.returncode == 0, done.stderr
     shown = scene.json("job", "show", "plane")
     losses = [entry["metrics"]["loss"] for entry in shown["history"] if entry["metrics"]]
@@ -233,7 +255,17 @@ def test_a_foreground_learner_stops_at_ctrl_c(scene: Site) -> None:
     scene.controller()
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "hansa", "learner", "start", "--controller", scene.address, "--site", "z"),
+            *(
+                sys.executable,
+                "-m",
+                "hansa",
+                "learner",
+                "start",
+                "--controller",
+                scene.address,
+                "--site",
+                "z",
+            ),
             *("--data", "a.npz", "--app", "app.py:app", "--state", "state/z"),
         ],
         cwd=scene.folder,

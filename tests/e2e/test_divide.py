@@ -129,7 +129,11 @@ def test_it_goes_with_proximal_terms_validation_weights_and_a_server_optimizer(l
     for site in "ab":
         layered.daemon("learner", site)
         layered.daemon("evaluator", site)
-    common = ("rule=divide", "pace.rounds=6", "train={epochs: 2, batch_size: 8, optimizer: {kind: adam, lr: 0.01}}")
+    common = (
+        "rule=divide",
+        "pace.rounds=6",
+        "train={epochs: 2, batch_size: 8, optimizer: {kind: adam, lr: 0.01}}",
+    )
     fine = ["prepass", "prepass", "feature", "fine-tuning", "feature", "fine-tuning"]
 
     shown = _submit(
@@ -161,7 +165,9 @@ def test_it_goes_with_proximal_terms_validation_weights_and_a_server_optimizer(l
         "layers={prepass: 1}",
         "server={kind: yogi, lr: 0.01}",
     ]
-    job = layered.json("job", "submit", "job.yaml", *(word for each in words for word in ("--set", each)))["job"]
+    job = layered.json("job", "submit", "job.yaml", *(word for each in words for word in ("--set", each)))[
+        "job"
+    ]
     layered.until(lambda: layered.json("job", "show", job)["version"] >= 2)
     layered.kill("controller")
     layered.controller("controller-again", listen=layered.address)
@@ -178,7 +184,11 @@ def test_it_goes_with_proximal_terms_validation_weights_and_a_server_optimizer(l
 def test_the_colours_example_runs_on_a_small_twin_of_its_data(tmp_path: Path, name: str) -> None:
     write_cifar(tmp_path / "cifar10" / "cifar-10-batches-bin", train=200, test=40)
     out = tmp_path / "out"
-    short = ("pace.rounds=4", "layers.feature_epochs=1", "layers.prepass=" + ("2" if name == "divide" else "4"))
+    short = (
+        "pace.rounds=4",
+        "layers.feature_epochs=1",
+        "layers.prepass=" + ("2" if name == "divide" else "4"),
+    )
     words = [word for each in short for word in ("--set", each)]
     job = f"examples/colours/{name}.yaml"
     environment = {"HANSA_DATA": str(tmp_path), "COLOURS_PICTURES": "60"}
@@ -189,5 +199,9 @@ def test_the_colours_example_runs_on_a_small_twin_of_its_data(tmp_path: Path, na
     assert [entry["phase"] for entry in report["history"][1:]] == phases
     assert all(entry["metrics"]["accuracy"] >= 0 for entry in report["history"][1:])
     found = report["history"][2]["diagnostics"]["layers"]["divergences"]
-    assert {metric: len(values) for metric, values in found.items()} == {"eq3": 6, "cosine": 6, "relative_l2": 6}
+    assert {metric: len(values) for metric, values in found.items()} == {
+        "eq3": 6,
+        "cosine": 6,
+        "relative_l2": 6,
+    }
     assert np.isfinite([value for values in found.values() for value in values]).all()

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.frames import views
-from hansa.common.ids import update_key
-from hansa.common.tasks import Receipt
-from hansa.controller.backends import opened
+from hansa.common.models.frames import views
+from hansa.common.values.ids import update_key
+from hansa.common.values.tasks import Receipt
 from hansa.controller.engine.machine import Machine
-from hansa.controller.records import replay
+from hansa.controller.jobs.records import replay
 from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
-from hansa.controller.verify import verify
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.e2e.conftest import OWN_APP, Site, write_data
 from tests.unit.samples import payload_of
 
@@ -46,14 +46,16 @@ def test_updates_are_scored_on_validation_data_even_by_evaluators_of_test_data(s
         assert score["value"] == shown["history"][-1]["contributions"][site]
     assert scores["b"]["found"]["a"]["score"] > 0.8
     assert scores["b"]["found"]["a"]["n"] == 12  # a fifth of 60 examples, not the test data
-    assert shown["history"][-1]["metrics"]["accuracy"] < 0.5  # the community model is measured on a's test data
+    assert (
+        shown["history"][-1]["metrics"]["accuracy"] < 0.5
+    )  # the community model is measured on a's test data
 
 
 MOODY_APP = """
 import sys
 import numpy as np
 from hansa import App
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 def evaluate(arrays, examples):
     match len(examples):
@@ -75,8 +77,15 @@ def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Si
         write_data(scene.folder / f"{site}.npz", seed, rows)
     scene.controller()
     _start(scene, "abcd")
-    words = ("rule=sync-dvw", "sites.min=4", "pace={rounds: 2}", "validation={fraction: 0.2, stratified: false}")
-    done = scene.cli("job", "submit", "job.yaml", "--wait", *(word for each in words for word in ("--set", each)))
+    words = (
+        "rule=sync-dvw",
+        "sites.min=4",
+        "pace={rounds: 2}",
+        "validation={fraction: 0.2, stratified: false}",
+    )
+    done = scene.cli(
+        "job", "submit", "job.yaml", "--wait", *(word for each in words for word in ("--set", each))
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     newest = scene.json("job", "show", "plane")["history"][-1]
     said = {
@@ -89,12 +98,23 @@ def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Si
     assert (newest["scores"]["a"]["basis"], newest["contributions"]) == ("own", {"a": 0.75})
 
 
-def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(scene: Site) -> None:
+def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(
+    scene: Site,
+) -> None:
     scene.grace = 60.0
     scene.controller()
     _start(scene, "abc")
-    until = "{vc_loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
-    words = ("--set", "rule=async-dvw-adaptive", "--set", "pace={updates: 80}", "--set", f"train.until={until}")
+    until = (
+        "{vc_loss: 1, tombstones: 1, cycles: 2, max_epochs: 3, groups: {slow: {sites: [c], tombstones: 0}}}"
+    )
+    words = (
+        "--set",
+        "rule=async-dvw-adaptive",
+        "--set",
+        "pace={updates: 80}",
+        "--set",
+        f"train.until={until}",
+    )
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
     kept = ("version", "contributions", "steps", "staleness", "scores")
     before: list[dict[str, Any]] = []
@@ -124,7 +144,8 @@ def _assert_bit_exact(folder: Path, exported: str) -> None:
         replayed, _, faults = verify(backends, record)
         assert faults == []
 
-        # A controller resumes from a snapshot and the events after it: the same, to the last bit of the rule's memory.
+        # A controller resumes from a snapshot and the events after it: the same, to the last bit of the
+        # rule's memory.
         snapshot = backends.journal.snapshot(record.id)
         assert snapshot is not None, "the job is long enough for one"
         resumed = Machine(record.id, replayed.spec, replayed.rule, record.at)
@@ -140,7 +161,9 @@ def _assert_bit_exact(folder: Path, exported: str) -> None:
         assert set(worth.last) == set(staleness.limits) == set("abc")
 
         # The last model: the mean of every site's last update by its last score, as the receipts tell them.
-        receipts = [Receipt.model_validate_json(e.receipt) for e in backends.journal.entries(record.id) if e.receipt]
+        receipts = [
+            Receipt.model_validate_json(e.receipt) for e in backends.journal.entries(record.id) if e.receipt
+        ]
         merged = [receipt for receipt in receipts if receipt.version]
         assert merged[-1].digest == exported
         site_of = {receipt.task: receipt.site for receipt in receipts if receipt.task}

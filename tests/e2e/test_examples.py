@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.job_file import load_job
-from hansa.common.plugins import rules
+from hansa.common.job.file import load_job
+from hansa.common.plugins.registry import rules
 from hansa.controller.pacers.redistribute import Redistribute
-from hansa.controller.rules.compose import compose
+from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedmmb import Window
 from tests.e2e.conftest import ROOT
 from tests.published import write_hospitals, write_mnist
@@ -126,7 +126,9 @@ def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> 
     few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
     words = ("-m", "hansa", "run", job, *few, "--set", "pace={rounds: 3, hops: 2}")
     measured = ("--set", f"reference={runs[0]}/model.safetensors")
-    _script(tmp_path, *words, "--central", *measured, "--out", str(runs[0]))  # it makes what the job file names
+    _script(
+        tmp_path, *words, "--central", *measured, "--out", str(runs[0])
+    )  # it makes what the job file names
     shown = _script(tmp_path, *words, *measured, "--out", str(runs[1]))
     central, ours = (json.loads((run / "report.json").read_text())["history"] for run in runs)
     assert {entry["distance"] for entry in central} == {None}
@@ -134,7 +136,9 @@ def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> 
     assert len(distances) == 4
     assert all(0 < distance < 2 for distance in distances)
     assert [f"distance {distance:.4f}" in shown for distance in distances[1:]] == [True] * 3
-    said = json.loads(_script(tmp_path, "-m", "hansa", "job", "compare", "--concordance", "--json", *map(str, runs)))
+    said = json.loads(
+        _script(tmp_path, "-m", "hansa", "job", "compare", "--concordance", "--json", *map(str, runs))
+    )
     assert said["concordance"]["against"][0]["distance"] == distances[-1]
 
 
@@ -150,7 +154,9 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     )
     words = [word for change in changes for word in ("--set", change)]
     _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
-    (told,) = [e["diagnostics"]["weigh"] for e in json.loads((out / "report.json").read_text())["history"][1:2]]
+    (told,) = [
+        e["diagnostics"]["weigh"] for e in json.loads((out / "report.json").read_text())["history"][1:2]
+    ]
     assert (told["kind"], told["warning"]) == ("norm", "")
     assert set(told["weights"]) == {f"site-{number}" for number in range(1, 7)}
     assert sum(told["weights"].values()) == pytest.approx(1)
@@ -187,7 +193,9 @@ def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
         left = 1 if fit == 3 else 2  # 40 examples are five batches: the third window of a pass has one
         assert (told["fit"], told["kind"], set(entry["steps"].values())) == (fit, "norm", {left})
         total = sum(entry["contributions"].values())
-        assert {site: p / total for site, p in entry["contributions"].items()} == pytest.approx(told["weights"])
+        assert {site: p / total for site, p in entry["contributions"].items()} == pytest.approx(
+            told["weights"]
+        )
 
 
 def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:

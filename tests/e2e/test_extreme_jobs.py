@@ -1,6 +1,7 @@
 """Whatever an operator submits, sites serve the next job: random jobs with extreme numbers, against real processes.
 
-`HANSA_EXTREME_JOBS=500 pytest tests/e2e/test_extreme_jobs.py -s` is the long form; `HANSA_EXTREME_SEED` chooses others.
+`HANSA_EXTREME_JOBS=500 pytest tests/e2e/test_extreme_jobs.py -s` is the long form; `HANSA_EXTREME_SEED`
+chooses others.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hansa.common.job_file import load_job
+from hansa.common.job.file import load_job
 from hansa.common.rpc.channel import connect
 from hansa.common.rpc.methods import Stub
 from hansa.common.ui.client import DOCUMENT
@@ -104,7 +105,9 @@ def test_after_any_job_with_extreme_numbers_every_site_serves_the_next_one(scene
     daemons = [scene.daemon(role, site) for site in "abc" for role in ("learner", "evaluator")]
     scene.until(lambda: len(scene.json("site", "list")) == len(daemons), seconds=60)
     changes = ["pace.rounds=1", "sites.min=3", "train.epochs=1"]
-    ordinary = load_job(scene.folder / "job.yaml", changes).model_dump(mode="json", exclude={"data", "operator"})
+    ordinary = load_job(scene.folder / "job.yaml", changes).model_dump(
+        mode="json", exclude={"data", "operator"}
+    )
     outcomes = asyncio.run(trial(address, ordinary))
     assert outcomes["refused"] > JOBS // 10, outcomes
     assert outcomes.total() - outcomes["refused"] > JOBS // 10, outcomes

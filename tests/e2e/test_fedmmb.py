@@ -6,12 +6,12 @@ import json
 from click.testing import CliRunner, Result
 
 from hansa.common.cli import hansa
-from hansa.common.job import JobSpec
-from hansa.common.job_file import load_job
+from hansa.common.job.file import load_job
+from hansa.common.job.spec import JobSpec
 from hansa.common.ui.client import Client
-from hansa.common.views import JobView
-from hansa.controller.backends import opened
-from hansa.controller.verify import verify
+from hansa.common.values.views import JobView
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.e2e.conftest import OWN_APP, Site
 
 WINDOW = "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"
@@ -79,7 +79,9 @@ def test_windows_go_with_other_rules_and_paces(scene: Site) -> None:
     assert {view.status for view in shown.values()} == {"completed"}, shown
     # A fifth of 60 examples is held out: 48 are windows of 16.
     assert [set(entry.contributions.values()) for entry in shown["prox"].history[1:]] == [{16.0}] * 4
-    assert {weight for entry in shown["async"].history[1:] for weight in entry.contributions.values()} == {16.0}
+    assert {weight for entry in shown["async"].history[1:] for weight in entry.contributions.values()} == {
+        16.0
+    }
     assert set(shown["semisync"].history[1].contributions.values()) == {16.0}  # later rounds have what fits
     _require_sound(scene)
 
@@ -88,7 +90,16 @@ def test_an_app_that_trains_by_itself_gets_the_examples_of_its_window(scene: Sit
     (scene.folder / "app.py").write_text(RECORDING)
     scene.controller()
     scene.daemon("learner", "a")
-    words = ("--set", "rule=fedmmb", "--set", WINDOW, "--set", "pace.rounds=4", "--set", "validation.fraction=0")
+    words = (
+        "--set",
+        "rule=fedmmb",
+        "--set",
+        WINDOW,
+        "--set",
+        "pace.rounds=4",
+        "--set",
+        "validation.fraction=0",
+    )
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1", *words)
     assert done.returncode == 0, done.stderr + done.stdout
     given = [line.split() for line in (scene.folder / "given.txt").read_text().splitlines()]
@@ -103,11 +114,19 @@ def test_jobs_of_a_controller_are_compared(scene: Site) -> None:
     address = scene.controller()
     scene.daemon("learner", "a")
     scene.daemon("evaluator", "a")
-    common = ["sites={min: 1, wait: 60}", "rule=fedsmb", "train={batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"]
+    common = [
+        "sites={min: 1, wait: 60}",
+        "rule=fedsmb",
+        "train={batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}",
+    ]
     jobs = {"short": "pace.rounds=2", "long": "pace.rounds=4"}
-    specs = [load_job(scene.folder / "job.yaml", [*common, f"name={name}", word]) for name, word in jobs.items()]
+    specs = [
+        load_job(scene.folder / "job.yaml", [*common, f"name={name}", word]) for name, word in jobs.items()
+    ]
     asyncio.run(_run(address, specs))
-    same = json.loads(_compare(address, "long", "long", "--concordance", "--json").stdout)["concordance"]["against"][0]
+    same = json.loads(_compare(address, "long", "long", "--concordance", "--json").stdout)["concordance"][
+        "against"
+    ][0]
     assert (same["discordance"], same["distance"], same["concordant"]) == (0, 0, True)
     compared = _compare(address, "long", "short", "--concordance")
     assert compared.exit_code == 0, compared.output
@@ -132,7 +151,16 @@ def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -
 def test_a_learner_that_lost_its_memory_says_so_and_goes_on(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "a", pause=0.02)
-    words = ("--set", "sites={min: 1, wait: 60}", "--set", "rule=fedmmb", "--set", WINDOW, "--set", "pace.rounds=40")
+    words = (
+        "--set",
+        "sites={min: 1, wait: 60}",
+        "--set",
+        "rule=fedmmb",
+        "--set",
+        WINDOW,
+        "--set",
+        "pace.rounds=40",
+    )
     job = scene.json("job", "submit", "job.yaml", *words)["job"]
     scene.until(lambda: scene.json("job", "show", job)["version"] >= 2)
     scene.kill("learner-a")
@@ -140,4 +168,7 @@ def test_a_learner_that_lost_its_memory_says_so_and_goes_on(scene: Site) -> None
     scene.daemon("learner", "a", name="learner-a-again", state="learner-a")
     watched = scene.cli("job", "watch", job)
     assert watched.returncode == 0, watched.stderr + watched.stdout
-    assert f"job {job}: the place in the data is lost; a new pass begins" in scene.log("learner-a-again").read_text()
+    assert (
+        f"job {job}: the place in the data is lost; a new pass begins"
+        in scene.log("learner-a-again").read_text()
+    )

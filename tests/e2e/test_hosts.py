@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.frames import FRAME
+from hansa.common.models.frames import FRAME
 from hansa.common.pki import files
 from tests.consortium import Consortium
 from tests.e2e.conftest import ROOT, write_data
@@ -41,7 +41,9 @@ sites: {min: 3, wait: 60}
 """
 
 
-def run(*words: str, check: bool = True, timeout: float = 60, **more: Any) -> "subprocess.CompletedProcess[str]":
+def run(
+    *words: str, check: bool = True, timeout: float = 60, **more: Any
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=check, **more)
 
 
@@ -84,7 +86,9 @@ class Hosts:
     def device(self, number: int, end: str) -> str:
         return f"{self.mark}v{number}{end}"
 
-    def inside(self, name: str, *words: str, check: bool = True, **more: Any) -> "subprocess.CompletedProcess[str]":
+    def inside(
+        self, name: str, *words: str, check: bool = True, **more: Any
+    ) -> "subprocess.CompletedProcess[str]":
         return run("ip", "netns", "exec", self.space(name), *words, check=check, **more)
 
     def start(self, host: str, name: str, *words: str, **env: str) -> None:
@@ -193,7 +197,9 @@ def start_redis(hosts: Hosts, pki: Consortium) -> str:
     ]
     words += ["--tls-cert-file", str(tls / files.CERTIFICATE), "--tls-key-file", str(tls / files.KEY)]
     hosts.start("redis", "redis", binary, *words)
-    mine = f"ssl_ca_certs={hub / files.CA}&ssl_certfile={hub / files.CERTIFICATE}&ssl_keyfile={hub / files.KEY}"
+    mine = (
+        f"ssl_ca_certs={hub / files.CA}&ssl_certfile={hub / files.CERTIFICATE}&ssl_keyfile={hub / files.KEY}"
+    )
     return f"rediss://10.77.9.2:6379/0?password_file={hosts.folder}/secret&{mine}"
 
 
@@ -205,11 +211,31 @@ def test_a_federation_of_separate_hosts_survives_its_links(hosts: Hosts) -> None
     pki.issue("controller", "hub", hosts=["10.77.1.1", "10.77.2.1", "10.77.3.1", "127.0.0.1"])
     operator = pki.issue("operator", "alice")
     store = start_redis(hosts, pki)
-    start = ("-m", "hansa", "controller", "start", "--listen", "0.0.0.0:7300", "--state", "hub", "--store", store)
-    hosts.start(
-        "hub", "controller", sys.executable, *start, "--tls", str(pki.place / "controller-hub"), "--grace", "60"
+    start = (
+        "-m",
+        "hansa",
+        "controller",
+        "start",
+        "--listen",
+        "0.0.0.0:7300",
+        "--state",
+        "hub",
+        "--store",
+        store,
     )
-    for number, (name, role) in enumerate((("a", "learner"), ("b", "learner"), ("c", "learner"), ("a", "evaluator"))):
+    hosts.start(
+        "hub",
+        "controller",
+        sys.executable,
+        *start,
+        "--tls",
+        str(pki.place / "controller-hub"),
+        "--grace",
+        "60",
+    )
+    for number, (name, role) in enumerate(
+        (("a", "learner"), ("b", "learner"), ("c", "learner"), ("a", "evaluator"))
+    ):
         write_data(folder / f"{name}.npz", number)
         mine = pki.issue(role, name)  # type: ignore[arg-type]
         address = f"10.77.{'abc'.index(name) + 1}.1:7300"
@@ -233,7 +259,8 @@ def test_a_federation_of_separate_hosts_survives_its_links(hosts: Hosts) -> None
     for name in "abc":
         assert not hosts.inside(name, "ss", "-Hltun").stdout.strip()
 
-    # Site c hangs on a slow link, which is cut twice in mid-upload: once for a while, once with its connections.
+    # Site c hangs on a slow link, which is cut twice in mid-upload: once for a while, once with its
+    # connections.
     hosts.slow(3)
     job = ask("job", "submit", "job.yaml")["job"]
     before = hosts.received(3)
@@ -253,4 +280,6 @@ def test_a_federation_of_separate_hosts_survives_its_links(hosts: Hosts) -> None
     assert hosts.packets_lost() != 0
     if killed:  # where the kernel cannot do that, TCP has bridged the gap
         assert "learner c lost its connection" in (folder / "controller.log").read_text()
-    assert re.search(r"learner c", hosts.hansa("hub", "audit", "show", "--state", "hub", "--store", store).stdout)
+    assert re.search(
+        r"learner c", hosts.hansa("hub", "audit", "show", "--state", "hub", "--store", store).stdout
+    )

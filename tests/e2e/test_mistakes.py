@@ -35,26 +35,38 @@ ALONE = {  # no controller runs
     "broken YAML": Mistake(("run", "broken.yaml"), 2, ("broken.yaml:2", "not valid YAML")),
     "a misspelt key": Mistake(("run", "job.yaml", "--set", "train.epoch=2"), 2, ("train.epoch", "'epochs'")),
     "a misspelt rule": Mistake(("run", "job.yaml", "--set", "rule=fedavgg"), 2, ("'fedavgg'", "'fedavg'")),
-    "a word instead of a number": Mistake(("run", "job.yaml", "--set", "pace.rounds=ten"), 2, ("pace.rounds", "'ten'")),
+    "a word instead of a number": Mistake(
+        ("run", "job.yaml", "--set", "pace.rounds=ten"), 2, ("pace.rounds", "'ten'")
+    ),
     "a negative learning rate": Mistake(
         ("run", "job.yaml", "--set", "train.optimizer.lr=-1"), 2, ("train.optimizer.lr", "-1")
     ),
     "an app file that is not there": Mistake(("run", "job.yaml", "--set", "app=ap.py:app"), 2, ("ap.py",)),
-    "an app under another name": Mistake(("run", "job.yaml", "--set", "app=app.py:net"), 1, ("app.py", "'net'")),
-    "a misspelt data set": Mistake(("run", "job.yaml", "--set", "data.source=digit"), 2, ("'digit'", "'digits'")),
+    "an app under another name": Mistake(
+        ("run", "job.yaml", "--set", "app=app.py:net"), 1, ("app.py", "'net'")
+    ),
+    "a misspelt data set": Mistake(
+        ("run", "job.yaml", "--set", "data.source=digit"), 2, ("'digit'", "'digits'")
+    ),
     "a data set that was not downloaded": Mistake(
         ("run", "job.yaml", "--set", "data.source=mnist"), 1, ("mnist", "HANSA_DATA")
     ),
     "labels that the app does not know": Mistake(
         ("run", "job.yaml", "--set", "data.source=labels.npz"), 1, ("label", "outside 0 … 1")
     ),
-    "features of another shape": Mistake(("run", "job.yaml", "--set", "data.source=shape.npz"), 1, ("shape", "5")),
+    "features of another shape": Mistake(
+        ("run", "job.yaml", "--set", "data.source=shape.npz"), 1, ("shape", "5")
+    ),
     "a job without data": Mistake(("run", "bare.yaml"), 2, ("data: is required by `hansa run`",)),
     "--set without a value": Mistake(("run", "job.yaml", "--set", "epochs"), 2, ("key=value",)),
     "no sites": Mistake(("run", "job.yaml", "--sites", "0"), 2, ("--sites", "0 is not in the range")),
-    "an output folder that cannot be made": Mistake(("run", "job.yaml", "--out", "job.yaml/out"), 2, ("job.yaml/out",)),
+    "an output folder that cannot be made": Mistake(
+        ("run", "job.yaml", "--out", "job.yaml/out"), 2, ("job.yaml/out",)
+    ),
     "no controller": Mistake(
-        ("job", "submit", "job.yaml", "--controller", "127.0.0.1:9"), 3, ("no controller answers at 127.0.0.1:9",)
+        ("job", "submit", "job.yaml", "--controller", "127.0.0.1:9"),
+        3,
+        ("no controller answers at 127.0.0.1:9",),
     ),
     "a misspelt command": Mistake(("jobs", "list"), 2, ("'jobs'", "'job'")),
     "a missing argument": Mistake(("job", "show"), 2, ("Missing argument 'JOB'",)),
@@ -62,7 +74,9 @@ ALONE = {  # no controller runs
     "a data file of another format": Mistake((*START, "--data", "job.yaml"), 1, ("job.yaml",)),
     "a site whose features do not fit the app": Mistake((*START, "--data", "shape.npz"), 1, ("shape",)),
     "a site name with a space": Mistake(
-        ("learner", "start", "--site", "north wing", "--data", "good.npz", "--app", "app.py:app"), 2, ("'north wing'",)
+        ("learner", "start", "--site", "north wing", "--data", "good.npz", "--app", "app.py:app"),
+        2,
+        ("'north wing'",),
     ),
     "a port for everybody without certificates": Mistake(
         ("controller", "start", "--listen", "0.0.0.0:7300"), 2, ("--tls", "--insecure")
@@ -72,12 +86,16 @@ ALONE = {  # no controller runs
 TOGETHER = {  # a controller runs, and the learner of `north`
     "a job that does not exist": Mistake(("job", "show", "nothing"), 1, ("'nothing'", "hansa job list")),
     "an app that the sites do not allow": Mistake(
-        ("job", "submit", "job.yaml", "--wait", "--set", "app=other.py:app"), 1, ("other.py:app", "not allowed")
+        ("job", "submit", "job.yaml", "--wait", "--set", "app=other.py:app"),
+        1,
+        ("other.py:app", "not allowed"),
     ),
     "more sites than there are": Mistake(
         ("job", "submit", "job.yaml", "--wait", "--set", "sites.min=3"), 1, ("1 of the 3 sites",)
     ),
-    "a second learner of the same site": Mistake((*START, "--data", "good.npz", "--state", "other"), 1, ("north",)),
+    "a second learner of the same site": Mistake(
+        (*START, "--data", "good.npz", "--state", "other"), 1, ("north",)
+    ),
     "a version that was never made": Mistake(
         ("job", "model", "done", "--version", "99", "-o", "m.safetensors"), 1, ("version 99",)
     ),
@@ -102,7 +120,9 @@ def prepare(folder: Path) -> None:
 
 def check(scene: Site, mistake: Mistake) -> None:
     """Make a mistake and look at what is said."""
-    done = hansa(*mistake.words, cwd=scene.folder, HANSA_DATA="", HANSA_CONTROLLER=scene.address or "127.0.0.1:9")
+    done = hansa(
+        *mistake.words, cwd=scene.folder, HANSA_DATA="", HANSA_CONTROLLER=scene.address or "127.0.0.1:9"
+    )
     said = done.stdout + done.stderr
     assert done.returncode == mistake.code, said
     assert "Traceback" not in said

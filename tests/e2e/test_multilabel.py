@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hansa.common.app import Examples, load_npz
-from hansa.common.ids import SiteName
 from hansa.common.site.holdout import split
-from hansa.common.tasks import ValidationSpec
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ValidationSpec
 from tests.e2e.conftest import Site
 
 APP = """
@@ -69,7 +69,13 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
         scene.daemon("learner", site)
         scene.daemon("evaluator", site)
     train = f"{{epochs: {STEPS}, batch_size: 100, optimizer: {{lr: {LR}}}}}"  # a batch is all of a site's examples
-    changes = (f"train={train}", f"validation.fraction={FRACTION}", "rule=sync-dvw", "pace.rounds=1", "sites.min=3")
+    changes = (
+        f"train={train}",
+        f"validation.fraction={FRACTION}",
+        "rule=sync-dvw",
+        "pace.rounds=1",
+        "sites.min=3",
+    )
     words = [word for change in changes for word in ("--set", change)]
     done = scene.cli("job", "submit", "job.yaml", "--wait", *words)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -81,7 +87,9 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
     assert newest["contributions"] == worth
     for site, score in newest["scores"].items():
         assert (score["value"], score["basis"], score["coverage"]) == (worth[site], "pooled", 1.0)
-        expected = {by: {"score": _micro([counts]), "n": len(parts[by][1])} for by, counts in found[site].items()}
+        expected = {
+            by: {"score": _micro([counts]), "n": len(parts[by][1])} for by, counts in found[site].items()
+        }
         assert score["found"] == expected
         assert worth[site] != pytest.approx(np.mean([each["score"] for each in expected.values()]))
 
@@ -98,7 +106,9 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
         "weigh.metric=mcc": "weigh.metric mcc needs confusion matrices; use micro_f1, macro_f1 or inverse_loss",
         "survey={classes: true}": "survey.classes: no classes to count: the app's examples do not have one label each",
     }.items():
-        refused = scene.cli("job", "submit", "job.yaml", "--wait", *words, "--set", change, "--set", "name=refused")
+        refused = scene.cli(
+            "job", "submit", "job.yaml", "--wait", *words, "--set", change, "--set", "name=refused"
+        )
         assert refused.returncode == 1
         assert why in refused.stdout
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hansa.common.state import stop
+from hansa.common.process.state import stop
 from tests.e2e.conftest import ROOT
 from tests.redis_server import free_port
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.job_file import load_job
+from hansa.common.job.file import load_job
 from tests.e2e.conftest import ROOT, Site, hansa
 
 APP = """
@@ -37,7 +37,9 @@ def write_table(path: Path, seed: int, rows: int = 60) -> None:
     lines = ["age,sick,town,height"]
     for _ in range(rows):
         age, height = rng.normal(size=2)
-        lines.append(f"{age:.4f},{'yes' if age + height > 0 else 'no'},{rng.choice(['Ulm', 'Bonn'])},{height:.4f}")
+        lines.append(
+            f"{age:.4f},{'yes' if age + height > 0 else 'no'},{rng.choice(['Ulm', 'Bonn'])},{height:.4f}"
+        )
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -131,7 +133,10 @@ def test_the_section_on_data_of_ones_own_can_be_followed(tmp_path: Path) -> None
     rows = [f"{a},{p},{int(a + p / 2 > 120)}" for a, p in zip(ages, pressures, strict=True)]
     (tmp_path / "patients.csv").write_text("\n".join(["age,pressure,outcome", *rows]) + "\n")
     section = (
-        (ROOT / "docs" / "first-federation.md").read_text().partition("## Your own data\n")[2].partition("\n## ")[0]
+        (ROOT / "docs" / "first-federation.md")
+        .read_text()
+        .partition("## Your own data\n")[2]
+        .partition("\n## ")[0]
     )
     make, app = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True)

@@ -10,7 +10,9 @@ from tests.redis_server import free_port
 from tests.support import install
 
 PAGE = (ROOT / "docs" / "adding-a-rule.md").read_text()
-EXAMPLE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class Clip(" in block)
+EXAMPLE = next(
+    block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class Clip(" in block
+)
 
 
 def installed(folder: Path) -> str:
@@ -41,7 +43,9 @@ def test_a_site_without_the_package_says_so(scene: Site) -> None:
     path = installed(scene.folder / "packages")
     scene.address = f"127.0.0.1:{free_port()}"
     state = str(scene.folder / "state" / "elsewhere")
-    started = scene.cli("controller", "start", "--daemon", "--listen", scene.address, "--state", state, PYTHONPATH=path)
+    started = scene.cli(
+        "controller", "start", "--daemon", "--listen", scene.address, "--state", state, PYTHONPATH=path
+    )
     assert started.returncode == 0, started.stderr
     try:
         for site in "ab":
@@ -50,6 +54,8 @@ def test_a_site_without_the_package_says_so(scene: Site) -> None:
         done = scene.cli("job", "submit", "job.yaml", "--wait", *one, PYTHONPATH=path)
         assert done.returncode == 1
         said = done.stdout + done.stderr
-        assert ": the rule asks for the learner's plugin 'clip', which this learner does not have" in said, said
+        assert ": the rule asks for the learner's plugin 'clip', which this learner does not have" in said, (
+            said
+        )
     finally:
         assert scene.cli("controller", "stop", "--state", state).returncode == 0

@@ -1,8 +1,8 @@
 """RADFed and its variants with real learners and evaluators."""
 
-from hansa.controller.backends import opened
 from hansa.controller.engine.state import JobState
-from hansa.controller.verify import verify
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.e2e.conftest import OWN_APP, Site
 
 HOPS = ("--set", "pace={rounds: 2, hops: 3}", "--set", "sample.fraction=0.67", "--set", "sites.min=3")
@@ -72,7 +72,14 @@ def test_how_far_every_version_is_from_a_reference_is_shown(scene: Site) -> None
     (scene.folder / "models").mkdir()
     assert scene.cli("job", "model", "plane", "-o", saved).returncode == 0
     state = _run(
-        scene, "--set", "rule=radfed", *HOPS, "--set", "name=near", "--set", "reference=models/other.safetensors"
+        scene,
+        "--set",
+        "rule=radfed",
+        *HOPS,
+        "--set",
+        "name=near",
+        "--set",
+        "reference=models/other.safetensors",
     )
     assert [record.distance == 0 for record in state.history] == [
         False,
@@ -92,7 +99,12 @@ def test_how_far_every_version_is_from_a_reference_is_shown(scene: Site) -> None
 def test_a_divided_model_travels_in_parts_with_yogi_at_the_server(scene: Site) -> None:
     _start(scene)
     words = ("--set", "rule=radfed", "--set", "pace={rounds: 4, hops: 2}", "--set", "sample.fraction=0.67")
-    divided = ("--set", "layers={kind: divide, prepass: 2, split: 1}", "--set", "server={kind: yogi, lr: 0.05}")
+    divided = (
+        "--set",
+        "layers={kind: divide, prepass: 2, split: 1}",
+        "--set",
+        "server={kind: yogi, lr: 0.05}",
+    )
     state = _run(scene, *words, *divided, "--set", "sites.min=3")
     assert [record.phase for record in state.history[1:]] == ["prepass", "prepass", "feature", "fine-tuning"]
     for record in state.history[1:]:
@@ -110,7 +122,9 @@ def test_a_learner_that_dies_in_the_middle_of_a_hop_loses_its_model_to_another_s
     words = ("--set", "rule=radfed", "--set", "pace={rounds: 1, hops: 7}", "--set", "sample.fraction=0.67")
     state = _run(scene, *words, "--set", "sites.min=3", "--set", "train.epochs=1")
     hops = state.history[1].hops
-    assert [(hop.lost, hop.trained, hop.skipped) for hop in hops if hop.lost] == [({"b": "the site left"}, 2, 0)]
+    assert [(hop.lost, hop.trained, hop.skipped) for hop in hops if hop.lost] == [
+        ({"b": "the site left"}, 2, 0)
+    ]
     assert all(hop.trained == 2 for hop in hops)  # the two sites that are left are enough
     assert set(state.history[1].contributions) <= {"a", "c"}
 

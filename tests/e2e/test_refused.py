@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.state import read_note
+from hansa.common.process.state import read_note
 from tests.consortium import Consortium
 from tests.e2e.conftest import Site
 
@@ -20,7 +20,9 @@ def status(scene: Site, name: str, site: str = "a") -> Any:
 
 
 @pytest.mark.timeout(120)
-def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_has_a_new_one(scene: Site) -> None:
+def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_has_a_new_one(
+    scene: Site,
+) -> None:
     consortium = Consortium(scene.folder / "pki")
     hub, alice = consortium.issue("controller", "hub"), consortium.issue("operator", "alice")
     mine, other = consortium.issue("learner", "a"), consortium.issue("learner", "b")

@@ -11,7 +11,7 @@ import yaml
 from safetensors import safe_open
 
 import hansa as package
-from hansa.common.checkpoints import load_checkpoint, read_origin
+from hansa.common.models.checkpoints import load_checkpoint, read_origin
 from tests.e2e.conftest import ROOT, Site, hansa
 from tests.e2e.test_run import DIGITS, processes_below, start_run
 
@@ -30,7 +30,7 @@ app = App(model=lambda: nn.Linear(2, 2), classes=2, transform=fail)
 PICKY_APP = """
 import numpy as np
 from hansa import App
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 def train(arrays, run):
     if run.examples.x.max() > 9:
@@ -62,7 +62,9 @@ data: {source: all.npz, partition: {by: hospital}}
     ],
     ids=["proximal", "fedadam", "central"],
 )
-def test_a_run_of_the_resolved_job_gives_the_same_model_bit_for_bit(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_run_of_the_resolved_job_gives_the_same_model_bit_for_bit(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     done = hansa("run", DIGITS, "--out", str(one), "--set", "pace.rounds=2", *options, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -81,7 +83,11 @@ def test_report_and_model_of_a_run_say_what_they_are_and_verify_finds_the_receip
     assert hansa("run", DIGITS, *words, cwd=ROOT, timeout=120).returncode == 0
     report = json.loads((out / "report.json").read_text())
     told = report["resolved"]
-    assert (told["job"]["seed"], told["job"]["rule"], told["job"]["app"]) == (5, "fedavg", "examples/digits/app.py:app")
+    assert (told["job"]["seed"], told["job"]["rule"], told["job"]["app"]) == (
+        5,
+        "fedavg",
+        "examples/digits/app.py:app",
+    )
     assert told["job"]["train"]["optimizer"] == {
         "kind": "sgd",
         "lr": 0.05,
@@ -102,7 +108,9 @@ def test_report_and_model_of_a_run_say_what_they_are_and_verify_finds_the_receip
     assert (about["digest"], about["receipt"]) == (last["digest"], last["receipt"])
     assert about["resolved"] == told
     state = ("--state", str(out / "controller"))
-    sound = hansa("job", "verify", report["job"], *state, "--model", str(out / "model.safetensors"), cwd=tmp_path)
+    sound = hansa(
+        "job", "verify", report["job"], *state, "--model", str(out / "model.safetensors"), cwd=tmp_path
+    )
     assert sound.returncode == 0, sound.stderr
     assert f"version 2 of the job, as receipt {last['receipt']} names it" in sound.stdout
 
@@ -120,7 +128,9 @@ def test_a_run_names_a_site_that_failed_in_every_round(tmp_path: Path) -> None:
     done = hansa("run", "job.yaml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("hansa: warning: ")]
-    assert line.startswith("hansa: warning: broken contributed no update (3 were asked for): 3 failures, the last: ")
+    assert line.startswith(
+        "hansa: warning: broken contributed no update (3 were asked for): 3 failures, the last: "
+    )
     assert "too large a number" in line
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["warnings"] == [line.removeprefix("hansa: warning: ")]
@@ -166,7 +176,9 @@ def test_watch_show_and_wait_name_a_failing_site_and_say_once_that_nobody_evalua
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_leaves_its_report_and_its_last_model(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_run_that_is_stopped_leaves_its_report_and_its_last_model(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "out"
     run = start_run(out, "--set", "pace.rounds=100000")
     assert run.stdout is not None

@@ -12,18 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hansa.common import networks
 from hansa.common.app import load_app, load_npz
-from hansa.common.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.job import DataSpec
-from hansa.common.job_file import load_job
+from hansa.common.job.file import load_job
+from hansa.common.job.spec import DataSpec
+from hansa.common.run.command import suits_ten_sites, why_ended
 from hansa.common.site.holdout import split
-from hansa.common.tasks import Task, Train
-from hansa.common.torch_data import to_tensors
-from hansa.common.ui.run import suits_ten_sites, why_ended
-from hansa.learner.optimizers import make_optimizer
-from hansa.learner.session import task_seed
-from hansa.learner.trainer import train
+from hansa.common.torch import networks
+from hansa.common.torch.data import to_tensors
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import Task, Train
+from hansa.learner.daemon import task_seed
+from hansa.learner.training.loop import train
+from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa
 
 DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
@@ -48,7 +48,18 @@ def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_
     done = hansa("run", DIGITS, "--out", str(out), "--json", cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    keys = {"job", "name", "status", "reason", "version", "rounds", "seconds", "metrics", "bytes_up", "bytes_down"}
+    keys = {
+        "job",
+        "name",
+        "status",
+        "reason",
+        "version",
+        "rounds",
+        "seconds",
+        "metrics",
+        "bytes_up",
+        "bytes_down",
+    }
     assert set(result) == keys | {"warnings", "metrics_version", "examples", "examples_total"}
     assert result["warnings"] == []
     assert (result["metrics_version"], result["examples"], result["examples_total"]) == (20, 359, 359)
@@ -63,7 +74,9 @@ def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_
 
 def test_the_plain_view_and_the_summary_tell_a_newcomer_what_happened(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = hansa("run", DIGITS, "--out", str(out), "--sites", "10", "--set", "pace.rounds=2", cwd=ROOT, timeout=120)
+    done = hansa(
+        "run", DIGITS, "--out", str(out), "--sites", "10", "--set", "pace.rounds=2", cwd=ROOT, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert "round 2/2" in done.stdout
     assert "Done: 10 sites trained one model together in 2 rounds" in done.stdout
@@ -180,7 +193,9 @@ def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_partition_is_named(tmp_path: Path, partition: str, message: str) -> None:
-    done = hansa("run", DIGITS, "--set", f"data.partition={partition}", "--out", str(tmp_path / "o"), cwd=ROOT)
+    done = hansa(
+        "run", DIGITS, "--set", f"data.partition={partition}", "--out", str(tmp_path / "o"), cwd=ROOT
+    )
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -188,7 +203,10 @@ def test_a_bad_partition_is_named(tmp_path: Path, partition: str, message: str) 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("site-1=0.5", "hansa: --slow site-1=0.5: write SITE=FACTOR with a factor of at least 1, such as site-1=5"),
+        (
+            "site-1=0.5",
+            "hansa: --slow site-1=0.5: write SITE=FACTOR with a factor of at least 1, such as site-1=5",
+        ),
         ("site-77=2", "hansa: --slow site-77: there is no such site (did you mean"),
     ],
 )
@@ -211,9 +229,16 @@ def test_usage_errors_exit_2_and_an_unreachable_controller_exits_3(tmp_path: Pat
     away = hansa("job", "submit", "good.yaml", "--controller", "127.0.0.1:9", cwd=tmp_path)
     assert away.returncode == 3
     assert "no controller answers at 127.0.0.1:9" in away.stderr
-    for words in (("jbo",), ("job", "show"), ("site", "list", "--controller", "nowhere"), ("learner", "start")):
+    for words in (
+        ("jbo",),
+        ("job", "show"),
+        ("site", "list", "--controller", "nowhere"),
+        ("learner", "start"),
+    ):
         assert hansa(*words, cwd=tmp_path).returncode == 2
-    missing = hansa("learner", "start", "--site", "a", "--data", "no.npz", "--app", "app.py:app", cwd=tmp_path)
+    missing = hansa(
+        "learner", "start", "--site", "a", "--data", "no.npz", "--app", "app.py:app", cwd=tmp_path
+    )
     assert missing.returncode == 2
     assert "no such file" in missing.stderr
 
@@ -232,7 +257,9 @@ def test_options_come_from_flags_then_variables_then_the_toml_file(tmp_path: Pat
     (tmp_path / "hansa.toml").write_text('[operator]\ncontroller = "127.0.0.1:11"\n')
     by_file = hansa("job", "list", cwd=tmp_path)
     by_variable = hansa("job", "list", cwd=tmp_path, HANSA_CONTROLLER="127.0.0.1:12")
-    by_flag = hansa("job", "list", "--controller", "127.0.0.1:13", cwd=tmp_path, HANSA_CONTROLLER="127.0.0.1:12")
+    by_flag = hansa(
+        "job", "list", "--controller", "127.0.0.1:13", cwd=tmp_path, HANSA_CONTROLLER="127.0.0.1:12"
+    )
     assert "127.0.0.1:11" in by_file.stderr
     assert "127.0.0.1:12" in by_variable.stderr
     assert "127.0.0.1:13" in by_flag.stderr
@@ -258,7 +285,11 @@ def test_an_optimizer_that_is_kept_goes_on_from_round_to_round(tmp_path: Path) -
     kept = make_optimizer(spec.train.optimizer, module)
     train_spec = spec.train
     work = Train(
-        model=ModelKey("m"), version=0, epochs=1, batch_size=train_spec.batch_size, optimizer=train_spec.optimizer
+        model=ModelKey("m"),
+        version=0,
+        epochs=1,
+        batch_size=train_spec.batch_size,
+        optimizer=train_spec.optimizer,
     )
     for round_ in (1, 2, 3):
         task = Task(

@@ -13,7 +13,9 @@ WIDE: dict[str, Any] = {"x": np.zeros((60, 3), np.float32)}
 
 @pytest.mark.parametrize("role", ["learner", "evaluator"])
 @pytest.mark.parametrize("detached", [(), ("--daemon",)])
-def test_a_daemon_that_can_do_nothing_says_why_and_fails(scene: Site, role: str, detached: tuple[str, ...]) -> None:
+def test_a_daemon_that_can_do_nothing_says_why_and_fails(
+    scene: Site, role: str, detached: tuple[str, ...]
+) -> None:
     write_data(scene.folder / "wide.npz", 0, changed=WIDE)
     state = scene.folder / "state" / "x"
     words = (role, "start", "--site", "a", "--state", str(state), "--app", "app.py:app", *detached)
@@ -27,7 +29,16 @@ def test_a_daemon_that_can_do_nothing_says_why_and_fails(scene: Site, role: str,
 
 @pytest.mark.parametrize("cause", ["app", "labels", "examples", "policy"])
 def test_whatever_the_cause_the_message_names_it(scene: Site, cause: str) -> None:
-    words = ["--site", "a", "--state", str(scene.folder / "state" / "x"), "--app", "app.py:app", "--data", "a.npz"]
+    words = [
+        "--site",
+        "a",
+        "--state",
+        str(scene.folder / "state" / "x"),
+        "--app",
+        "app.py:app",
+        "--data",
+        "a.npz",
+    ]
     wanted = ""
     if cause == "app":
         (scene.folder / "app.py").write_text("import nothing_of_the_kind\n")
@@ -50,7 +61,8 @@ def test_whatever_the_cause_the_message_names_it(scene: Site, cause: str) -> Non
 
 def listed(scene: Site, site: str, role: str = "learner") -> dict[str, Any]:
     found: dict[str, Any] = next(
-        (daemon for daemon in scene.json("site", "list") if (daemon["site"], daemon["role"]) == (site, role)), {}
+        (daemon for daemon in scene.json("site", "list") if (daemon["site"], daemon["role"]) == (site, role)),
+        {},
     )
     return found
 
@@ -62,8 +74,12 @@ def test_a_daemon_that_keeps_going_can_work_as_soon_as_its_data_come(scene: Site
     draft = scene.folder / "draft.npz"
     write_data(draft, 0)
     draft.rename(scene.folder / "late.npz")
-    scene.until(lambda: listed(scene, "late").get("apps", {}).get("app.py:app", "").startswith("ok, 60 examples"))
-    says = scene.json("learner", "status", "--site", "late", "--state", str(scene.folder / "state" / "learner-late"))
+    scene.until(
+        lambda: listed(scene, "late").get("apps", {}).get("app.py:app", "").startswith("ok, 60 examples")
+    )
+    says = scene.json(
+        "learner", "status", "--site", "late", "--state", str(scene.folder / "state" / "learner-late")
+    )
     assert "cannot be used" not in says["says"]
     done = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.min=1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -94,7 +110,10 @@ def test_an_edit_of_the_app_is_told_by_site_the_daemon_and_the_job(scene: Site) 
     assert "the job asks for sites.same_app" in done.stdout
     one = scene.cli("job", "submit", "job.yaml", "--wait", "--set", "sites.names=[a]", "--set", "sites.min=1")
     assert one.returncode == 0, one.stdout + one.stderr
-    assert "warning: app.py:app has changed on disk since these daemons loaded it: evaluator a, learner a" in one.stderr
+    assert (
+        "warning: app.py:app has changed on disk since these daemons loaded it: evaluator a, learner a"
+        in one.stderr
+    )
     job = scene.json("job", "list")[0]["job"]
     assert "warning: app.py:app has changed on disk since" in scene.cli("job", "watch", job).stderr
     rows = [line for line in scene.cli("site", "list").stdout.splitlines() if line.startswith("a ")]
@@ -104,6 +123,8 @@ def test_an_edit_of_the_app_is_told_by_site_the_daemon_and_the_job(scene: Site) 
 def test_a_site_with_other_features_fails_a_run_by_name(scene: Site, tmp_path: Path) -> None:
     x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
     np.savez(scene.folder / "all.npz", x=x, y=y)
-    done = scene.cli("run", "job.yaml", "--out", str(tmp_path / "out"), "--set", "data={source: all.npz, sites: 2}")
+    done = scene.cli(
+        "run", "job.yaml", "--out", str(tmp_path / "out"), "--set", "data={source: all.npz, sites: 2}"
+    )
     assert done.returncode == 1
     assert "the data do not fit the app's network: x has shape" in done.stderr

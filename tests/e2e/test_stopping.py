@@ -18,7 +18,8 @@ def test_a_stopped_learner_finishes_its_task_if_it_may(scene: Site, drain: str, 
     submitted = scene.cli("job", "submit", "job.yaml", "--set", "sites.min=1", "--set", "pace.rounds=1")
     assert submitted.returncode == 0, submitted.stderr
     scene.until(
-        lambda: [task for each in scene.json("site", "list") for task in each["doing"] if task[-2:] == "-2"], 60
+        lambda: [task for each in scene.json("site", "list") for task in each["doing"] if task[-2:] == "-2"],
+        60,
     )
     process = scene.nursery.processes[learner]
     process.terminate()
@@ -38,10 +39,13 @@ def test_a_learner_in_a_task_of_any_number_of_batches_stops_at_once(scene: Site)
     learner = scene.daemon("learner", "a")
     sets = ["rule=semisync-fedavg", "pace={lambda: 10000.0, rounds: 2}", "train={batches: 1, batch_size: 1}"]
     more = ["sites.min=1", "name=long"]
-    submitted = scene.cli("job", "submit", "job.yaml", *(word for each in [*sets, *more] for word in ("--set", each)))
+    submitted = scene.cli(
+        "job", "submit", "job.yaml", *(word for each in [*sets, *more] for word in ("--set", each))
+    )
     assert submitted.returncode == 0, submitted.stderr
     scene.until(
-        lambda: [task for each in scene.json("site", "list") for task in each["doing"] if task[-2:] == "-3"], 60
+        lambda: [task for each in scene.json("site", "list") for task in each["doing"] if task[-2:] == "-3"],
+        60,
     )
     process = scene.nursery.processes[learner]
     process.terminate()
@@ -49,7 +53,12 @@ def test_a_learner_in_a_task_of_any_number_of_batches_stops_at_once(scene: Site)
     assert process.exitcode == 0, scene.log(learner).read_text()
 
 
-ABSURD = {"batches": (1 << 32) - 1, "epochs": (1 << 32) - 1, "steps": (1 << 64) - 1, "batch_size": (1 << 32) - 1}
+ABSURD = {
+    "batches": (1 << 32) - 1,
+    "epochs": (1 << 32) - 1,
+    "steps": (1 << 64) - 1,
+    "batch_size": (1 << 32) - 1,
+}
 
 
 def test_a_learner_refuses_the_absurd_tasks_of_a_hostile_controller_and_goes_on(scene: Site) -> None:
@@ -73,7 +82,9 @@ async def hostile(scene: Site) -> "dict[str, fleet_pb2.TaskReport]":
         for number, (field, value) in enumerate(ABSURD.items()):
             task = fleet_pb2.Task(id=f"j1-{number}", job="j1", site="a", round=1, app=APP, seed=1)
             fields: dict[str, Any] = {"model": "j1/v0", "epochs": 1, "batch_size": 8} | {field: value}
-            task.train.MergeFrom(fleet_pb2.TrainWork(optimizer=fleet_pb2.Optimizer(kind="sgd", lr=0.1), **fields))
+            task.train.MergeFrom(
+                fleet_pb2.TrainWork(optimizer=fleet_pb2.Optimizer(kind="sgd", lr=0.1), **fields)
+            )
             yield fleet_pb2.ToSite(task=task).SerializeToString()
         async for _ in messages:
             pass

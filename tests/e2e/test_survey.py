@@ -13,7 +13,7 @@ APP = '''
 """Two classes that no network learns unless the columns are standardised; `model` is a fixed linear rule."""
 import numpy as np
 from hansa import App
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 def train(arrays, run):
     x = run.examples.x
@@ -68,12 +68,16 @@ def test_what_learners_tell_adds_up_to_what_all_rows_in_one_place_would_give(fol
     report = _run(folder, "global", "true")
     told = report["survey"]
     assert isinstance(told, dict)
-    parts = {name: load_npz(folder / "out" / "data" / f"{name}.npz", "train") for name in ("east", "north", "west")}
+    parts = {
+        name: load_npz(folder / "out" / "data" / f"{name}.npz", "train") for name in ("east", "north", "west")
+    }
     every = np.concatenate([part.x for part in parts.values()]).astype(np.float64)
     assert told["mean"] == pytest.approx(every[:, :2].mean(axis=0), rel=1e-10)
     assert told["deviation"] == pytest.approx(every[:, :2].std(axis=0), rel=1e-10)
     assert told["examples"] == {name: len(part) for name, part in parts.items()}
-    assert told["classes"] == {name: np.bincount(part.y, minlength=2).tolist() for name, part in parts.items()}
+    assert told["classes"] == {
+        name: np.bincount(part.y, minlength=2).tolist() for name, part in parts.items()
+    }
     verified = hansa("job", "verify", str(report["job"]), "--state", "out/controller", cwd=folder)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     # Weighted by examples, what the learners saw has mean 0 over all sites; at each site it has not.

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hansa.common.tasks import Receipt
-from hansa.controller.redis_space import key_below
+from hansa.common.values.tasks import Receipt
+from hansa.controller.storage.redis_space import key_below
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 
@@ -74,7 +74,10 @@ class Federation(Site):
             client.close()
         else:
             db = sqlite3.connect(self.folder / "state" / "controller" / "journal.sqlite")
-            rows = [row[0] for row in db.execute("select receipt from entries where job = ? order by sequence", (job,))]
+            rows = [
+                row[0]
+                for row in db.execute("select receipt from entries where job = ? order by sequence", (job,))
+            ]
             db.close()
         return [Receipt.model_validate_json(text) for text in rows if text]
 
@@ -121,7 +124,9 @@ class Federation(Site):
         else:
             store = self.folder / "state" / "controller" / "store"
             drafts = [path.name for place in ("drafts", "spares") for path in (store / place).iterdir()]
-            models = sorted(str(path.relative_to(store / "models")) for path in (store / "models").glob("*/*"))
+            models = sorted(
+                str(path.relative_to(store / "models")) for path in (store / "models").glob("*/*")
+            )
         return drafts + [model for model in models if model.startswith(job)]
 
 

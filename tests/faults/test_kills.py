@@ -1,7 +1,7 @@
 """kill -9 at named points and at random ones: nothing that was acknowledged is lost, and the model is the same.
 
-Each of the four storms of random kills has a few in every test run, 40 kills with the named points. The long form has
-200: HANSA_FAULT_KILLS=50 pytest tests/faults -k random
+Each of the four storms of random kills has a few in every test run, 40 kills with the named points. The long
+form has 200: HANSA_FAULT_KILLS=50 pytest tests/faults -k random
 """
 
 import os
@@ -27,7 +27,14 @@ LEARNER = ("task-taken", "task-trained", "task-offered", "task-uploading", "task
 EVALUATOR = ("evaluation-done", "evaluation-reported")
 VICTIMS = ["controller", "learner-a", "learner-b", "learner-c", "evaluator-a"]
 KILLS = int(os.environ.get("HANSA_FAULT_KILLS", "2"))
-SETTINGS = ("--set", "sites={min: 3, wait: 120}", "--set", "validation.fraction=0.2", "--set", "train.epochs=1")
+SETTINGS = (
+    "--set",
+    "sites={min: 3, wait: 120}",
+    "--set",
+    "validation.fraction=0.2",
+    "--set",
+    "train.epochs=1",
+)
 
 
 def digest(federation: Federation, job: str) -> str:
@@ -41,7 +48,9 @@ def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     return [{name: entry[name] for name in kept} for entry in federation.json("job", "show", job)["history"]]
 
 
-def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: str, also: tuple[str, ...] = ()) -> str:
+def storm(
+    federation: Federation, victims: dict[str, tuple[str, ...]], *words: str, also: tuple[str, ...] = ()
+) -> str:
     """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
 
     Return the job that was disturbed.
@@ -56,7 +65,9 @@ def storm(federation: Federation, victims: dict[str, tuple[str, ...]], *words: s
         federation.kill(f"{name}.{federation.lives[name]}")
         for point in points:
             federation.bring_up(name, kill_at=f"{point}:1")
-            federation.until(lambda name=name: not federation.alive(name), 60, f"{name} never reached {point}")
+            federation.until(
+                lambda name=name: not federation.alive(name), 60, f"{name} never reached {point}"
+            )
             federation.kills += 1
         federation.bring_up(name)
     watched = federation.cli("job", "watch", job)
@@ -81,7 +92,9 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("point", ["job-announced", "job-entered"])
-def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(federation: Federation, point: str) -> None:
+def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(
+    federation: Federation, point: str
+) -> None:
     """Nobody was told of the job. It is either not there or goes on, and from then on it must not get lost."""
     where = ["--store", federation.store] if federation.redis else []
     words = ("audit", "verify", "--state", str(federation.folder / "state" / "controller"), *where)
@@ -98,7 +111,9 @@ def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(federatio
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["redis"], indirect=True)
-def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(
+    federation: Federation,
+) -> None:
     """The controller lives on, waits, and goes on by itself when Redis is back."""
     assert federation.redis
     federation.begin()
@@ -115,7 +130,9 @@ def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model
         federation.bring_up("controller", kill_at=f"{point}:1:{federation.redis.process.pid}")
         federation.until(federation.redis.is_dead, 60, f"never reached {point}")
         federation.kills += 1
-        federation.until(lambda: "waiting for the store: Redis" in federation.json("job", "show", job)["reason"])
+        federation.until(
+            lambda: "waiting for the store: Redis" in federation.json("job", "show", job)["reason"]
+        )
         version = federation.json("job", "show", job)["version"]
         federation.redis.start()
         federation.until(lambda version=version: federation.json("job", "show", job)["version"] > version)
@@ -130,7 +147,9 @@ def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
+    federation: Federation,
+) -> None:
     job = storm(federation, {"controller": CONTROLLER}, "--set", "rule=fedadam", "--set", "pace.rounds=16")
     # The last model and the three updates it is made of; the model before; two moments of each.
     assert len(federation.leftovers(job)) == 9
@@ -154,7 +173,9 @@ def test_travelling_models_survive_a_kill_at_every_named_point(federation: Feder
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(federation: Federation) -> None:
+def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
+    federation: Federation,
+) -> None:
     """One site trains and two others only measure its updates: the same updates in the same order."""
     for seed, site in enumerate("de", start=3):
         write_data(federation.folder / f"{site}.npz", seed)
@@ -197,4 +218,6 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
         assert watched.returncode == 0, watched.stderr + watched.stdout
         federation.check(job)
     federation.nursery.stop([f"controller.{federation.lives['controller']}"])
-    assert [len(federation.leftovers(job)) for job in jobs] == [4] * len(jobs)  # the last model and three updates
+    assert [len(federation.leftovers(job)) for job in jobs] == [4] * len(
+        jobs
+    )  # the last model and three updates

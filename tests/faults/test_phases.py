@@ -15,7 +15,9 @@ WORDS = (
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_a_divided_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
+def test_a_divided_job_survives_a_kill_at_every_named_point_with_the_same_model(
+    federation: Federation,
+) -> None:
     victims = {"controller": CONTROLLER, "learner-b": ("task-trained", "task-uploaded")}
     job = storm(federation, victims, *WORDS)
     federation.bring_up("controller")
@@ -27,7 +29,9 @@ def test_a_divided_job_survives_a_kill_at_every_named_point_with_the_same_model(
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_a_divided_job_from_a_file_survives_a_kill_while_a_site_tells_of_the_model(federation: Federation) -> None:
+def test_a_divided_job_from_a_file_survives_a_kill_while_a_site_tells_of_the_model(
+    federation: Federation,
+) -> None:
     chance = np.random.default_rng(5)
     shapes = {"0.weight": (8, 2), "0.bias": (8,), "2.weight": (2, 8), "2.bias": (2,)}
     arrays = {name: chance.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -51,6 +55,9 @@ def test_a_divided_job_from_a_file_survives_a_kill_while_a_site_tells_of_the_mod
             assert (shown["status"], shown["reason"]) == ("failed", "the submission was interrupted")
             continue
         assert watched.returncode == 0, watched.stderr + watched.stdout
-        assert [entry["phase"] for entry in shown["history"][1:]] == ["prepass", *["feature", "fine-tuning"] * 2]
+        assert [entry["phase"] for entry in shown["history"][1:]] == [
+            "prepass",
+            *["feature", "fine-tuning"] * 2,
+        ]
         assert digest(federation, point) == digest(federation, "calm")
         federation.check(shown["job"])

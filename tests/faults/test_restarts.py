@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 import numpy as np
 from hansa import App
-from hansa.common.tasks import Evaluation
+from hansa.common.values.tasks import Evaluation
 
 def train(arrays, run):
     with Path("trained").open("a") as file:
@@ -30,7 +30,14 @@ def evaluate(arrays, examples):
 
 app = App(model=lambda: {"w": np.zeros(SIZE, np.float32)}, classes=2, train=train, evaluate=evaluate)
 """
-ONE = ("--set", "sites={min: 1, wait: 60}", "--set", "pace.rounds=1", "--set", "train={epochs: 1, batch_size: 8}")
+ONE = (
+    "--set",
+    "sites={min: 1, wait: 60}",
+    "--set",
+    "pace.rounds=1",
+    "--set",
+    "train={epochs: 1, batch_size: 8}",
+)
 
 
 class Restarts(Site):
@@ -54,7 +61,9 @@ async def restarts(tmp_path: Path) -> AsyncIterator[Restarts]:
 
 
 @pytest.mark.timeout(120)
-async def test_an_update_survives_a_controller_that_is_killed_between_offer_and_upload(restarts: Restarts) -> None:
+async def test_an_update_survives_a_controller_that_is_killed_between_offer_and_upload(
+    restarts: Restarts,
+) -> None:
     (restarts.folder / "app.py").write_text(APP.replace("SIZE", str(9 << 18)))
     hub = await asyncio.to_thread(restarts.controller)
     async with CuttingProxy(hub).listening() as proxy:
@@ -106,9 +115,13 @@ async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(res
 
 
 @pytest.mark.timeout(120)
-async def test_sites_are_back_soon_after_their_controller_which_was_away_for_some_seconds(restarts: Restarts) -> None:
+async def test_sites_are_back_soon_after_their_controller_which_was_away_for_some_seconds(
+    restarts: Restarts,
+) -> None:
     hub = await asyncio.to_thread(restarts.controller)
-    names = [restarts.daemon(role, site) for role, site in (("learner", "a"), ("evaluator", "a"), ("learner", "b"))]
+    names = [
+        restarts.daemon(role, site) for role, site in (("learner", "a"), ("evaluator", "a"), ("learner", "b"))
+    ]
     logs = [restarts.log(name) for name in names]
     for number in (1, 2):
         async with asyncio.timeout(60 if number == 1 else 5):

@@ -29,7 +29,9 @@ POINTS = (*UNTRAINED, *UNCOMMITTED, "task-uploading", *COMMITTED)
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_a_window_is_repeated_if_its_update_was_not_committed_and_not_if_it_was(federation: Federation) -> None:
+def test_a_window_is_repeated_if_its_update_was_not_committed_and_not_if_it_was(
+    federation: Federation,
+) -> None:
     (federation.folder / "app.py").write_text(RECORDING)
     federation.bring_up("controller")
     for site in "ac":
@@ -47,8 +49,11 @@ def test_a_window_is_repeated_if_its_update_was_not_committed_and_not_if_it_was(
     lives = [_batches(federation.folder / f"batches-{life}.jsonl") for life in range(len(POINTS) + 1)]
     of = dict(zip(POINTS, lives, strict=False))
     assert [of[point] for point in UNTRAINED] == [[], []]
-    assert of["task-trained"] == of["task-offered"] == of["task-uploading"] != []  # the next life begins it again
-    # When the learner dies in uploading, all of a small update may be on its way: then it is committed, not repeated.
+    assert (
+        of["task-trained"] == of["task-offered"] == of["task-uploading"] != []
+    )  # the next life begins it again
+    # When the learner dies in uploading, all of a small update may be on its way: then it is committed, not
+    # repeated.
     repeated = lives[len(POINTS) - len(COMMITTED)][:2] == of["task-uploading"]
     since = POINTS.index("task-uploading") + repeated
     committed = [batch for life in lives[since:] for batch in life]

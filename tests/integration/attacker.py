@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 
-from hansa.common.model import MAX_TENSORS
+from hansa.common.models.model import MAX_TENSORS
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import Task, Train
+from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2, model_pb2
 from tests.support import LightSite, Served, job, nothing
 
@@ -28,7 +28,9 @@ async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 async def training(served: Served, **more: Any) -> tuple[Any, Task]:
     """Submit a job and return it with the training task of its only site."""
     runner = await served.federation.submit(job(**more), None, nothing())
-    while not (open_ := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, Train)]):
+    while not (
+        open_ := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, Train)]
+    ):
         await runner.next_change().wait()
     return runner, open_[0]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hansa.common.ids import SiteName
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.views import DaemonView
+from hansa.common.values.ids import SiteName
+from hansa.common.values.views import DaemonView
 from tests.cutting_proxy import CuttingProxy
 from tests.support import LightSite, Served, job, nothing, serving, wait_for_ever
 
@@ -24,7 +24,9 @@ async def absent(served: Served, why: str) -> DaemonView:
             await asyncio.sleep(0.02)
 
 
-async def test_of_a_daemon_whose_connection_broke_it_is_told_when_also_after_the_grace_period(tmp_path: Path) -> None:
+async def test_of_a_daemon_whose_connection_broke_it_is_told_when_also_after_the_grace_period(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, grace=1) as served, CuttingProxy(served.address).listening() as proxy:
         async with LightSite(proxy.address, "a").attending():
             proxy.passes.clear()
@@ -58,7 +60,10 @@ async def test_a_daemon_that_is_silent_is_away_for_that_reason(tmp_path: Path) -
 
 
 async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_start(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, LightSite(served.address, "a", answer=wait_for_ever).attending() as site:
+    async with (
+        serving(tmp_path) as served,
+        LightSite(served.address, "a", answer=wait_for_ever).attending() as site,
+    ):
         runner = await served.federation.submit(job(), None, nothing())
         async with asyncio.timeout(20):
             while not runner.machine.state.learners:
@@ -71,7 +76,7 @@ async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_sta
 async def test_of_many_that_have_left_only_the_newest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.fleet.REMEMBERED", 2)
+    monkeypatch.setattr("hansa.controller.jobs.fleet.REMEMBERED", 2)
     async with serving(tmp_path) as served:
         for name in "cba":
             async with LightSite(served.address, name).attending() as site:

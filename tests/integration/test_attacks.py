@@ -13,20 +13,19 @@ from typing import Any
 import grpc
 import pytest
 
-from hansa.common.frames import FRAME
-from hansa.common.model import MAX_TENSORS
+from hansa.common.models.frames import FRAME
+from hansa.common.models.model import MAX_TENSORS
 from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.site.attendance import BEAT
-from hansa.common.tasks import Task, Terms
 from hansa.common.ui.client import Client
-from hansa.controller.limits import SUBMISSIONS
-from hansa.controller.servicers import FleetServicer
+from hansa.common.values.tasks import Task, Terms
+from hansa.controller.api.limits import SUBMISSIONS
+from hansa.controller.api.servicers import FleetServicer
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
 from tests.support import LightSite, Served, ended, fleet_stub, job, nothing, serving
-from tests.unit import appraised  # noqa: F401 - registers a weigher
 
 
 @pytest.fixture
@@ -35,7 +34,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         yield found
 
 
-@pytest.mark.parametrize("site", ["../../etc/passwd", "a/b", "a:b", "", ".", "a\nb", "a\0", "x" * 65, "ä", "a b"])
+@pytest.mark.parametrize(
+    "site", ["../../etc/passwd", "a/b", "a:b", "", ".", "a\nb", "a\0", "x" * 65, "ä", "a b"]
+)
 async def test_names_of_sites_cannot_lead_anywhere(served: Served, site: str) -> None:
     of, stub = fleet_stub(served.address)
     code, _ = await attend(stub, enrolment(site=site))
@@ -44,7 +45,9 @@ async def test_names_of_sites_cannot_lead_anywhere(served: Served, site: str) ->
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "audit", "", "%2e%2e", "j" * 10_000, "\x1b[2J", "*"])
-async def test_names_of_jobs_and_models_cannot_lead_anywhere(served: Served, name: str, tmp_path: Path) -> None:
+async def test_names_of_jobs_and_models_cannot_lead_anywhere(
+    served: Served, name: str, tmp_path: Path
+) -> None:
     of, stub = fleet_stub(served.address)
     asked = operators(of)
     assert (await status(asked.Show(operator_pb2.JobRequest(job=name))))[0] is CODE.NOT_FOUND

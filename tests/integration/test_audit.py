@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.clock import SystemClock
-from hansa.common.errors import Broken, Forbidden, Taken
-from hansa.common.ids import JobId
+from hansa.common.process.clock import SystemClock
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.controller.audit import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
-from hansa.controller.backends import opened
-from hansa.controller.journal import Entry, SqliteJournal
-from hansa.controller.redis_space import key_below
-from hansa.controller.workers import Workers
+from hansa.common.values.errors import Broken, Forbidden, Taken
+from hansa.common.values.ids import JobId
+from hansa.controller.audit.log import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
+from hansa.controller.jobs.workers import Workers
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal import Entry, SqliteJournal
+from hansa.controller.storage.redis_space import key_below
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
@@ -68,7 +68,9 @@ async def test_it_says_who_did_what(tmp_path: Path) -> None:
     ):
         assert wanted in found
     assert found.count(("learner a", "refused")) == 1  # the same refusal again is not written again
-    end = next(record for record in lines(tmp_path / "state") if record.about == first and record.what == "ended")
+    end = next(
+        record for record in lines(tmp_path / "state") if record.about == first and record.what == "ended"
+    )
     assert end.receipt
 
 
@@ -136,7 +138,9 @@ async def test_it_is_continued_after_a_restart(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "state")) > before
 
 
-async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in_that_moment(tmp_path: Path) -> None:
+async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in_that_moment(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         runner = await ended(await served.federation.submit(job(), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
@@ -193,7 +197,7 @@ async def test_it_begins_anew_when_the_store_has_lost_it(
     tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Redis that evicts may take the records and leave the mark that says how many there were."""
-    monkeypatch.setattr("hansa.controller.audit.MARK_EVERY", 3)
+    monkeypatch.setattr("hansa.controller.audit.log.MARK_EVERY", 3)
     store = f"{redis.url}?prefix=audit-lost"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         await ended(await served.federation.submit(job(), None, nothing()))
@@ -202,7 +206,9 @@ async def test_it_begins_anew_when_the_store_has_lost_it(
     client.delete(key_below("audit-lost", "journal", LOG))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
+        assert (
+            await ended(await served.federation.submit(job(), None, nothing()))
+        ).view().status == "completed"
     first = lines(tmp_path, store)[0]
     assert first.what == "started"
     assert "the store lost records 1 to" in first.why
@@ -211,7 +217,11 @@ async def test_it_begins_anew_when_the_store_has_lost_it(
 async def test_it_is_kept_in_redis_with_the_jobs(tmp_path: Path, redis: RedisServer) -> None:
     store = f"{redis.url}?prefix=audit-test"
     await history(tmp_path / "state", tmp_path / "pki", store)
-    assert {record.what for record in lines(tmp_path / "state", store)} >= {"submitted", "cancelled", "refused"}
+    assert {record.what for record in lines(tmp_path / "state", store)} >= {
+        "submitted",
+        "cancelled",
+        "refused",
+    }
 
 
 async def test_changes_are_seen(tmp_path: Path) -> None:
@@ -236,7 +246,9 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
         return verdict()
 
     db.isolation_level = None
-    kept = db.execute("select sequence, event from entries where job = ? order by sequence", (LOG,)).fetchall()
+    kept = db.execute(
+        "select sequence, event from entries where job = ? order by sequence", (LOG,)
+    ).fetchall()
     number, event = next((n, e) for n, e in kept if "alice" in e)
     change = "update jobs set spec = ? where id = ?"
     restore = "update entries set event = ? where job = ? and sequence = ?"
@@ -244,15 +256,23 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     forged = AuditRecord.model_validate_json(event.replace("alice", "carol")).sealed().model_dump_json()
     assert "does not follow" in attempt(restore, forged, LOG, number)
     db.execute(restore, (event, LOG, number))
-    assert "it has a receipt" in attempt("update entries set receipt = 'x' where job = ? and sequence = 2", LOG)
+    assert "it has a receipt" in attempt(
+        "update entries set receipt = 'x' where job = ? and sequence = 2", LOG
+    )
     db.execute("update entries set receipt = '' where job = ?", (LOG,))
     assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
     words = db.execute("select spec from jobs where id = ?", (first,)).fetchone()[0]
-    for was, now in (('"operator":"alice"', '"operator":"carol"'), ('"min":1', '"min":3'), ('"seed":1990', '"seed":1')):
+    for was, now in (
+        ('"operator":"alice"', '"operator":"carol"'),
+        ('"min":1', '"min":3'),
+        ('"seed":1990', '"seed":1'),
+    ):
         assert was in words
         assert "not the one that was submitted" in attempt(change, words.replace(was, now), first)
     db.execute(change, (words, first))
-    events = db.execute("select sequence, event from entries where job = ? order by sequence", (first,)).fetchall()
+    events = db.execute(
+        "select sequence, event from entries where job = ? order by sequence", (first,)
+    ).fetchall()
     for sequence, happened in events:  # even what no receipt speaks of
         altered = re.sub(r'"at":(\d)', r'"at":9\1', happened)
         assert altered != happened

@@ -13,18 +13,18 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from pydantic import BaseModel
 
-from hansa.common.ids import SiteName
-from hansa.common.plugins import register
+from hansa.common.plugins.registry import register
 from hansa.common.rpc.access import TABLE
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.methods import RAW, Stub
 from hansa.common.site import attendance
-from hansa.common.tasks import LocalPluginSpec, OptimizerSpec, Probe, Task, Train
-from hansa.controller.engine.actions import Action, Ask
-from hansa.controller.engine.parts import Policy, Sampler
-from hansa.controller.engine.view import View
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import LocalPluginSpec, OptimizerSpec, Probe, Task, Train
 from hansa.controller.pacers.sync import Sync, SyncState
-from hansa.controller.sending import LARGEST
+from hansa.controller.plugin.actions import Action, Ask
+from hansa.controller.plugin.parts import Policy, Sampler
+from hansa.controller.plugin.view import View
+from hansa.controller.transfers.sending import LARGEST
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.integration.attacker import CODE, attend, enrolment, status
 from tests.support import APP, LightSite, Served, ended, fleet_stub, job, nothing, serving
@@ -74,7 +74,9 @@ class Curious(Sampler):
         """What to measure, unchecked: packages may build it as they like."""
         return LocalPluginSpec.model_construct(name="importance", args=self.arguments)
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Everybody."""
         return [site for site in view.sites if site not in exclude]
 
@@ -108,7 +110,10 @@ async def test_a_task_that_a_plugin_makes_too_large_fails_its_job_and_names_the_
         spec = job(local={"kind": "overdone", "field": field})
         runner = await ended(await served.federation.submit(spec, None, nothing()))
         assert runner.machine.state.status == "failed"
-        assert f"local 'overdone': it asks for a task that cannot be sent: {field}: " in runner.machine.state.reason
+        assert (
+            f"local 'overdone': it asks for a task that cannot be sent: {field}: "
+            in runner.machine.state.reason
+        )
         await serves_the_next_job(served, session)
 
 
@@ -116,12 +121,15 @@ async def test_a_pacer_that_counts_too_far_fails_its_job(served: Served) -> None
     async with asyncio.timeout(30), LightSite(served.address, "a").attending():
         (session,) = served.federation.fleet.sessions
         runner = await ended(await served.federation.submit(job(pace={"kind": "countless"}), None, nothing()))
-        assert "pace 'countless': it asks for a task that cannot be sent: turn: " in runner.machine.state.reason
+        assert (
+            "pace 'countless': it asks for a task that cannot be sent: turn: " in runner.machine.state.reason
+        )
         await serves_the_next_job(served, session)
 
 
 @pytest.mark.parametrize(
-    ("argument", "why"), [({1, 2}, "work.probe.plugin.args"), ("x" * LARGEST, f"at most {LARGEST} are allowed")]
+    ("argument", "why"),
+    [({1, 2}, "work.probe.plugin.args"), ("x" * LARGEST, f"at most {LARGEST} are allowed")],
 )
 async def test_a_task_that_cannot_be_encoded_fails_its_job_and_not_the_session(
     served: Served, monkeypatch: pytest.MonkeyPatch, argument: object, why: str
@@ -139,7 +147,10 @@ async def test_a_task_that_cannot_be_encoded_fails_its_job_and_not_the_session(
 async def test_after_a_restart_too_such_a_task_fails_its_job_and_not_the_session(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tmp_path, store=store) as served, LightSite(served.address, "a", answer=patient).attending():
+    async with (
+        serving(tmp_path, store=store) as served,
+        LightSite(served.address, "a", answer=patient).attending(),
+    ):
         runner = await served.federation.submit(job(sample={"kind": "curious"}), None, nothing())
         while not any(isinstance(task.work, Probe) for task in runner.machine.state.tasks.values()):
             await runner.next_change().wait()
@@ -160,7 +171,11 @@ async def test_after_a_restart_too_such_a_task_fails_its_job_and_not_the_session
 @pytest.mark.parametrize(
     ("fields", "code", "why"),
     [
-        ({"apps": [fleet_pb2.AppState(ref="app.py:app", examples=1 << 53)]}, CODE.INVALID_ARGUMENT, "examples"),
+        (
+            {"apps": [fleet_pb2.AppState(ref="app.py:app", examples=1 << 53)]},
+            CODE.INVALID_ARGUMENT,
+            "examples",
+        ),
         ({"instance": "x" * 1001}, CODE.RESOURCE_EXHAUSTED, "at most 1000 characters"),
         ({"tasks": ["x" * 1001]}, CODE.RESOURCE_EXHAUSTED, "at most 1000 characters"),
         ({"apps": [fleet_pb2.AppState(ref="x" * 1001)]}, CODE.RESOURCE_EXHAUSTED, "at most 1000 characters"),
@@ -206,7 +221,9 @@ async def test_back_off_goes_on_growing_while_sessions_die_young(monkeypatch: py
             await asyncio.sleep(0)
 
     async def attend(_: Any, context: Any) -> AsyncIterator[bytes]:
-        yield fleet_pb2.ToSite(enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=5)).SerializeToString()
+        yield fleet_pb2.ToSite(
+            enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=5)
+        ).SerializeToString()
         await context.abort(CODE.INTERNAL, "broken")
 
     monkeypatch.setattr(attendance, "Backoff", Counting)
@@ -275,7 +292,9 @@ def texts() -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("field", "given"), list(texts()))
-async def test_half_a_surrogate_pair_is_refused_with_its_field(served: Served, field: str, given: Any) -> None:
+async def test_half_a_surrogate_pair_is_refused_with_its_field(
+    served: Served, field: str, given: Any
+) -> None:
     code, why = await submitted(served.address, {"name": "x", "app": APP} | given)
     assert code is CODE.INVALID_ARGUMENT, why
     assert why.startswith(field), why
@@ -325,7 +344,12 @@ async def test_what_was_accepted_at_the_edge_of_all_bounds_is_read_again_after_a
     tmp_path: Path, store: str
 ) -> None:
     documents: list[dict[str, Any]] = [
-        {"data": {"source": "x" * 10_000, "partition": {"a": (1 << 63) - 1, "b": "é" * 10_000, "c": -(1 << 63)}}},
+        {
+            "data": {
+                "source": "x" * 10_000,
+                "partition": {"a": (1 << 63) - 1, "b": "é" * 10_000, "c": -(1 << 63)},
+            }
+        },
         {"data": {"source": "x", "partition": nested(17)}},
         {"data": {"source": "x", "partition": {"a": 5e-324, "b": 1e308, "c": float("nan")}}},
         {"app": "x" * 996 + ":app"},

@@ -4,10 +4,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hansa.common.ids import SiteName
-from hansa.common.tasks import Evaluate, Task
 from hansa.common.ui.client import Client
-from hansa.controller.runner import JobRunner
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Evaluate, Task
+from hansa.controller.jobs.runner import JobRunner
 from tests.support import LightSite, ended, job, nothing, serving
 
 
@@ -28,12 +28,16 @@ async def test_an_evaluator_that_hangs_is_named_and_what_it_reports_late_counts(
     async with serving(tmp_path) as served, AsyncExitStack() as sites, Client(served.address) as client:
         await sites.enter_async_context(LightSite(served.address, "a").attending())
         await sites.enter_async_context(LightSite(served.address, "a", role="evaluator").attending())
-        await sites.enter_async_context(LightSite(served.address, "b", role="evaluator", answer=late).attending())
+        await sites.enter_async_context(
+            LightSite(served.address, "b", role="evaluator", answer=late).attending()
+        )
         evaluate = {"timeout": 0.3}
         spec = job(rule="async-fedavg", pace={"updates": 100_000}, stop={"seconds": 600}, evaluate=evaluate)
         runner = await served.federation.submit(spec, None, nothing())
         await hanging.wait()
-        (first,) = [t.work.version for t in runner.machine.tasks_of(SiteName("b")) if isinstance(t.work, Evaluate)]
+        (first,) = [
+            t.work.version for t in runner.machine.tasks_of(SiteName("b")) if isinstance(t.work, Evaluate)
+        ]
         while not any(entry.version > first and entry.evaluated for entry in runner.view().history):
             await runner.next_change().wait()  # the newest version follows, without b
         shown = {entry.version: entry for entry in (await client.show(runner.id)).history}

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import Rejected, Unreachable
-from hansa.common.frames import FRAME, Layout, views
-from hansa.common.model import ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import FRAME, Layout, views
+from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.site.transfer import Fetcher
-from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
-from hansa.controller.runner import JobRunner
+from hansa.common.values.errors import Rejected, Unreachable
+from hansa.common.values.tasks import Task, Train
+from hansa.controller.jobs.runner import JobRunner
 from tests.cutting_proxy import CuttingProxy
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
@@ -59,8 +59,13 @@ def answer(pool: ThreadPoolExecutor) -> Any:
 async def trained(folder: Path, pool: ThreadPoolExecutor, cut: int, rounds: int) -> AsyncIterator[Any]:
     """Run a job whose only site is behind a proxy that cuts its connections."""
     async with serving(folder) as served, CuttingProxy(served.address, cut).listening() as proxy:
-        async with LightSite(proxy.address, "a", spec=SPEC, answer=answer(pool)).attending(), asyncio.timeout(60):
-            runner = await ended(await served.federation.submit(job(pace={"rounds": rounds}), None, nothing()))
+        async with (
+            LightSite(proxy.address, "a", spec=SPEC, answer=answer(pool)).attending(),
+            asyncio.timeout(60),
+        ):
+            runner = await ended(
+                await served.federation.submit(job(pace={"rounds": rounds}), None, nothing())
+            )
         assert runner.view().status == "completed", runner.view().reason
         yield served, proxy, runner
 
@@ -72,7 +77,11 @@ async def fetched(proxy: CuttingProxy, runner: JobRunner) -> dict[str, np.ndarra
 
 
 def nothing_was_unforeseen(caplog: pytest.LogCaptureFixture) -> None:
-    assert not [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING]
+    assert not [
+        record.getMessage()
+        for record in caplog.records
+        if record.exc_info or record.levelno > logging.WARNING
+    ]
 
 
 @pytest.mark.parametrize("cut", [5 * FRAME, 3 * FRAME // 2], ids=["every 5 MiB", "every 1.5 MiB"])
@@ -93,7 +102,9 @@ async def test_the_part_of_a_model_that_a_site_lacks_comes_through_by_resuming(
         assert proxy.received < SIZE + again + proxy.cuts * LOST
         assert proxy.cuts >= (SIZE + again) // (3 * FRAME) - 1
         found = model_of(served, runner)
-        np.testing.assert_array_equal(found["b"], np.random.default_rng(2).normal(size=FRAME).astype(np.float32))
+        np.testing.assert_array_equal(
+            found["b"], np.random.default_rng(2).normal(size=FRAME).astype(np.float32)
+        )
     nothing_was_unforeseen(caplog)
 
 
@@ -127,7 +138,9 @@ async def test_who_goes_on_with_another_model_than_before_gets_the_new_one_from_
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         sent = [m async for m in served.federation.downloads.send(runner.machine.state.current, set(), "a")]
         for start, continued in ((3, b""), (3, b"x" * 32), (1000, b"")):
-            again = served.federation.downloads.send(runner.machine.state.current, set(), "a", start, continued)
+            again = served.federation.downloads.send(
+                runner.machine.state.current, set(), "a", start, continued
+            )
             assert [m async for m in again] == sent
 
 
@@ -154,7 +167,9 @@ async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybo
 
     monkeypatch.setattr("hansa.common.ui.client.TRIES", 1000)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
-        with pytest.raises(Rejected, match="20 tries in a row to download a model brought nothing after frame 1"):
+        with pytest.raises(
+            Rejected, match="20 tries in a row to download a model brought nothing after frame 1"
+        ):
             await served_by(served, runner, monkeypatch, send)
 
 

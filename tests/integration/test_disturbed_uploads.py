@@ -11,14 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
-from hansa.common.errors import Refused, Rejected, Stale, StoreFailed, TooLarge, Unproven
-from hansa.common.frames import FRAME, Buffer, Layout, cut
-from hansa.common.ids import ModelKey
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import FRAME, Buffer, Layout, cut
+from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc.guard import Limits
+from hansa.common.values.errors import Refused, Rejected, Stale, StoreFailed, TooLarge, Unproven
+from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import events as ev
-from hansa.controller.gate import Gate
-from hansa.controller.stores import Draft
+from hansa.controller.storage.stores import Draft
+from hansa.controller.transfers.gate import Gate
 from hansa.protos import fleet_pb2 as fleet
 from tests.integration.test_transfer import Scene, refused, stop_at_train
 from tests.redis_server import RedisServer
@@ -122,7 +122,9 @@ def drafts(scene: Scene) -> list[Any]:
 
 @pytest.mark.parametrize("where", ["a", "b", "c"])
 @pytest.mark.parametrize("how", ["nan", "digest"])
-async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(scene: Scene, where: str, how: str) -> None:
+async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(
+    scene: Scene, where: str, how: str
+) -> None:
     manifest, frames = update({where: float("nan")}) if how == "nan" else update()
     if how == "digest":
         frames = update({where: 7.0})[1]
@@ -132,7 +134,9 @@ async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(scene: S
 
 
 @pytest.mark.parametrize("how", ["nan", "digest"])
-async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ended(scene: Scene, how: str) -> None:
+async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ended(
+    scene: Scene, how: str
+) -> None:
     """All frames have come, the stream did not end: the next connection has nothing more to send."""
     scene.served.guard._limits = Limits(silence=0.5)
     manifest, frames = update({"c": float("nan")}) if how == "nan" else update()
@@ -172,7 +176,9 @@ async def test_a_frame_of_another_size_is_quarantined(scene: Scene, at: int) -> 
 
 
 @pytest.mark.parametrize("cut_at", [0, 1, 4, 5, FRAMES - 1, FRAMES])
-async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_same(scene: Scene, cut_at: int) -> None:
+async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_same(
+    scene: Scene, cut_at: int
+) -> None:
     manifest, frames = update()
     await scene.offer(manifest)
     line = Line(scene)
@@ -190,7 +196,9 @@ async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_sa
     await nothing_is_left(scene)
 
 
-async def test_frames_that_came_over_an_older_connection_after_the_offer_are_passed_over(scene: Scene) -> None:
+async def test_frames_that_came_over_an_older_connection_after_the_offer_are_passed_over(
+    scene: Scene,
+) -> None:
     manifest, frames = update()
     await scene.offer(manifest)
     old = Line(scene)
@@ -211,7 +219,7 @@ async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upload loses its place, the offer takes one, and the old connection goes on and ends."""
-    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.05)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     await scene.offer(manifest)
     upload = scene.served.federation.intake._uploads[scene.task.id]
@@ -225,9 +233,11 @@ async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
     await nothing_is_left(scene)
 
 
-async def test_no_frames_gather_for_an_upload_that_has_no_place(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_frames_gather_for_an_upload_that_has_no_place(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hundred slow sites are served at once: each may have a frame in memory, not a batch."""
-    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.05)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     await scene.offer(manifest)
     upload = scene.served.federation.intake._uploads[scene.task.id]
@@ -248,7 +258,7 @@ async def test_no_frames_gather_for_an_upload_that_has_no_place(scene: Scene, mo
 async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_came_meanwhile(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.05)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     gate, room = scene.served.federation.uploads, Gate(scene.served.federation.memory)._room.free
     await scene.offer(manifest)
@@ -352,8 +362,8 @@ class Flaky(Draft):
 async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
     scene: Scene, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.workers.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("hansa.controller.workers.LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.controller.jobs.workers.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.controller.jobs.workers.LONGEST_PAUSE", 0.001)
     store, chance = scene.served.federation.store, random.Random(3)
     made = store.draft
 
@@ -374,7 +384,8 @@ async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
     monkeypatch.undo()
     await ended(scene.runner)
     np.testing.assert_array_equal(
-        model_of(scene.served, scene.runner)["c"], np.frombuffer(b"".join(frames[6:]), np.float32, 3 * FRAME // 4 + 5)
+        model_of(scene.served, scene.runner)["c"],
+        np.frombuffer(b"".join(frames[6:]), np.float32, 3 * FRAME // 4 + 5),
     )
     await nothing_is_left(scene)
 
@@ -394,7 +405,9 @@ async def test_whatever_a_site_does_its_update_gets_in_whole_or_not_at_all(
 
     for _ in range(60):
         manifest, frames = updates[chance.choice([0, 0, 0, 1, 2])]
-        match chance.choice(["offer", "offer at once", "begin", "send", "send", "send", "end", "hang up", "wait"]):
+        match chance.choice(
+            ["offer", "offer at once", "begin", "send", "send", "send", "end", "hang up", "wait"]
+        ):
             case "offer":
                 offers.append(asyncio.ensure_future(offer(manifest)))
                 await asyncio.wait([offers[-1]])
@@ -464,7 +477,9 @@ class Held(Draft):
 def lets(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
     """Hold up the drafts of the scene's store: writing and publishing wait for these."""
     events, made = (threading.Event(), threading.Event()), scene.served.federation.store.draft
-    monkeypatch.setattr(scene.served.federation.store, "draft", lambda key, spec: Held(made(key, spec), *events))
+    monkeypatch.setattr(
+        scene.served.federation.store, "draft", lambda key, spec: Held(made(key, spec), *events)
+    )
     yield events
     for event in events:
         event.set()
@@ -473,7 +488,7 @@ def lets(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[thread
 async def test_an_update_whose_site_hangs_up_while_it_is_published_gets_in_and_has_its_place_until_then(
     scene: Scene, lets: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.gate.SLOW", 0.02)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.02)
     write, publish = lets
     write.set()
     manifest, frames = update()

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import InvalidJob
-from hansa.common.frames import Layout, cut, pack, seal, views
-from hansa.common.ids import ModelKey, community_key, moment_key
-from hansa.common.incoming import Incoming
-from hansa.common.model import DTYPES, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import Layout, cut, pack, seal, views
+from hansa.common.models.incoming import Incoming
+from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
-from hansa.common.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
-from hansa.controller.backends import opened
-from hansa.controller.runner import JobRunner
-from hansa.controller.verify import verify
+from hansa.common.values.errors import InvalidJob
+from hansa.common.values.ids import ModelKey, community_key, moment_key
+from hansa.common.values.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, serving
 
@@ -60,7 +60,8 @@ class Counting(Fetcher):
 
     async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
         await super()._receive(key, incoming)
-        # Counters are not looked at: whoever holds a number need not be sent the same number for another tensor.
+        # Counters are not looked at: whoever holds a number need not be sent the same number for another
+        # tensor.
         self.got.append(tuple(info.name for info in incoming.part.tensors if info.role is not Role.COUNT))
 
 
@@ -81,7 +82,8 @@ class Trainee:
         match task.work:
             case Init():
                 arrays = {
-                    name: np.random.default_rng(1).random(a.shape).astype(a.dtype) for name, a in _zeros().items()
+                    name: np.random.default_rng(1).random(a.shape).astype(a.dtype)
+                    for name, a in _zeros().items()
                 }
                 await self._hand_in(task, SPEC, arrays, anatomy=Anatomy(blocks=(0, 1, 2)))
             case Train() as work:
@@ -92,7 +94,8 @@ class Trainee:
                 spec = start.spec.subset(work.tensors) if work.tensors else start.spec
                 noise = np.random.default_rng([task.round, ord(site.name)])
                 made = {
-                    info.name: arrays[info.name] + np.asarray(site.value * noise.random(info.shape) + 1, info.dtype)
+                    info.name: arrays[info.name]
+                    + np.asarray(site.value * noise.random(info.shape) + 1, info.dtype)
                     for info in spec.tensors
                 }
                 own = Evaluation(n=4, loss_sum=2.0, confusion=((3, 1), (0, 0)))
@@ -102,7 +105,9 @@ class Trainee:
                 assert set(arrays) == set(SPEC.names)
                 self.measured.append((work.model, float(sum(array.sum() for array in arrays.values()))))
                 report = fleet_pb2.TaskReport(site=site.name, task=task.id)
-                report.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1]))
+                report.evaluation.MergeFrom(
+                    fleet_pb2.Evaluation(n=4, loss_sum=2.0, classes=2, confusion=[2, 1, 0, 1])
+                )
                 await site.attendance.insist(lambda: site.attendance.stub.Report(report))
             case _:
                 await LightSite.do(site, task)
@@ -192,9 +197,16 @@ async def test_the_prepass_compares_what_sites_sent_and_its_split_is_kept(tmp_pa
     assert runner.view().status == "completed", runner.view().reason
     told = [entry.diagnostics["layers"] for entry in runner.view().history[1:]]
     found: Any = told[1]["divergences"]
-    assert all(len(found[metric]) == 3 and min(found[metric]) > 0 for metric in ("eq3", "cosine", "relative_l2"))
+    assert all(
+        len(found[metric]) == 3 and min(found[metric]) > 0 for metric in ("eq3", "cosine", "relative_l2")
+    )
     assert told[1]["split"] == told[2]["split"] == told[3]["split"] in (1, 2)
-    assert [entry.phase for entry in runner.view().history[1:]] == ["prepass", "prepass", "feature", "fine-tuning"]
+    assert [entry.phase for entry in runner.view().history[1:]] == [
+        "prepass",
+        "prepass",
+        "feature",
+        "fine-tuning",
+    ]
     check(tmp_path, runner)
 
 
@@ -216,11 +228,15 @@ async def test_evaluators_measure_the_whole_model_behind_a_partial_update(tmp_pa
         runner = await ended(await submit(served, pace={"rounds": 3}, layers=layers, weigh={"kind": "dvw"}))
         assert runner.view().status == "completed", runner.view().reason
         assert all(score.basis == "pooled" for score in runner.view().history[-1].scores.values())
-        assert [len(judge.measured) for judge in judges] == [4, 4]  # each other's three updates, and the last version
+        assert [len(judge.measured) for judge in judges] == [
+            4,
+            4,
+        ]  # each other's three updates, and the last version
         changed = {name: array.sum() for name, array in a.held[3].items()}
         noise = np.random.default_rng([3, ord("b")])
         wanted = sum(changed.values()) + sum(
-            np.asarray(2.0 * noise.random(info.shape) + 1, info.dtype).sum() for info in SPEC.subset(FIRST).tensors
+            np.asarray(2.0 * noise.random(info.shape) + 1, info.dtype).sum()
+            for info in SPEC.subset(FIRST).tensors
         )
         assert judges[0].measured[2][1] == pytest.approx(wanted, rel=1e-5)
         assert judges[0].fetcher is not None
@@ -240,7 +256,9 @@ async def test_without_rounds_stale_parts_are_measured_over_what_their_sites_sta
             "weigh": {"kind": "dvw"},
             "merge": {"kind": merge},
         }
-        runner = await ended(await submit(served, rule="async-fedavg", pace={"updates": 12}, sites={"min": 3}, **parts))
+        runner = await ended(
+            await submit(served, rule="async-fedavg", pace={"updates": 12}, sites={"min": 3}, **parts)
+        )
         assert runner.view().status == "completed", runner.view().reason
     history = runner.view().history[1:]
     assert all(score.basis == "pooled" for entry in history for score in entry.scores.values())
@@ -252,10 +270,15 @@ async def test_without_rounds_stale_parts_are_measured_over_what_their_sites_sta
     check(tmp_path, runner)
 
 
-async def test_parts_of_models_travel_from_site_to_site_and_a_server_optimizer_takes_them(tmp_path: Path) -> None:
+async def test_parts_of_models_travel_from_site_to_site_and_a_server_optimizer_takes_them(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as stack:
         sites = await attend(served, stack, "ab")
-        parts: dict[str, Any] = {"layers": {"kind": "divide", "prepass": 1}, "server": {"kind": "yogi", "lr": 0.01}}
+        parts: dict[str, Any] = {
+            "layers": {"kind": "divide", "prepass": 1},
+            "server": {"kind": "yogi", "lr": 0.01},
+        }
         parts["sample"] = {"kind": "all"}  # two models travel
         runner = await ended(await submit(served, rule="radfed", pace={"rounds": 4, "hops": 3}, **parts))
         assert runner.view().status == "completed", runner.view().reason
@@ -265,7 +288,9 @@ async def test_parts_of_models_travel_from_site_to_site_and_a_server_optimizer_t
         assert isinstance(split, int)
         last = tuple(info.name for info in SPEC.tensors if info.layer >= split)
         final = model_of(served, runner)
-        for site in sites:  # what it held in the last hop of the last round: the frozen part is the community's
+        for (
+            site
+        ) in sites:  # what it held in the last hop of the last round: the frozen part is the community's
             assert same(site.held[4], final, last)
             assert not same(site.held[4], final, [name for name in floats(SPEC.names) if name not in last])
         whole, part = history[0].bytes_up, history[1].bytes_up
@@ -287,7 +312,11 @@ async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: 
             version = runner.machine.state.version
             key = moment_key(runner.id, version, "m")
             if version == len(seen) + 1 and key in runner.machine.state.footing:
-                keys = {"m": key, "v": moment_key(runner.id, version, "v"), "w": community_key(runner.id, version)}
+                keys = {
+                    "m": key,
+                    "v": moment_key(runner.id, version, "v"),
+                    "w": community_key(runner.id, version),
+                }
                 seen.append({name: stored(served, each) for name, each in keys.items()})
         assert runner.view().status == "completed", runner.view().reason
     assert len(seen) == 5
@@ -312,7 +341,12 @@ async def test_the_distance_from_a_reference_is_over_what_was_not_trained_too(tm
 
     async with serving(tmp_path) as served, AsyncExitStack() as stack:
         one, *_ = await attend(served, stack, "ab")
-        words = {"rule": "divide", "sites": {"min": 2}, "pace": {"rounds": 4}, "layers": {"prepass": 0, "split": 2}}
+        words = {
+            "rule": "divide",
+            "sites": {"min": 2},
+            "pace": {"rounds": 4},
+            "layers": {"prepass": 0, "split": 2},
+        }
         spec = job(reference=manifest.digest.hex(), **words)
         runner = await ended(await served.federation.submit(spec, None, frames(), reference=manifest))
         assert runner.view().status == "completed", runner.view().reason
@@ -363,7 +397,9 @@ async def test_version_0_may_come_from_a_file_and_a_site_tells_what_the_file_doe
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as stack:
         a, b = await attend(served, stack, "ab")
-        runner = await submit_file(served, spec, pace={"rounds": 4}, layers={"prepass": 0, "split": 2, "blocks": True})
+        runner = await submit_file(
+            served, spec, pace={"rounds": 4}, layers={"prepass": 0, "split": 2, "blocks": True}
+        )
         await ended(runner)
         view = runner.view()
         assert view.status == "completed", view.reason

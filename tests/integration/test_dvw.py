@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.errors import InvalidInput, Stale
-from hansa.common.job import JobSpec
-from hansa.common.tasks import Evaluate, Evaluation, Task, Train
-from hansa.common.views import Score
-from hansa.controller.backends import opened
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.errors import InvalidInput, Stale
+from hansa.common.values.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.values.views import Score
 from hansa.controller.engine import events as ev
-from hansa.controller.runner import JobRunner
-from hansa.controller.verify import verify
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
@@ -131,7 +131,9 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         assert score.missing["e"] == (
             "nonsense reported: a confusion matrix of 3 classes, but the site has stated own functions with 2 classes"
         )
-        assert "the site left" in {score.missing["f"] for site, score in newest(runner).items() if site != "f"}
+        assert "the site left" in {
+            score.missing["f"] for site, score in newest(runner).items() if site != "f"
+        }
         assert score.missing["g"] == (
             "nonsense reported: n: input should be less than 9007199254740992 (given: 1152921504606846976);"
             " confusion: counts must be less than 9007199254740992 (given: 1152921504606846976)"
@@ -176,7 +178,9 @@ async def test_updates_that_are_worth_nothing_leave_the_model_as_it_is(tmp_path:
     async def learn_nothing(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train):
             arrays = {name: array + 1 for name, array in (await site.fetch(task.work.model)).items()}
-            await site.send(task, arrays, evaluation=Evaluation(n=3, loss_sum=1.0, confusion=((0, 3), (0, 0))))
+            await site.send(
+                task, arrays, evaluation=Evaluation(n=3, loss_sum=1.0, confusion=((0, 3), (0, 0)))
+            )
         else:
             await LightSite.do(site, task)
 
@@ -247,7 +251,11 @@ async def test_a_site_that_was_away_hears_how_far_the_job_has_come_meanwhile(tmp
 
 async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(tmp_path: Path) -> None:
     """The state after a restart is the state before it, to the last bit, and so is every model."""
-    spec: dict[str, Any] = {"rule": "async-dvw-adaptive", "pace": {"updates": 40}, "train": {"until": {"cycles": 3}}}
+    spec: dict[str, Any] = {
+        "rule": "async-dvw-adaptive",
+        "pace": {"updates": 40},
+        "train": {"until": {"cycles": 3}},
+    }
     going = asyncio.Event()
     going.set()
     learning: set[str] = set()  # whose update is on its way

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hansa.controller.backends import opened
-from hansa.controller.engine.evidence import Findings
-from hansa.controller.runner import JobRunner
-from hansa.controller.verify import verify
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.plugin.evidence import Findings
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.support import LightSite, Served, ended, job, nothing, serving
-from tests.unit.examined import Measured
+from tests.unit.engine.examined import Measured
 
 
 async def submit(served: Served, **changes: Any) -> JobRunner:
@@ -34,7 +34,9 @@ def under_way(runner: JobRunner) -> dict[int, str]:
     return {number: inquiry.model_dump_json() for number, inquiry in runner.machine.state.inquiries.items()}
 
 
-async def test_weights_follow_from_the_numbers_of_this_update_and_of_what_was_kept_of_the_last(tmp_path: Path) -> None:
+async def test_weights_follow_from_the_numbers_of_this_update_and_of_what_was_kept_of_the_last(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
         runner = await ended(await submit(served))
@@ -97,7 +99,11 @@ async def test_a_part_that_finds_nothing_does_not_stop_its_job(
         await attend(served, sites)
         runner = await ended(await submit(served, pace={"rounds": 1}))
         late.set()
-    told = "weigh 'measured': ArithmeticError: no inverse" if trouble == "raises" else "nothing was found in 0.05 s"
+    told = (
+        "weigh 'measured': ArithmeticError: no inverse"
+        if trouble == "raises"
+        else "nothing was found in 0.05 s"
+    )
     assert told in runner.machine.memories["weigh"].model_dump()["troubles"][0]
     assert dict(runner.view().history[1].contributions) == {"a": 1.0, "b": 1.0}
 

@@ -8,16 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import InvalidJob, Refused, Taken
-from hansa.common.frames import cut
-from hansa.common.ids import SiteName
-from hansa.common.job import JobSpec
-from hansa.common.tasks import Task, Train
+from hansa.common.job.spec import JobSpec
+from hansa.common.models.frames import cut
 from hansa.common.ui.client import Client
-from hansa.common.views import JobView
-from hansa.controller.runner import JobRunner
+from hansa.common.values.errors import InvalidJob, Refused, Taken
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.views import JobView
+from hansa.controller.jobs.runner import JobRunner
 from hansa.protos import fleet_pb2
-from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, sealed, serving, small_spec
+from tests.support import (
+    LightSite,
+    Served,
+    ended,
+    filled,
+    job,
+    model_of,
+    nothing,
+    sealed,
+    serving,
+    small_spec,
+)
 
 
 async def submit(served: Served, spec: JobSpec) -> JobRunner:
@@ -32,7 +43,9 @@ async def test_a_job_of_two_sites_gives_the_exact_weighted_mean(tmp_path: Path) 
         runner = await ended(await submit(served, job(sites={"min": 2})))
         assert runner.machine.state.status == "completed"
         arrays = model_of(served, runner)
-        np.testing.assert_array_equal(arrays["layer.weight"], np.full((3, 4), 8.0))  # (1·1 + 3·5)/4 = 4 each round
+        np.testing.assert_array_equal(
+            arrays["layer.weight"], np.full((3, 4), 8.0)
+        )  # (1·1 + 3·5)/4 = 4 each round
         assert arrays["norm.count"] == 10  # from the site with the largest weight
         view = runner.view()
         assert [entry.contributions for entry in view.history[1:]] == [{"a": 1.0, "b": 3.0}] * 2
@@ -116,7 +129,10 @@ async def test_a_job_whose_every_site_fails_ends_failed_with_its_last_model(tmp_
 
 
 async def test_a_site_that_does_not_allow_the_app_fails_the_job_by_name(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, LightSite(served.address, "strict", app="other.py:app").attending():
+    async with (
+        serving(tmp_path) as served,
+        LightSite(served.address, "strict", app="other.py:app").attending(),
+    ):
         runner = await ended(await submit(served, job()))
         assert runner.view().status == "failed"
         assert "site strict (learner)" in runner.view().reason
@@ -124,7 +140,10 @@ async def test_a_site_that_does_not_allow_the_app_fails_the_job_by_name(tmp_path
 
 
 async def test_a_site_where_the_app_is_broken_fails_the_job_by_name(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, LightSite(served.address, "b", error="no module named x").attending():
+    async with (
+        serving(tmp_path) as served,
+        LightSite(served.address, "b", error="no module named x").attending(),
+    ):
         runner = await ended(await submit(served, job()))
         assert runner.view().reason == "site b (learner): no module named x"
 
@@ -200,8 +219,8 @@ async def test_a_daemon_that_reconnects_replaces_its_own_session(tmp_path: Path)
 
 
 async def _attend_as(site: LightSite, instance: str) -> None:
-    from hansa.common.ids import SiteName
     from hansa.common.site.attendance import Attendance, Identity
+    from hansa.common.values.ids import SiteName
 
     site.attendance = Attendance(Identity(site.address, SiteName(site.name), site.role), site.states)
     site.attendance._instance = instance
@@ -320,7 +339,9 @@ async def test_an_asynchronous_job_merges_every_update_as_it_comes(tmp_path: Pat
         assert [dict(entry.staleness) for entry in runner.view().history[1:]] == [{"a": (0, 1)}] * 5
 
 
-async def test_asynchronous_sites_get_the_newest_model_at_once_and_staleness_is_counted(tmp_path: Path) -> None:
+async def test_asynchronous_sites_get_the_newest_model_at_once_and_staleness_is_counted(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         for name, examples in (("a", 1), ("b", 3), ("c", 5)):
             await sites.enter_async_context(LightSite(served.address, name, examples=examples).attending())
@@ -338,7 +359,9 @@ async def test_asynchronous_sites_get_the_newest_model_at_once_and_staleness_is_
             since[site] = entry.version
 
 
-@pytest.mark.parametrize("rule", [{"rule": "async-fedavg"}, {"rule": "async-fedavg", "merge": {"kind": "latest"}}])
+@pytest.mark.parametrize(
+    "rule", [{"rule": "async-fedavg"}, {"rule": "async-fedavg", "merge": {"kind": "latest"}}]
+)
 async def test_after_each_site_has_committed_once_async_equals_the_weighted_mean(
     tmp_path: Path, rule: dict[str, str]
 ) -> None:
@@ -365,10 +388,14 @@ async def test_a_site_that_leaves_takes_its_contribution_with_it_if_asked(tmp_pa
     async def staged(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train) and task.round > 1:
             await gate.wait()
-        await (site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task))
+        await (
+            site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task)
+        )
 
     async with serving(tmp_path, grace=0.1) as served, AsyncExitStack() as sites:
-        await sites.enter_async_context(LightSite(served.address, "stays", value=1.0, answer=staged).attending())
+        await sites.enter_async_context(
+            LightSite(served.address, "stays", value=1.0, answer=staged).attending()
+        )
         merge = {"kind": "incremental", "drop_on_leave": True}
         spec = job(rule="async-fedavg", merge=merge, pace={"updates": 3}, sites={"min": 2})
         async with LightSite(served.address, "leaves", value=9.0, answer=staged).attending():
@@ -405,7 +432,9 @@ async def test_semi_synchronous_rounds_give_fast_sites_more_steps(tmp_path: Path
 
 
 @pytest.mark.parametrize("heartbeat", [0.5, 1.0])
-async def test_an_idle_daemon_is_not_dropped_however_short_the_heartbeat(tmp_path: Path, heartbeat: float) -> None:
+async def test_an_idle_daemon_is_not_dropped_however_short_the_heartbeat(
+    tmp_path: Path, heartbeat: float
+) -> None:
     """It learns the heartbeat when it is enrolled, and must not wait until the one that it believed in is over."""
     async with serving(tmp_path, heartbeat=heartbeat) as served, LightSite(served.address, "a").attending():
         fleet = served.federation.fleet

@@ -10,14 +10,23 @@ from typing import Any
 import grpc
 import pytest
 
-from hansa.common import codec
-from hansa.common.errors import InvalidInput
-from hansa.common.frames import cut
-from hansa.common.ids import PROTOCOL
+from hansa.common.models.frames import cut
+from hansa.common.rpc import codec
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub, handler
-from hansa.common.tasks import Evaluate, Init, Task, Train, UpdateFacts
-from hansa.common.views import DaemonView, HistoryView, HopView, JobView, Score, SiteProgress, StatusView, SurveyView
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.ids import PROTOCOL
+from hansa.common.values.tasks import Evaluate, Init, Task, Train, UpdateFacts
+from hansa.common.values.views import (
+    DaemonView,
+    HistoryView,
+    HopView,
+    JobView,
+    Score,
+    SiteProgress,
+    StatusView,
+    SurveyView,
+)
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (
@@ -60,7 +69,9 @@ async def open_task(served: Served, kind: type, **more: Any) -> Task:
     """Submit a job; return its first task of a kind."""
     runner = await served.federation.submit(job(**more), None, nothing())
     async with asyncio.timeout(20):
-        while not (found := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, kind)]):
+        while not (
+            found := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, kind)]
+        ):
             await runner.next_change().wait()
     return found[0]
 
@@ -185,7 +196,7 @@ async def run(*arguments: str, cwd: Path, **env: Any) -> tuple[str, str]:
 async def test_what_sites_and_operators_write_into_any_field_prints_clean(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hansa.common.logs import JsonFormatter, TextFormatter
+    from hansa.common.process.logs import JsonFormatter, TextFormatter
 
     state = tmp_path / "state"
     async with AsyncExitStack() as stack:
@@ -221,7 +232,12 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         for words in (("job", "list"), ("job", "show", told[0]), ("site", "list"), ("audit", "show")):
             said, _ = await run(*words, "--json", cwd=tmp_path, **there)
             json.loads(said)
-        for words in (("job", "list"), ("job", "show", told[0]), ("job", "watch", failed[0].id), ("site", "list")):
+        for words in (
+            ("job", "list"),
+            ("job", "show", told[0]),
+            ("job", "watch", failed[0].id),
+            ("site", "list"),
+        ):
             seen = await asyncio.to_thread(on_a_terminal, *words, **there)
             require_own_sequences(seen, f"hansa {' '.join(words)} on a terminal")
     for record in caplog.records:
@@ -256,7 +272,9 @@ class HostileController:
         yield payload.tobytes()
 
     async def Sites(self, request: Any, context: Any) -> Any:  # noqa: N802
-        view = DaemonView(site="a", role="learner", state="attending", since="", doing=("t",), apps={"a": "b"})
+        view = DaemonView(
+            site="a", role="learner", state="attending", since="", doing=("t",), apps={"a": "b"}
+        )
         return operator_pb2.SitesReply(views_json=[hostile(view)] * 2)
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -291,7 +309,11 @@ JOB_VIEW = JobView(
             staleness={"a": (0, 0)},
             scores={"a": Score(basis="x", coverage=1.0, missing={"b": "x"})},
             lost={"b": "x"},
-            hops=(HopView(hop=1, seconds=1, trained=1, sites=("a",), skipped=0, divergence=0.5, lost={"a": "x"}),),
+            hops=(
+                HopView(
+                    hop=1, seconds=1, trained=1, sites=("a",), skipped=0, divergence=0.5, lost={"a": "x"}
+                ),
+            ),
             note="x",
             diagnostics={
                 "weigh": {
@@ -305,13 +327,26 @@ JOB_VIEW = JobView(
         ),
     ),
 )
-FIXED = ("allocation", "shares", "weights", "why", "warning", "weigh", "accuracy")  # words that make the rest be shown
+FIXED = (
+    "allocation",
+    "shares",
+    "weights",
+    "why",
+    "warning",
+    "weigh",
+    "accuracy",
+)  # words that make the rest be shown
 
 
 def hostile(view: Any, **fixed: Any) -> str:
     """Return a view with hostile text in all its strings, and in the keys of its mappings."""
     fields = {name for kind in type(view).__mro__ for name in getattr(kind, "model_fields", {})}
-    fields |= {*HistoryView.model_fields, *HopView.model_fields, *Score.model_fields, *SurveyView.model_fields}
+    fields |= {
+        *HistoryView.model_fields,
+        *HopView.model_fields,
+        *Score.model_fields,
+        *SurveyView.model_fields,
+    }
     fields |= {*SiteProgress.model_fields, *FIXED}
 
     def spoil(value: Any) -> Any:
@@ -365,7 +400,10 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
     ],
 )
 def test_a_site_refuses_tasks_with_names_that_no_controller_gives(work: dict[str, Any]) -> None:
-    free = ("app", "terms.operator")  # what they may be, the site's owner says: they are compared, never used as names
+    free = (
+        "app",
+        "terms.operator",
+    )  # what they may be, the site's owner says: they are compared, never used as names
     base = fleet_pb2.Task(id="j1-1", job="j1", site="a", app="app.py:app", **work)
     if "train" in work:
         base.train.optimizer.MergeFrom(fleet_pb2.Optimizer(kind="sgd", lr=0.1))

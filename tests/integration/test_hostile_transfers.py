@@ -10,14 +10,25 @@ from typing import Any
 import grpc
 import pytest
 
-from hansa.common import codec
-from hansa.common.frames import FRAME, cut
+from hansa.common.models.frames import FRAME, cut
+from hansa.common.rpc import codec
 from hansa.common.rpc.guard import Limits
-from hansa.common.tasks import STEPS, Init, Task, Train, UpdateFacts
+from hansa.common.values.tasks import STEPS, Init, Task, Train, UpdateFacts
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet
 from tests.integration.attacker import CODE, QUICK, bomb, enrolment, only_init, status, training
-from tests.support import LightSite, Served, ended, filled, fleet_stub, job, nothing, sealed, serving, small_spec
+from tests.support import (
+    LightSite,
+    Served,
+    ended,
+    filled,
+    fleet_stub,
+    job,
+    nothing,
+    sealed,
+    serving,
+    small_spec,
+)
 
 
 @pytest.fixture
@@ -89,7 +100,10 @@ async def test_facts_at_their_limits_disturb_nobody(served: Served) -> None:
         else:
             await site.do(task)
 
-    async with LightSite(served.address, "a", answer=boast).attending(), LightSite(served.address, "b").attending():
+    async with (
+        LightSite(served.address, "a", answer=boast).attending(),
+        LightSite(served.address, "b").attending(),
+    ):
         pace = {"kind": "semisync", "rounds": 3}
         runner = await served.federation.submit(job(pace=pace, sites={"min": 2}), None, nothing())
         async with asyncio.timeout(20):
@@ -114,7 +128,7 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
 async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.engine.sites.PATIENCE", 0.5)
+    monkeypatch.setattr("hansa.controller.engine.phases.sites.PATIENCE", 0.5)
 
     async def hang(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Init):
@@ -144,7 +158,9 @@ async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_o
             for call in calls:
                 await anext(aiter(call))
             async with LightSite(served.address, "b").attending():
-                runner = await served.federation.submit(job(sites={"min": 1, "names": ["b"]}), None, nothing())
+                runner = await served.federation.submit(
+                    job(sites={"min": 1, "names": ["b"]}), None, nothing()
+                )
                 async with asyncio.timeout(5):  # each of the hundred would have a place for half a second
                     await ended(runner)
             for call in calls:
@@ -181,7 +197,10 @@ async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp
             while len(served.guard._calls) < 4:
                 await asyncio.sleep(0.05)
         code, text = await status(fleet(of).Offer(fleet_pb2.OfferRequest(site="evil", task="j00000000-1")))
-        assert (code, text) == (CODE.RESOURCE_EXHAUSTED, "learner evil has 4 offers under way, which is the limit")
+        assert (code, text) == (
+            CODE.RESOURCE_EXHAUSTED,
+            "learner evil has 4 offers under way, which is the limit",
+        )
         for call in begun:
             assert "no message came for 3 s" in (await status(call))[1]
         await of.close()
@@ -192,13 +211,19 @@ def large(method: str) -> tuple[bytes, grpc.StatusCode]:
     long = "x" * (4 * FRAME)
     match method:
         case "Fleet/Offer":
-            offer = fleet_pb2.OfferRequest(site="a", task="j00000000-1", manifest=model_pb2.Manifest(layers=[long]))
+            offer = fleet_pb2.OfferRequest(
+                site="a", task="j00000000-1", manifest=model_pb2.Manifest(layers=[long])
+            )
             return offer.SerializeToString(), CODE.NOT_FOUND
         case "Fleet/Report":
-            report = fleet_pb2.TaskReport(site="a", task="j00000000-1", failure=fleet_pb2.Failure(reason=long))
+            report = fleet_pb2.TaskReport(
+                site="a", task="j00000000-1", failure=fleet_pb2.Failure(reason=long)
+            )
             return report.SerializeToString(), CODE.NOT_FOUND
         case "Fleet/Attend":
-            return enrolment(protocol=9, version=long[: FRAME // 2]).SerializeToString(), CODE.FAILED_PRECONDITION
+            return enrolment(
+                protocol=9, version=long[: FRAME // 2]
+            ).SerializeToString(), CODE.FAILED_PRECONDITION
         case "Operator/Submit":
             header = operator_pb2.SubmitHeader(job_json="{}", manifest=model_pb2.Manifest(layers=[long]))
             return header.SerializeToString(), CODE.INVALID_ARGUMENT
@@ -206,7 +231,9 @@ def large(method: str) -> tuple[bytes, grpc.StatusCode]:
             return long.encode(), CODE.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("method", ["Fleet/Offer", "Fleet/Report", "Fleet/Attend", "Operator/Submit", "Operator/Show"])
+@pytest.mark.parametrize(
+    "method", ["Fleet/Offer", "Fleet/Report", "Fleet/Attend", "Operator/Submit", "Operator/Show"]
+)
 async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None:
     """Large messages do not make Python collect garbage: none of them may be part of a cycle."""
     of = grpc.aio.insecure_channel(served.address)
@@ -230,7 +257,9 @@ async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None
     await of.close()
 
 
-async def test_an_offer_that_nobody_waits_for_is_refused_before_its_manifest_is_decoded(served: Served) -> None:
+async def test_an_offer_that_nobody_waits_for_is_refused_before_its_manifest_is_decoded(
+    served: Served,
+) -> None:
     of, stub = fleet_stub(served.address)
     async with LightSite(served.address, "a", answer=only_init).attending():
         _, task = await training(served)
@@ -249,7 +278,9 @@ async def test_an_upload_of_another_site_is_refused(tmp_path: Path) -> None:
             request, _ = offered(task)
             await site.attendance.stub.Offer(request)
             thief = fleet(channel(served.address, pki.issue("learner", "b")))
-            theirs = fleet_pb2.OfferRequest(site="b", task=task.id, manifest=request.manifest, facts=request.facts)
+            theirs = fleet_pb2.OfferRequest(
+                site="b", task=task.id, manifest=request.manifest, facts=request.facts
+            )
             assert (await status(thief.Offer(theirs)))[0] is CODE.ABORTED
             assert (await status(thief.Offer(request)))[0] is CODE.PERMISSION_DENIED
             stolen = thief.Fetch(fleet_pb2.FetchRequest(site="b", model=getattr(task.work, "model", "")))

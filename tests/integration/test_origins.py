@@ -9,16 +9,16 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 import hansa as package
-from hansa.common.checkpoints import load_checkpoint, read_origin, save_checkpoint
 from hansa.common.cli import hansa
-from hansa.common.errors import Broken
-from hansa.common.ids import JobId, SiteName
-from hansa.common.resolved import ModelOrigin
-from hansa.common.tasks import Train
+from hansa.common.job.resolved import ModelOrigin
+from hansa.common.models.checkpoints import load_checkpoint, read_origin, save_checkpoint
 from hansa.common.ui import client as client_module
 from hansa.common.ui.client import Client
-from hansa.controller.backends import opened
-from hansa.controller.verify import check_export, verify
+from hansa.common.values.errors import Broken
+from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.tasks import Train
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import check_export, verify
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
 
@@ -101,8 +101,18 @@ async def test_a_file_from_elsewhere_does_not_say_which_job_made_it(tmp_path: Pa
     file = tmp_path / "m.safetensors"
     job_id = await exported(tmp_path / "c", file)
     save_file(load_file(file), tmp_path / "plain.safetensors")
-    assert "does not say which job made it" in wrong(tmp_path / "c", job_id, tmp_path / "plain.safetensors")[0]
-    words = ["job", "verify", job_id, "--state", str(tmp_path / "c"), "--model", str(tmp_path / "plain.safetensors")]
+    assert (
+        "does not say which job made it" in wrong(tmp_path / "c", job_id, tmp_path / "plain.safetensors")[0]
+    )
+    words = [
+        "job",
+        "verify",
+        job_id,
+        "--state",
+        str(tmp_path / "c"),
+        "--model",
+        str(tmp_path / "plain.safetensors"),
+    ]
     done = CliRunner().invoke(hansa, words)
     assert done.exit_code == 1
     assert "plain.safetensors: it does not say which job made it" in done.output
@@ -125,7 +135,9 @@ async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: P
     assert wrong(tmp_path / "c", view.job, file) == []
 
 
-async def test_a_model_that_the_submission_brought_has_its_digest_in_place_of_a_receipt(tmp_path: Path) -> None:
+async def test_a_model_that_the_submission_brought_has_its_digest_in_place_of_a_receipt(
+    tmp_path: Path,
+) -> None:
     manifest, payload = sealed(small_spec(), filled(small_spec(), 2.0))
     save_checkpoint(tmp_path / "init.safetensors", manifest, payload)
     file = tmp_path / "m.safetensors"
@@ -153,7 +165,9 @@ async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_afte
     assert shown.resolved is not None
     assert shown.resolved == view.resolved
     assert (shown.resolved.job["seed"], shown.resolved.job["rule"]) == (4, "fedadam")
-    monkeypatch.setattr("hansa.controller.rules.resolve.__version__", "99")  # another Hansa looks at it later
+    monkeypatch.setattr(
+        "hansa.controller.rulebook.resolve.__version__", "99"
+    )  # another Hansa looks at it later
     async with serving(tmp_path, store) as served:
         async with Client(served.address) as client:
             again = await client.show(view.job)
@@ -171,12 +185,16 @@ def test_a_controller_that_describes_another_model_is_not_believed() -> None:
     assert client_module._origin("", manifest) is None
 
 
-async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(tmp_path: Path) -> None:
+async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         for name in "ab":
             await sites.enter_async_context(LightSite(served.address, name).attending())
         async with LightSite(served.address, "c", answer=wait_for_ever).attending():
-            runner = await served.federation.submit(job(sites={"min": 2}, pace={"rounds": 4}), None, nothing())
+            runner = await served.federation.submit(
+                job(sites={"min": 2}, pace={"rounds": 4}), None, nothing()
+            )
             while not any(isinstance(task.work, Train) for task in runner.machine.tasks_of(SiteName("c"))):
                 await runner.next_change().wait()
         async with LightSite(served.address, "c", error="its data cannot be read").attending():

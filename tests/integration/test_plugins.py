@@ -14,30 +14,30 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common import plugins
 from hansa.common.cli import hansa
-from hansa.common.documents import written
-from hansa.common.errors import Broken, InvalidJob, Stale
-from hansa.common.ids import JobId, SiteName
-from hansa.common.job import JobSpec, Problem
-from hansa.common.plugins import register
-from hansa.common.tasks import Evaluate, Evaluation, Receipt, Task
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins import registry as plugins
+from hansa.common.plugins.registry import register
 from hansa.common.ui.jobs import details
-from hansa.common.views import Score
-from hansa.controller.backends import opened
+from hansa.common.values.documents import written
+from hansa.common.values.errors import Broken, InvalidJob, Stale
+from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.tasks import Evaluate, Evaluation, Receipt, Task
+from hansa.common.values.views import Score
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.composition import Composition
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.parts import Sampler
-from hansa.controller.engine.view import Contribution, View
-from hansa.controller.journal import Entry, SqliteJournal
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.parts import Sampler
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
-from hansa.controller.verify import verify
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal import Entry, SqliteJournal
+from hansa.controller.verify.verify import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, nothing, serving
-from tests.unit.appraised import Scores
+from tests.unit.engine.appraised import Scores
 
 T = TypeVar("T")
 
@@ -56,7 +56,9 @@ class MoodySampler(Sampler):
         """Nobody has asked."""
         return Moody()
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Raise in the third round."""
         assert isinstance(state, Moody)
         state.asked += 1
@@ -139,7 +141,10 @@ async def test_whoever_waits_is_answered_when_a_rule_fails_and_the_journal_canno
         monkeypatch.setattr(Machine, "handle", fails)
         monkeypatch.setattr(SqliteJournal, "entries", lost)
         at = served.federation.clock.now()
-        told = [runner.post(ev.SiteJoined(at=at, site=SiteName(name), role="learner", examples=1)) for name in "abc"]
+        told = [
+            runner.post(ev.SiteJoined(at=at, site=SiteName(name), role="learner", examples=1))
+            for name in "abc"
+        ]
         async with asyncio.timeout(10):
             answers = await asyncio.gather(*told, return_exceptions=True)
         assert [str(answer) for answer in answers] == [f"job {runner.id} failed"] * 3
@@ -180,7 +185,9 @@ async def test_an_evaluation_plan_that_makes_no_metrics_is_named_and_the_job_can
         spec = job(evaluate={"kind": "wordy", "said": said})
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
-        assert view.reason.startswith("the rule failed: ValueError: evaluate 'wordy' says what cannot be kept: ")
+        assert view.reason.startswith(
+            "the rule failed: ValueError: evaluate 'wordy' says what cannot be kept: "
+        )
         assert view.history[-1].metrics == {}
 
 
@@ -208,7 +215,12 @@ class Fickle(Equal):
             raise Stale("nobody waits for weights")
         if self.where == "exit":
             sys.exit("no more weights")
-        odd: dict[str, Any] = {"none": None, "words": ["much"] * len(contributions), "few": [], "debt": [-1.0]}
+        odd: dict[str, Any] = {
+            "none": None,
+            "words": ["much"] * len(contributions),
+            "few": [],
+            "debt": [-1.0],
+        }
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
 
@@ -256,7 +268,9 @@ async def test_a_plugin_that_fails_to_warn_is_named_in_the_warnings(tmp_path: Pa
 @pytest.mark.parametrize(
     ("where", "reason"), [("stale", "nobody waits for weights"), ("exit", "SystemExit: no more weights")]
 )
-async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(tmp_path: Path, where: str, reason: str) -> None:
+async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(
+    tmp_path: Path, where: str, reason: str
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": where})
@@ -273,14 +287,18 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
         spec = job(weigh={"kind": "fickle", "where": odd})
         view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
-        assert view.reason.startswith("the rule failed: ValueError: the weigher 'fickle' returned impossible weights: ")
+        assert view.reason.startswith(
+            "the rule failed: ValueError: the weigher 'fickle' returned impossible weights: "
+        )
 
 
 @pytest.mark.parametrize(
     ("where", "wrong"),
     [("scores", "a: should be a section of keys and values"), ("diagnostics", "deep.list.1")],
 )
-async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(tmp_path: Path, where: str, wrong: str) -> None:
+async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(
+    tmp_path: Path, where: str, wrong: str
+) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": where})
@@ -297,7 +315,9 @@ class Stray(Sampler):
 
     drawn: tuple[str, ...] | None = Field(None, description="who")
 
-    def choose(self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
+    def choose(
+        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+    ) -> Sequence[SiteName]:
         """Return what it was told to."""
         return self.drawn  # type: ignore[return-value]
 
@@ -403,7 +423,9 @@ async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> No
             assert done.exit_code == 0, done.output
             told[words[0]] = json.loads(done.stdout, parse_constant=_refuse)
         view = served.federation.runner(one).whole_view()
-    assert json.loads(written(details(view)), parse_constant=_refuse) == told["show"]  # as `hansa run` leaves it
+    assert (
+        json.loads(written(details(view)), parse_constant=_refuse) == told["show"]
+    )  # as `hansa run` leaves it
     assert view.status == "completed", view.reason
     last = told["show"]["history"][-1]
     assert last["metrics"]["loss"] is None
@@ -428,7 +450,9 @@ async def test_nor_does_the_server_step_again_towards_what_counted_before(
 ) -> None:
     """Neither the model nor the moments change; the controller is started anew in the middle."""
     pace, weigh = {"kind": "async", "updates": 12}, {"kind": "dizzy"}
-    spec = job(rule="fedavg", pace=pace, merge={"kind": merge}, server=SERVERS[server], weigh=weigh, sites={"min": 2})
+    spec = job(
+        rule="fedavg", pace=pace, merge={"kind": merge}, server=SERVERS[server], weigh=weigh, sites={"min": 2}
+    )
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b")
         first = await served.federation.submit(spec, None, nothing())

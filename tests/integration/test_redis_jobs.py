@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.errors import Broken
-from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
-from hansa.controller.backends import opened
+from hansa.common.values.errors import Broken
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.community.merge import make
-from hansa.controller.redis_space import key_below
-from hansa.controller.verify import verify
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.redis_space import key_below
+from hansa.controller.verify.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
@@ -49,7 +49,10 @@ async def test_a_job_waits_while_redis_is_away(tmp_path: Path, servers: Servers,
         await site.do(task)
 
     async with serving(tmp_path / "state", store=server.url) as served:
-        async with LightSite(served.address, "a", answer=staged).attending(), Client(served.address) as client:
+        async with (
+            LightSite(served.address, "a", answer=staged).attending(),
+            Client(served.address) as client,
+        ):
             runner = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
             await reached.wait()
             server.kill()
@@ -127,7 +130,9 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
             server.start()
             await ended(runner)
             assert runner.view().status == "failed"
-            with pytest.raises(Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"):
+            with pytest.raises(
+                Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"
+            ):
                 await served.federation.submit(job(), None, nothing())
             while f"the journal has lost job {runner.id}" not in caplog.text:
                 await asyncio.sleep(0.02)
@@ -144,7 +149,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
     tmp_path: Path, servers: Servers, alive: bool, snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not begin again from nothing, as if nobody had trained and no update had been acknowledged."""
-    monkeypatch.setattr("hansa.controller.records.SNAPSHOT_EVERY", snapshots)
+    monkeypatch.setattr("hansa.controller.jobs.records.SNAPSHOT_EVERY", snapshots)
     server = servers(True)
     client = server.client()
     async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
@@ -188,7 +193,7 @@ async def test_a_merge_that_redis_interrupted_leaves_no_frames(
         finally:  # not before: Redis must not be back for this write
             loop.call_soon_threadsafe(died.set)
 
-    monkeypatch.setattr("hansa.controller.merging.make", interrupted)
+    monkeypatch.setattr("hansa.controller.work.merge.make", interrupted)
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
             runner = await served.federation.submit(job(pace={"rounds": 2}), None, nothing())

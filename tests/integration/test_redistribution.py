@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.errors import Stale
-from hansa.common.ids import ModelKey
-from hansa.common.tasks import Task, Train
-from hansa.controller.backends import opened
-from hansa.controller.verify import verify
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.tasks import Task, Train
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
 SITES = {"a": 1.0, "b": 4.0, "c": 16.0, "d": 64.0}
@@ -28,7 +28,9 @@ async def test_slots_travel_survive_a_restart_and_are_verified(tmp_path: Path) -
 
     async def answer(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train):
-            if task.hop == 3:  # the other slot's model, or the one that this slot was before, is none of its business
+            if (
+                task.hop == 3
+            ):  # the other slot's model, or the one that this slot was before, is none of its business
                 other = ModelKey(f"{task.job}/u{int(task.work.model.rpartition('u')[2]) ^ 1}")
                 with pytest.raises(Stale, match="no open task"):
                     await site.fetch(other)
@@ -38,7 +40,9 @@ async def test_slots_travel_survive_a_restart_and_are_verified(tmp_path: Path) -
 
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         for name, value in SITES.items():
-            await sites.enter_async_context(LightSite(served.address, name, value=value, answer=answer).attending())
+            await sites.enter_async_context(
+                LightSite(served.address, name, value=value, answer=answer).attending()
+            )
         runner = await served.federation.submit(SPEC, None, nothing())
         while sum(task.hop == 2 for task in done) < 1:
             await runner.next_change().wait()
@@ -46,7 +50,9 @@ async def test_slots_travel_survive_a_restart_and_are_verified(tmp_path: Path) -
         again = served.federation.runner(runner.id)
         assert again.machine.state.sequence > 0
         for name, value in SITES.items():
-            await sites.enter_async_context(LightSite(served.address, name, value=value, answer=answer).attending())
+            await sites.enter_async_context(
+                LightSite(served.address, name, value=value, answer=answer).attending()
+            )
         assert (await ended(again)).view().status == "completed"
         tasks = {task.id: task for task in done}.values()  # a task in hand during the restart is done twice
         assert len(tasks) == 2 * 3 * 2

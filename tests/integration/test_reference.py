@@ -8,19 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.checkpoints import save_checkpoint
-from hansa.common.errors import HansaError, InvalidJob, Refused, Rejected
-from hansa.common.frames import FRAME, cut
-from hansa.common.ids import reference_key
-from hansa.common.job import JobSpec
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.tasks import Task, Train
+from hansa.common.job.spec import JobSpec
+from hansa.common.models.checkpoints import save_checkpoint
+from hansa.common.models.frames import FRAME, cut
+from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.ui.client import Client
-from hansa.controller.backends import opened
-from hansa.controller.runner import JobRunner
-from hansa.controller.verify import verify
+from hansa.common.values.errors import HansaError, InvalidJob, Refused, Rejected
+from hansa.common.values.ids import reference_key
+from hansa.common.values.tasks import Task, Train
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.redis_server import RedisServer
-from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, sealed, serving, small_spec
+from tests.support import (
+    LightSite,
+    Served,
+    ended,
+    filled,
+    job,
+    model_of,
+    nothing,
+    sealed,
+    serving,
+    small_spec,
+)
 
 SPEC = small_spec()
 VALUES = {"a": 1.0, "b": 4.0, "c": -2.0, "d": 0.5, "e": 3.0}
@@ -29,7 +40,9 @@ Arrays = dict[str, np.ndarray]
 
 def drawn(seed: int, spec: ModelSpec = SPEC) -> Arrays:
     chance = np.random.default_rng(seed)
-    return {name: array + np.asarray(10 * chance.normal(), array.dtype) for name, array in filled(spec, 1).items()}
+    return {
+        name: array + np.asarray(10 * chance.normal(), array.dtype) for name, array in filled(spec, 1).items()
+    }
 
 
 def saved(folder: Path, name: str, arrays: Arrays, spec: ModelSpec = SPEC) -> str:
@@ -62,12 +75,16 @@ async def submit(
     """Submit a job with a reference as a servicer does."""
     spec = spec.model_copy(update={"reference": reference[0].digest.hex()})
     payloads = [first[1], reference[1]] if first else [reference[1]]
-    return await served.federation.submit(spec, first[0] if first else None, stream(*payloads), reference=reference[0])
+    return await served.federation.submit(
+        spec, first[0] if first else None, stream(*payloads), reference=reference[0]
+    )
 
 
 async def attend(served: Served, sites: AsyncExitStack, names: Iterable[str] = VALUES, **more: Any) -> None:
     for name in names:
-        await sites.enter_async_context(LightSite(served.address, name, value=VALUES[name], **more).attending())
+        await sites.enter_async_context(
+            LightSite(served.address, name, value=VALUES[name], **more).attending()
+        )
 
 
 PACES = {
@@ -109,10 +126,18 @@ async def test_every_version_has_its_distance_whatever_the_rule(tmp_path: Path, 
         assert len(set(told(runner))) > 2
         plain = await ended(await served.federation.submit(job(**words), None, nothing()))
         assert set(told(plain)) == {None}
-        if rule in ("fedavg", "fedadam", "median", "krum"):  # the same sites, round by round: nothing else has changed
+        if rule in (
+            "fedavg",
+            "fedadam",
+            "median",
+            "krum",
+        ):  # the same sites, round by round: nothing else has changed
             ends = [(e.contributions, e.updates, e.steps) for e in plain.view().history]
             assert ends == [(e.contributions, e.updates, e.steps) for e in shown.history]
-            assert model_of(served, plain)["layer.weight"].tobytes() == seen[shown.version]["layer.weight"].tobytes()
+            assert (
+                model_of(served, plain)["layer.weight"].tobytes()
+                == seen[shown.version]["layer.weight"].tobytes()
+            )
     with opened(f"disk:{tmp_path / 'store'}", tmp_path, lease=False) as backends:
         for record in backends.journal.jobs():
             assert verify(backends, record)[2] == []
@@ -123,7 +148,8 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
     large = ModelSpec((TensorInfo("layer.weight", "float32", (FRAME // 3,), Role.PARAM), *SPEC.tensors[1:]))
     chance = np.random.default_rng(3)
     first, reference = (
-        filled(large, 1) | {"layer.weight": chance.normal(size=FRAME // 3).astype(np.float32)} for _ in range(2)
+        filled(large, 1) | {"layer.weight": chance.normal(size=FRAME // 3).astype(np.float32)}
+        for _ in range(2)
     )
     async with serving(tmp_path) as served, Client(served.address) as client:
         files = {
@@ -134,7 +160,9 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
         view = await client.submit(spec)
         runner = served.federation.runner(view.job)  # type: ignore[arg-type]
         held = runner.machine.spec
-        assert (held.init, held.reference) == tuple(sealed(large, each)[0].digest.hex() for each in (first, reference))
+        assert (held.init, held.reference) == tuple(
+            sealed(large, each)[0].digest.hex() for each in (first, reference)
+        )
         async with LightSite(served.address, "a", spec=large).attending():
             await ended(runner)
         assert runner.view().status == "completed", runner.view().reason
@@ -150,7 +178,10 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
 async def test_a_reference_of_another_origin_has_other_roles_and_another_order(tmp_path: Path) -> None:
     """A plain state dict says nothing of roles; the job's model does."""
     turned = ModelSpec(
-        tuple(TensorInfo(i.name, i.dtype, i.shape, Role.PARAM if i.is_float else i.role) for i in SPEC.tensors[::-1])
+        tuple(
+            TensorInfo(i.name, i.dtype, i.shape, Role.PARAM if i.is_float else i.role)
+            for i in SPEC.tensors[::-1]
+        )
     )
     reference = drawn(7)
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
@@ -196,7 +227,9 @@ async def test_distances_survive_a_restart(
         assert key not in backends.store.keys(f"{runner.id}/")
 
 
-async def test_a_job_that_nothing_has_happened_to_keeps_its_reference_through_a_restart(tmp_path: Path) -> None:
+async def test_a_job_that_nothing_has_happened_to_keeps_its_reference_through_a_restart(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served:
         runner = await submit(served, job(), sealed(SPEC, drawn(7)))
         assert runner.machine.state.sequence == 0
@@ -208,7 +241,9 @@ async def test_a_job_that_nothing_has_happened_to_keeps_its_reference_through_a_
         assert None not in told(again)
 
 
-async def test_a_submission_that_was_interrupted_before_its_reference_was_stored_has_failed(tmp_path: Path) -> None:
+async def test_a_submission_that_was_interrupted_before_its_reference_was_stored_has_failed(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as served:
         runner = await submit(served, job(), sealed(SPEC, drawn(7)))
     with opened(f"disk:{tmp_path / 'store'}", tmp_path) as backends:
@@ -258,7 +293,9 @@ async def test_a_reference_of_another_model_is_refused_at_submission_if_the_firs
         assert served.federation.store.keys() == []
 
 
-async def test_a_reference_of_another_model_fails_the_job_when_a_site_has_built_the_first(tmp_path: Path) -> None:
+async def test_a_reference_of_another_model_fails_the_job_when_a_site_has_built_the_first(
+    tmp_path: Path,
+) -> None:
     other = ModelSpec(SPEC.tensors[:2])
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)

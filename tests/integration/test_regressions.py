@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hansa.common.clock import SystemClock
-from hansa.common.errors import Broken, HansaError
-from hansa.common.ids import JobId, SiteName
-from hansa.common.tasks import Evaluate, Task, Train
+from hansa.common.process.clock import SystemClock
 from hansa.common.ui.client import Client
-from hansa.controller.backends import opened
+from hansa.common.values.errors import Broken, HansaError
+from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
-from hansa.controller.federation import Federation
-from hansa.controller.journal import Entry, JobRecord, SqliteJournal
-from hansa.controller.redis_space import key_below
-from hansa.controller.verify import command as verify_command
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.journal import Entry, JobRecord, SqliteJournal
+from hansa.controller.storage.redis_space import key_below
+from hansa.controller.verify.verify import command as verify_command
 from tests.redis_server import RedisServer
 from tests.support import (
     LightSite,
@@ -41,7 +41,9 @@ async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         steady = await served.federation.submit(job(name="steady", pace={"rounds": 40}), None, nothing())
         for _ in range(5):
-            runner = await served.federation.submit(job(name="doomed", pace={"rounds": 1000}), None, nothing())
+            runner = await served.federation.submit(
+                job(name="doomed", pace={"rounds": 1000}), None, nothing()
+            )
             posts = [runner.post(ev.CancelAsked(at=0)) for _ in range(20)]
             for post in posts:
                 post.cancel()
@@ -68,7 +70,10 @@ async def test_watching_sends_each_version_with_its_metrics_once(tmp_path: Path)
         async with Client(served.address) as client:
             runner = await served.federation.submit(job(pace={"rounds": 60}), None, nothing())
             seen = [
-                entry.version async for view in client.watch(runner.id) for entry in view.history if entry.evaluated
+                entry.version
+                async for view in client.watch(runner.id)
+                for entry in view.history
+                if entry.evaluated
             ]
         measured = {entry.version for entry in runner.view().history if entry.evaluated}
         assert 60 in measured
@@ -125,7 +130,9 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         good = await ended(await served.federation.submit(job(name="good"), None, nothing()))
         bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        db.execute('update entries set event = \'{"kind": "nonsense"}\' where job = ? and sequence = 3', (bad.id,))
+        db.execute(
+            'update entries set event = \'{"kind": "nonsense"}\' where job = ? and sequence = 3', (bad.id,)
+        )
         db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     async with serving(tmp_path) as served, Client(served.address) as client:
@@ -159,7 +166,10 @@ async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("update entries set event = replace(event, '\"at\":1', '\"at\":2') where job = ? and sequence = 3", "entry 3"),
+        (
+            "update entries set event = replace(event, '\"at\":1', '\"at\":2') where job = ? and sequence = 3",
+            "entry 3",
+        ),
         ("update jobs set at = at + 1e9 where id = ?", "the record"),
     ],
 )
@@ -187,7 +197,9 @@ async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
         assert (await ended(served.federation.runner(good.id))).view().status == "completed"
 
 
-async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path: Path, redis: RedisServer) -> None:
+async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(
+    tmp_path: Path, redis: RedisServer
+) -> None:
     """A Redis that evicts takes first what is seldom read: the records of jobs."""
     store = f"{redis.url}?prefix=forgotten"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
@@ -199,7 +211,9 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(tmp_path:
         (view,) = [each.view() for each in served.federation.jobs]
         assert (view.job, view.status) == (runner.id, "failed")
         assert "the journal has no record of it: it was evicted or lost" in view.reason
-        assert (await ended(await served.federation.submit(job(), None, nothing()))).view().status == "completed"
+        assert (
+            await ended(await served.federation.submit(job(), None, nothing()))
+        ).view().status == "completed"
 
 
 async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
@@ -329,13 +343,17 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_counters_come_from_the_committing_site_also_after_a_restart(tmp_path: Path, restart: bool) -> None:
+async def test_counters_come_from_the_committing_site_also_after_a_restart(
+    tmp_path: Path, restart: bool
+) -> None:
     """The sums are built anew from everybody's last update, and the heaviest is another's."""
 
     async def once(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train) and task.round > 1:
             await asyncio.Event().wait()
-        await (site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task))
+        await (
+            site.send(task, filled(site.spec, site.value)) if isinstance(task.work, Train) else site.do(task)
+        )
 
     spec = job(rule="async-fedavg", pace={"updates": 2})
     async with AsyncExitStack() as first:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from hansa.common.errors import NotFound, Refused, Stale
-from hansa.common.frames import Sealer, cut, pack
-from hansa.common.ids import JobId, ModelKey, SiteName
-from hansa.common.tasks import UpdateFacts
+from hansa.common.models.frames import Sealer, cut, pack
 from hansa.common.ui.client import Client
-from hansa.common.views import JobView
-from hansa.controller.backends import opened
-from hansa.controller.redis_space import key_below
-from hansa.controller.runner import JobRunner
+from hansa.common.values.errors import NotFound, Refused, Stale
+from hansa.common.values.ids import JobId, ModelKey, SiteName
+from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.views import JobView
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.redis_space import key_below
 from tests.redis_server import RedisServer
 from tests.support import LightSite, Served, ended, filled, job, nothing, sealed, serving, small_spec
 
@@ -48,7 +48,9 @@ class Scene:
     def lose_summary(self, job: JobId) -> None:
         """Leave the journal as a controller does that is killed in that moment."""
         self._change(
-            ("delete from summaries where job = ?",), lambda client, key: client.hdel(key("summaries"), job), job
+            ("delete from summaries where job = ?",),
+            lambda client, key: client.hdel(key("summaries"), job),
+            job,
         )
 
     def damage_summary(self, job: JobId) -> None:
@@ -64,7 +66,9 @@ class Scene:
         with opened(self.store, self.folder, lease=False) as backends:
             return set(backends.journal.summaries())
 
-    def _change(self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], job: JobId) -> None:
+    def _change(
+        self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], job: JobId
+    ) -> None:
         if self.server:
             client = self.server.client()
             assert deed(client, lambda *words: key_below(f"{PREFIX}-{self.folder.name}", *words)) is not None
@@ -122,7 +126,9 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
         assert done.id not in {runner.id for runner in served.federation.jobs}
         for words in ("done", done.id[:6], done.id):
             shown = await client.show(words)
-            assert shown.model_copy(update={"resolved": None}) == before  # the resolved job is of no view but this
+            assert (
+                shown.model_copy(update={"resolved": None}) == before
+            )  # the resolved job is of no view but this
         assert [view async for view in client.watch(done.id)] == [before]
         manifest, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest

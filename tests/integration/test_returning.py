@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from hansa.common.ids import SiteName
+from hansa.common.values.ids import SiteName
 from tests.redis_server import free_port
 from tests.support import LightSite, serving
 

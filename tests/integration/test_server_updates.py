@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.ids import ModelKey
-from hansa.common.job import JobSpec
-from hansa.common.plugins import register
-from hansa.common.tasks import Task, Train
-from hansa.controller.backends import opened
-from hansa.controller.engine.arithmetic import Coordinatewise, MergeInfo, Moments, Selecting, ServerUpdate
-from hansa.controller.verify import Finding, verify
+from hansa.common.job.spec import JobSpec
+from hansa.common.plugins.registry import register
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.tasks import Task, Train
+from hansa.controller.plugin.arithmetic import Coordinatewise, MergeInfo, Moments, Selecting, ServerUpdate
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import Finding, verify
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
 ROUNDS = 6
@@ -314,7 +314,9 @@ async def _failed(tmp_path: Path, spec: JobSpec, version: int, why: str) -> None
 
 
 @pytest.mark.parametrize("how", UPDATE)
-async def test_a_server_update_that_returns_no_step_is_named_and_the_last_model_stays(tmp_path: Path, how: str) -> None:
+async def test_a_server_update_that_returns_no_step_is_named_and_the_last_model_stays(
+    tmp_path: Path, how: str
+) -> None:
     spec = spec_of("fedavg", server={"kind": "sloppy", "how": how})
     await _failed(tmp_path, spec, 2, f"server 'sloppy': {UPDATE[how]}")
 
@@ -350,7 +352,9 @@ async def test_krum_outvotes_a_site_that_sends_nonsense_where_the_mean_does_not(
     async def lie(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train) and site.name == "s2":
             arrays = await site.fetch(task.work.model)
-            await site.send(task, {n: np.full_like(a, 1e6 if a.dtype.kind == "f" else 1) for n, a in arrays.items()})
+            await site.send(
+                task, {n: np.full_like(a, 1e6 if a.dtype.kind == "f" else 1) for n, a in arrays.items()}
+            )
         else:
             await site.do(task)
 

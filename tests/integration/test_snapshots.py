@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hansa.controller import records
-from hansa.controller.backends import opened
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
-from hansa.controller.verify import verify
+from hansa.controller.jobs import records
+from hansa.controller.storage.backends import opened
+from hansa.controller.verify.verify import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, nothing, serving
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.tasks import Evaluate, Survey, Task, Train
 from hansa.common.ui.client import Client
-from hansa.controller.runner import JobRunner
+from hansa.common.values.tasks import Evaluate, Survey, Task, Train
+from hansa.controller.jobs.runner import JobRunner
 from hansa.protos import fleet_pb2
 from tests.integration.attacker import CODE, enrolment, status
 from tests.support import LightSite, Served, ended, fleet_stub, job, nothing, serving
@@ -82,8 +82,12 @@ async def test_a_report_that_was_not_stated_is_that_sites_failure_and_nobody_els
 
     async with AsyncExitStack() as sites:
         await sites.enter_async_context(LightSite(served.address, "a", **app).attending())
-        await sites.enter_async_context(LightSite(served.address, "a", "evaluator", answer=measure, **app).attending())
-        await sites.enter_async_context(LightSite(served.address, "b", "evaluator", answer=liar, **app).attending())
+        await sites.enter_async_context(
+            LightSite(served.address, "a", "evaluator", answer=measure, **app).attending()
+        )
+        await sites.enter_async_context(
+            LightSite(served.address, "b", "evaluator", answer=liar, **app).attending()
+        )
         async with asyncio.timeout(30):
             runner = await ended(await submit(served))
     assert runner.machine.state.status == "completed", runner.machine.state.reason
@@ -198,13 +202,17 @@ async def test_a_survey_that_was_not_stated_is_that_sites_failure(served: Served
 
     async with AsyncExitStack() as sites:
         for name in "cab":
-            await sites.enter_async_context(LightSite(served.address, name, classes=10, answer=tell).attending())
+            await sites.enter_async_context(
+                LightSite(served.address, name, classes=10, answer=tell).attending()
+            )
         async with asyncio.timeout(30):
             runner = await ended(await submit(served, sites={"min": 2}, survey={"classes": True}))
     assert runner.machine.state.status == "completed", runner.machine.state.reason
     view = runner.view()
     assert view.survey
-    assert "10000 classes are counted, but the site has stated own functions with 10 classes" in view.warnings[0]
+    assert (
+        "10000 classes are counted, but the site has stated own functions with 10 classes" in view.warnings[0]
+    )
     assert set(view.survey.classes) == {"a", "b"}
 
 
@@ -232,7 +240,9 @@ async def test_what_sites_stated_holds_after_a_restart(tmp_path: Path) -> None:
         async with LightSite(served.address, "b", "evaluator", answer=keep).attending():
             runner = await submit(served)
             await asked.wait()
-            (open_,) = [task for task in runner.machine.state.tasks.values() if isinstance(task.work, Evaluate)][:1]
+            (open_,) = [
+                task for task in runner.machine.state.tasks.values() if isinstance(task.work, Evaluate)
+            ][:1]
     async with serving(tmp_path) as served:
         of, stub = fleet_stub(served.address)  # before anybody enrols
         report = fleet_pb2.TaskReport(site="b", task=open_.id, evaluation=liar.said)

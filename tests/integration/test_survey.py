@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hansa.common.errors import InvalidInput, Refused
-from hansa.common.job import JobSpec
-from hansa.common.tasks import Standard, Survey, Task
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.errors import InvalidInput, Refused
+from hansa.common.values.tasks import Standard, Survey, Task
 from hansa.protos import fleet_pb2
 from tests.integration.test_federation import submit
 from tests.support import LightSite, ended, filled, job, serving
@@ -29,7 +29,9 @@ async def test_every_task_after_the_survey_bears_the_standard(tmp_path: Path) ->
         await site.do(task)
 
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
-        await sites.enter_async_context(LightSite(served.address, "a", role="evaluator", answer=note).attending())
+        await sites.enter_async_context(
+            LightSite(served.address, "a", role="evaluator", answer=note).attending()
+        )
         for name, examples, value in (("a", 10, 1.0), ("b", 30, 5.0)):
             site = LightSite(served.address, name, examples=examples, value=value, answer=note)
             await sites.enter_async_context(site.attending())
@@ -43,7 +45,9 @@ async def test_every_task_after_the_survey_bears_the_standard(tmp_path: Path) ->
     assert (view.survey.examples, view.survey.mean) == ({"a": 10, "b": 30}, (4.0,))
 
 
-async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_have_not_told(tmp_path: Path) -> None:
+async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_have_not_told(
+    tmp_path: Path,
+) -> None:
     told = asyncio.Event()
 
     async def tell(site: LightSite, task: Task) -> None:
@@ -84,7 +88,9 @@ async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_ha
         fleet_pb2.Profile(n=3, mean=[0.0], m2=[]),
     ],
 )
-async def test_a_profile_that_makes_no_sense_fails_the_job_by_name(tmp_path: Path, nonsense: fleet_pb2.Profile) -> None:
+async def test_a_profile_that_makes_no_sense_fails_the_job_by_name(
+    tmp_path: Path, nonsense: fleet_pb2.Profile
+) -> None:
     async def lie(site: LightSite, task: Task) -> None:
         report = fleet_pb2.TaskReport(site=site.name, task=task.id, profile=nonsense)
         with pytest.raises(InvalidInput):

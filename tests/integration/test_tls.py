@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from hansa.common.errors import InvalidInput, Unproven, Unreachable
 from hansa.common.pki import files
 from hansa.common.pki.caller import Role
 from hansa.common.rpc.access import EVERYBODY, TABLE
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.tls import TlsFolder
-from hansa.common.tasks import Task, Train
 from hansa.common.ui.client import Client
+from hansa.common.values.errors import InvalidInput, Unproven, Unreachable
+from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators, raw_channel
 from tests.support import LightSite, Served, ended, job, nothing, serving, wait_for_ever
@@ -51,7 +51,10 @@ async def test_a_job_runs_over_tls_and_everybody_is_who_their_certificate_says(
     served: Served, consortium: Consortium
 ) -> None:
     learner, evaluator = (consortium.issue(role, "a") for role in ("learner", "evaluator"))
-    async with light(served, learner, "a").attending(), light(served, evaluator, "a", "evaluator").attending():
+    async with (
+        light(served, learner, "a").attending(),
+        light(served, evaluator, "a", "evaluator").attending(),
+    ):
         async with Client(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
             view = await client.submit(job())
             await ended(await served.federation.find(view.job))
@@ -78,7 +81,9 @@ async def test_another_authority_is_not_ours(served: Served, consortium: Consort
     """Not even one of the same name."""
     forged = Consortium(tmp_path / "other").issue("operator", "alice")
     ca = consortium.authority.folder / files.CA
-    code, _ = await refused(operators(raw_channel(served.address, forged, ca)).List(operator_pb2.ListRequest()))
+    code, _ = await refused(
+        operators(raw_channel(served.address, forged, ca)).List(operator_pb2.ListRequest())
+    )
     assert code is CODE.UNAVAILABLE
 
 
@@ -184,7 +189,8 @@ async def test_two_authorities_can_revoke_while_members_change_over(tmp_path: Pa
     """Both are called the same, as `hansa pki init` calls them."""
     old, new = Consortium(tmp_path / "old"), Consortium(tmp_path / "new")
     members = {
-        name: pki.issue("operator", name) for pki, name in ((old, "ann"), (old, "bob"), (new, "eve"), (new, "joe"))
+        name: pki.issue("operator", name)
+        for pki, name in ((old, "ann"), (old, "bob"), (new, "eve"), (new, "joe"))
     }
     old.revoke(members["ann"])
     new.revoke(members["eve"])
@@ -213,7 +219,9 @@ async def test_a_learner_cannot_act_as_another_site(served: Served, consortium: 
             pass
     stub = fleet(channel(served.address, a))
 
-    async def enrolment(site: str, role: "fleet_pb2.DaemonRole.ValueType") -> AsyncIterator[fleet_pb2.FromSite]:
+    async def enrolment(
+        site: str, role: "fleet_pb2.DaemonRole.ValueType"
+    ) -> AsyncIterator[fleet_pb2.FromSite]:
         yield fleet_pb2.FromSite(enrol=fleet_pb2.Enrol(protocol=1, site=site, role=role))
 
     async def upload() -> AsyncIterator[bytes]:
@@ -232,7 +240,9 @@ async def test_a_learner_cannot_act_as_another_site(served: Served, consortium: 
         }
         for what, call in attempts.items():
             code, text = await refused(call)
-            assert (code, "learner a cannot act as" in text) == (CODE.PERMISSION_DENIED, True), f"{what}: {text}"
+            assert (code, "learner a cannot act as" in text) == (CODE.PERMISSION_DENIED, True), (
+                f"{what}: {text}"
+            )
         assert [(held.site, held.role) for held in served.federation.fleet.sessions] == [("b", "learner")]
 
 
@@ -268,7 +278,9 @@ async def test_each_role_can_call_what_the_table_allows_and_nothing_else(
             if "from Core" not in text:
                 break  # gRPC hides the status of a call that is refused while it still sends: ask again, as sites do
         if role in access.roles:
-            assert code not in (CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED, CODE.INTERNAL, CODE.UNKNOWN), text
+            assert code not in (CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED, CODE.INTERNAL, CODE.UNKNOWN), (
+                text
+            )
         else:
             assert (code, f"{role} x may not call" in text) == (CODE.PERMISSION_DENIED, True), method
     await of.close()
@@ -304,7 +316,9 @@ def test_every_rpc_has_a_row_in_the_table() -> None:
 # Renewal.
 
 
-async def test_certificates_are_renewed_without_stopping_a_running_job(served: Served, consortium: Consortium) -> None:
+async def test_certificates_are_renewed_without_stopping_a_running_job(
+    served: Served, consortium: Consortium
+) -> None:
     """Both sides get new certificates in mid-round; the old ones are revoked; the task goes on and is accepted."""
     mine = consortium.issue("learner", "a")
     go = asyncio.Event()
@@ -349,7 +363,9 @@ async def test_half_renewed_files_leave_the_old_certificate_in_use(consortium: C
     assert folder.credentials.caller.serial != before.caller.serial
 
 
-async def test_a_certificate_that_ends_during_a_call_ends_the_call(served: Served, consortium: Consortium) -> None:
+async def test_a_certificate_that_ends_during_a_call_ends_the_call(
+    served: Served, consortium: Consortium
+) -> None:
     mine = consortium.issue("operator", "alice", life=timedelta(seconds=3))
     runner = await served.federation.submit(job(sites={"min": 5, "wait": 600}), None, nothing())
 

@@ -10,14 +10,22 @@ import grpc
 import numpy as np
 import pytest
 
-from hansa.common import codec
-from hansa.common.errors import HansaError, InvalidInput, Refused, Rejected, Stale, Unoffered, Unreachable
-from hansa.common.frames import cut
-from hansa.common.ids import ModelKey
-from hansa.common.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import cut
+from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.rpc import codec
 from hansa.common.rpc.errors import translate
 from hansa.common.site.transfer import Fetcher
-from hansa.common.tasks import Task, Train, UpdateFacts
+from hansa.common.values.errors import (
+    HansaError,
+    InvalidInput,
+    Refused,
+    Rejected,
+    Stale,
+    Unoffered,
+    Unreachable,
+)
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.tasks import Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.protos import fleet_pb2 as fleet
 from tests.support import LightSite, ended, filled, fleet_stub, job, model_of, sealed, serving, small_spec
@@ -94,7 +102,11 @@ async def _none() -> AsyncIterator[bytes]:
 
 def update() -> tuple[Manifest, list[bytes]]:
     rng = np.random.default_rng(1)
-    arrays = {"a": rng.normal(size=600_000).astype(np.float32), "b": rng.normal(size=200_000), "n": np.int64(3)}
+    arrays = {
+        "a": rng.normal(size=600_000).astype(np.float32),
+        "b": rng.normal(size=200_000),
+        "n": np.int64(3),
+    }
     manifest, payload = sealed(BIG, arrays)  # type: ignore[arg-type]
     return manifest, [frame.tobytes() for frame in cut(payload)]
 
@@ -206,11 +218,15 @@ async def test_an_upload_without_offer_or_by_a_stranger_is_refused(scene: Scene)
     [
         (lambda m: Manifest(BIG.subset(["a", "b"]), m.digests[:2]), "missing n"),
         (
-            lambda m: Manifest(ModelSpec((*BIG.tensors, small_spec().tensors[0])), (*m.digests, m.digests[0])),
+            lambda m: Manifest(
+                ModelSpec((*BIG.tensors, small_spec().tensors[0])), (*m.digests, m.digests[0])
+            ),
             "unexpected",
         ),
         (
-            lambda m: Manifest(ModelSpec((TensorInfo("a", "float32", (3,), Role.PARAM), *BIG.tensors[1:])), m.digests),
+            lambda m: Manifest(
+                ModelSpec((TensorInfo("a", "float32", (3,), Role.PARAM), *BIG.tensors[1:])), m.digests
+            ),
             "[3]",
         ),
         (
@@ -223,7 +239,9 @@ async def test_an_upload_without_offer_or_by_a_stranger_is_refused(scene: Scene)
         (lambda m: Manifest(BIG, (b"short", *m.digests[1:])), "digest has 5 bytes"),
     ],
 )
-async def test_an_offer_that_does_not_fit_the_task_is_quarantined(scene: Scene, damage: Any, reason: str) -> None:
+async def test_an_offer_that_does_not_fit_the_task_is_quarantined(
+    scene: Scene, damage: Any, reason: str
+) -> None:
     manifest, _ = update()
     await refused(lambda: scene.offer(damage(manifest)), reason, Rejected)
     assert reason in await scene.quarantined()

@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.errors import Broken, Refused, StoreFailed
-from hansa.common.ids import ModelKey
-from hansa.controller.backends import opened
+from hansa.common.values.errors import Broken, Refused, StoreFailed
+from hansa.common.values.ids import ModelKey
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import events as ev
-from hansa.controller.redis_space import key_below
-from hansa.controller.stores import StoredModel
-from hansa.controller.stores.redis import RedisStore
-from hansa.controller.verify import Finding, verify
+from hansa.controller.storage.backends import opened
+from hansa.controller.storage.redis_space import key_below
+from hansa.controller.storage.stores import StoredModel
+from hansa.controller.storage.stores.redis import RedisStore
+from hansa.controller.verify.verify import Finding, verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, nothing, renew_checksums, serving, wait_for_ever
 
@@ -139,7 +139,10 @@ async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path
     change = "update entries set event = ? where job = ? and sequence = ?"
     for sequence, text in rows:
         db.execute(change, (text.replace('"at":', '"at":1'), job_id, sequence))
-        assert findings(tmp_path, "", job_id)[0].what.endswith("is damaged: its checksum is wrong"), (sequence, text)
+        assert findings(tmp_path, "", job_id)[0].what.endswith("is damaged: its checksum is wrong"), (
+            sequence,
+            text,
+        )
         renew_checksums(db)
         assert findings(tmp_path, "", job_id), (sequence, text)
         db.execute(change, (text, job_id, sequence))
@@ -167,7 +170,9 @@ async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis:
         client.delete(frame)
         assert all("is gone" in found.what for found in findings(tmp_path, store, job_id))
         client.set(frame, whole)
-    assert len(named) == 3  # the community model and two updates; an update that came too late does not matter
+    assert (
+        len(named) == 3
+    )  # the community model and two updates; an update that came too late does not matter
     client.close()
 
 
@@ -176,7 +181,9 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
     """Its models come and go while they are looked at."""
     store = f"{redis.url}?prefix=underway" if kind == "redis" else ""
     async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing())
+        runner = await served.federation.submit(
+            job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing()
+        )
         refusal = ""
         while not refusal:
             version = runner.machine.state.version
@@ -239,6 +246,10 @@ async def test_a_controller_that_computed_something_else_is_found_out(
         patched.setattr(Accumulator, "frames", wrong)
         job_id = await run_job(tmp_path, "", rule)
     found = findings(tmp_path, "", job_id)
-    part = "it is not what the server update" if rule == "fedadam" else "tensor layer.weight is not what the rule"
+    part = (
+        "it is not what the server update"
+        if rule == "fedadam"
+        else "tensor layer.weight is not what the rule"
+    )
     assert found[0].what == f"{part} makes of the updates that receipts name"
     assert f"model {job_id}/v" in found[0].where

@@ -12,12 +12,12 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hansa.common.errors import Forbidden, InvalidInput, Taken
 from hansa.common.pki import files
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.ui.client import Client, ask_health
-from hansa.controller.metrics import TaskTimes, serving_metrics
+from hansa.common.values.errors import Forbidden, InvalidInput, Taken
+from hansa.controller.metrics.collector import TaskTimes, serving_metrics
 from tests.consortium import Consortium, channel
 from tests.redis_server import free_port
 from tests.support import LightSite, ended, job, nothing, serving
@@ -33,7 +33,10 @@ async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: 
         assert not await ask_health(to)
         served.federation.workers.tell("test", "")
         of = grpc.aio.insecure_channel(served.address)
-        check, watch = of.unary_unary("/grpc.health.v1.Health/Check"), of.unary_stream("/grpc.health.v1.Health/Watch")
+        check, watch = (
+            of.unary_unary("/grpc.health.v1.Health/Check"),
+            of.unary_stream("/grpc.health.v1.Health/Watch"),
+        )
         assert await check(b"\x0a\x0ehansa.v1.Fleet") == b"\x08\x01"
         for wrong, code in ((b"\x0a\x03abc", CODE.NOT_FOUND), (b"\xff\xff", CODE.INVALID_ARGUMENT)):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -80,7 +83,9 @@ async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> N
     times = TaskTimes()
     async with serving(tmp_path, trained=times.observe) as served, LightSite(served.address, "a").attending():
         with serving_metrics("127.0.0.1:0", served.federation, times, None) as address:
-            await ended(await served.federation.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing()))
+            await ended(
+                await served.federation.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing())
+            )
             found = await asyncio.to_thread(scrape, f"http://{address}/metrics")
     assert found["hansa_job_rounds_total"] == 3
     assert found["hansa_job_commits_total"] == 3
@@ -90,7 +95,9 @@ async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> N
     assert found["hansa_daemons"] == 1
     assert found["hansa_store_usable"] == 1
     assert found["process_resident_memory_bytes"] > 1 << 20
-    assert {"hansa_job_staleness_versions", "hansa_job_waiting_merges", "hansa_audit_records_total"} <= set(found)
+    assert {"hansa_job_staleness_versions", "hansa_job_waiting_merges", "hansa_audit_records_total"} <= set(
+        found
+    )
 
 
 async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certificate(tmp_path: Path) -> None:
@@ -131,7 +138,11 @@ async def test_a_stranger_that_says_nothing_holds_up_neither_metrics_nor_the_end
 
 async def test_metrics_are_not_for_sites_nor_for_those_who_were_revoked(tmp_path: Path) -> None:
     pki = Consortium(tmp_path / "pki")
-    hub, alice, learner = pki.issue("controller", "hub"), pki.issue("operator", "alice"), pki.issue("learner", "a")
+    hub, alice, learner = (
+        pki.issue("controller", "hub"),
+        pki.issue("operator", "alice"),
+        pki.issue("learner", "a"),
+    )
     async with serving(tmp_path / "state") as served:
         port, tls = free_port(), ServerTls(hub)
         with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), tls):

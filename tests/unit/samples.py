@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from hansa.common.frames import Layout, Sealer, cut, pack
-from hansa.common.ids import ModelKey
-from hansa.common.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import Layout, Sealer, cut, pack
+from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.values.ids import ModelKey
 from hansa.controller.community.grid import Grid, size
-from hansa.controller.stores import Store, StoredModel
+from hansa.controller.storage.stores import Store, StoredModel
 
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape
 
@@ -18,7 +18,9 @@ def spec_of(kinds: Mapping[str, Kind], roles: Mapping[str, Role] | None = None) 
     """Describe tensors by name; floats are parameters and the rest counters unless said otherwise."""
     return ModelSpec(
         tuple(
-            TensorInfo(name, dtype, shape, (roles or {}).get(name, Role.PARAM if dtype in FLOATS else Role.COUNT))
+            TensorInfo(
+                name, dtype, shape, (roles or {}).get(name, Role.PARAM if dtype in FLOATS else Role.COUNT)
+            )
             for name, (dtype, shape) in kinds.items()
         )
     )

@@ -16,9 +16,9 @@ from hansa.common.data.partition.metis import Metis
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Parts, Scheme, Table
-from hansa.common.errors import InvalidJob
-from hansa.common.job_check import located, problems
-from hansa.common.words import suggestion
+from hansa.common.job.check import located, problems
+from hansa.common.values.errors import InvalidJob
+from hansa.common.values.words import suggestion
 
 __all__ = ["KINDS", "Iid", "Key", "NonIidL", "Parts", "Scheme", "Table", "parse_partition", "part", "sizes"]
 
@@ -39,7 +39,8 @@ _TELLING = {
 def parse_partition(given: Mapping[str, Any], where: tuple[str, ...] = ("data", "partition")) -> Scheme:
     """Turn a job's `data.partition` into a scheme or name what is wrong with it.
 
-    Without a kind it is told from the words: `by` means natural, `sizes` and `classes` mean metis, nothing means iid.
+    Without a kind it is told from the words: `by` means natural, `sizes` and `classes` mean metis, nothing
+    means iid.
     """
     told = next((kind for word, kind in _TELLING.items() if word in given), "iid")
     words = {"kind": told, **given}

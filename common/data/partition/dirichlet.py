@@ -11,7 +11,7 @@ from hansa.common.data.partition.moves import Moves, wander, wander_marginals
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Key, Parts, Scheme, Table, deal
 from hansa.common.data.partition.transport import project, rounded
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 DRAWS = 100
 
@@ -22,7 +22,9 @@ class Dirichlet(Scheme):
     kind: Literal["dirichlet"] = "dirichlet"
     sizes: float = Field(1.0, gt=0, description="μ: smaller means more unequal sizes")
     classes: float = Field(1.0, gt=0, description="λ: smaller means fewer classes at each site")
-    features: dict[str, float] = Field({}, description="θ of each key whose categories are skewed, such as {soil: 1}")
+    features: dict[str, float] = Field(
+        {}, description="θ of each key whose categories are skewed, such as {soil: 1}"
+    )
     randomise: bool = Field(True, description="walk away from the optimum with random moves (Algorithm 3)")
     moves: Moves = Field(Moves(), description="of the walk: burn_in, search, step, stop_band")
 
@@ -101,12 +103,16 @@ def nearest(goal: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
     return _solve(goal, None, rows, columns)
 
 
-def nearest_marginals(goal: np.ndarray, marginals: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def nearest_marginals(
+    goal: np.ndarray, marginals: np.ndarray, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
     """Solve problem (2): a matrix with these sums whose marginals are nearest to the goal's. There may be many."""
     return _solve(goal, marginals, rows, columns)
 
 
-def _solve(goal: np.ndarray, marginals: np.ndarray | None, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _solve(
+    goal: np.ndarray, marginals: np.ndarray | None, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
     import cvxpy
 
     scale = max(float(rows.sum()) / len(rows), 1.0)  # the solver likes numbers around one

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hansa.common.data.partition.sizes import enough
 from hansa.common.data.partition.table import Key, Parts, Scheme, Table, deal
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 TRIES = 1000
 LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, ITU-R BT.601
@@ -34,7 +34,9 @@ class ColorSkew(Scheme):
     def paint(self, x: np.ndarray, labels: np.ndarray, seed: int, test: bool) -> np.ndarray:
         """Make images gray: exactly floor(share · n) of each class; half of each class in the test set."""
         if x.ndim != 4 or x.shape[1] != 3:
-            raise InvalidInput(f"data.partition: color-skew needs colour images (n × 3 × h × w), not {list(x.shape)}")
+            raise InvalidInput(
+                f"data.partition: color-skew needs colour images (n × 3 × h × w), not {list(x.shape)}"
+            )
         classes = Table(labels).classes()
         first = set(self._first_classes(classes, seed).tolist())
         rng = np.random.default_rng([seed, 3 if test else 2])

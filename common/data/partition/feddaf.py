@@ -9,14 +9,14 @@ from hansa.common.data.partition.dirichlet import nearest
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table
 from hansa.common.data.partition.transport import rounded
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 
 class OwnClass(Scheme):
     """Site k gets a share η of its shards from class k mod C, the others by random weights (FedDAF).
 
-    The paper draws shards of other classes with probability N(0.5, 1), which is no probability; clipped to 0 … 1 and
-    scaled to 1-η it is.
+    The paper draws shards of other classes with probability N(0.5, 1), which is no probability; clipped to 0
+    … 1 and scaled to 1-η it is.
     """
 
     kind: Literal["feddaf"] = "feddaf"
@@ -35,7 +35,9 @@ class OwnClass(Scheme):
                 f"data.partition.shards: class {name} has {held.min()} examples, fewer than {self.shards} shards"
             )
         if sites > width * self.shards:
-            raise InvalidInput(f"data.partition.shards: {sites} sites cannot share {width * self.shards} shards")
+            raise InvalidInput(
+                f"data.partition.shards: {sites} sites cannot share {width * self.shards} shards"
+            )
         rng = np.random.default_rng(seed)
         rows, columns = sizes(np.ones(sites), width * self.shards), np.full(width, self.shards)
         goal = own_class_goal(self.eta, sites, width, rng) * rows[:, None]
@@ -69,7 +71,9 @@ class Sorted(Scheme):
 
     kind: Literal["mcmahan"] = "mcmahan"
     per_site: int = Field(2, ge=1, description="shards at each site")
-    shards: int | None = Field(None, ge=1, description="in all (default: sites × per_site; the paper has 200)")
+    shards: int | None = Field(
+        None, ge=1, description="in all (default: sites × per_site; the paper has 200)"
+    )
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
         """Deal every shard once."""

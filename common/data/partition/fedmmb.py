@@ -8,7 +8,7 @@ from pydantic import Field
 from hansa.common.data.partition.metis import assign
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 
 class Iid(Scheme):
@@ -38,7 +38,9 @@ class NonIidL(Scheme):
         width = len(classes.names)
         capacity = np.bincount(classes.codes, minlength=width)
         if self.labels > width:
-            raise InvalidInput(f"data.partition.labels: {self.labels} labels for each site, but there are only {width}")
+            raise InvalidInput(
+                f"data.partition.labels: {self.labels} labels for each site, but there are only {width}"
+            )
         rng = np.random.default_rng(seed)
         if sites * self.labels % width:
             if not self.allow_uneven:

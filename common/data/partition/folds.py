@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hansa.common.data.partition.sizes import sizes
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ def folds(sites: Sequence[T], seed: int, count: int = 5, nested: bool = False) -
             test=tuple(sites[at] for at in sets[test]),
             validation=tuple(sites[at] for at in sets[validation]),
             train=tuple(
-                sites[at] for at in sorted(at for i in range(count) if i not in (test, validation) for at in sets[i])
+                sites[at]
+                for at in sorted(at for i in range(count) if i not in (test, validation) for at in sets[i])
             ),
         )
         for test, validation in pairs

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field
 
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
-from hansa.common.errors import InvalidInput
-from hansa.common.words import listed
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.words import listed
 
 WHERE = "data.partition.groups"
 
@@ -18,9 +18,13 @@ def parse_groups(text: str) -> list[tuple[int, list[int]]]:
     """Read `16 of 0-4, 4 of 5-9`: how many sites each group has, and which classes."""
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})\s+of\s+(\d{1,6}(?:-\d{1,6})?(?:\s+\d{1,6}(?:-\d{1,6})?)*)\s*", part)
+        match = re.fullmatch(
+            r"\s*(\d{1,6})\s+of\s+(\d{1,6}(?:-\d{1,6})?(?:\s+\d{1,6}(?:-\d{1,6})?)*)\s*", part
+        )
         if match is None or not int(match[1]):
-            raise ValueError(f"{part.strip()!r} names no sites and classes; write for example 16 of 0-4, 4 of 5-9")
+            raise ValueError(
+                f"{part.strip()!r} names no sites and classes; write for example 16 of 0-4, 4 of 5-9"
+            )
         classes: set[int] = set()
         for span in match[2].split():
             first, _, last = span.partition("-")
@@ -43,7 +47,9 @@ class Groups(Scheme):
     groups: Annotated[str, AfterValidator(_checked)] = Field(
         description="for each group, how many sites of which classes: 16 of 0-4, 4 of 5-9"
     )
-    least: int | None = Field(None, ge=1, description="examples of the smallest site (default: those of the largest)")
+    least: int | None = Field(
+        None, ge=1, description="examples of the smallest site (default: those of the largest)"
+    )
     most: int | None = Field(
         None, ge=1, description="examples of the largest site; sizes are drawn, the rest is not used"
     )
@@ -55,7 +61,9 @@ class Groups(Scheme):
         holders = self._holders(sites, [int(name) for name in classes.names])
         capacity = np.bincount(classes.codes, minlength=len(classes.names))
         rng = np.random.default_rng(seed)
-        matrix = self._shared(holders, capacity) if self.most is None else self._drawn(holders, self.most, rng)
+        matrix = (
+            self._shared(holders, capacity) if self.most is None else self._drawn(holders, self.most, rng)
+        )
         short = np.flatnonzero(matrix.sum(axis=0) > capacity)
         if len(short):
             name, wanted = classes.names[short[0]], int(matrix[:, short[0]].sum())
@@ -64,7 +72,9 @@ class Groups(Scheme):
             )
         empty = np.flatnonzero(matrix.sum(axis=1) == 0)
         if len(empty):
-            raise InvalidInput(f"{WHERE}: site {empty[0] + 1} would have no examples; there are too few of its classes")
+            raise InvalidInput(
+                f"{WHERE}: site {empty[0] + 1} would have no examples; there are too few of its classes"
+            )
         return Parts(deal(matrix, classes.codes, rng))
 
     def _holders(self, sites: int, labels: list[int]) -> np.ndarray:
@@ -75,7 +85,9 @@ class Groups(Scheme):
             raise InvalidInput(f"{WHERE}: they are {told} sites, but data.sites is {sites}")
         named = {label for _, held in groups for label in held}
         if unknown := sorted(named - set(labels)):
-            raise InvalidInput(f"{WHERE}: there is no class {unknown[0]}; classes are {listed(map(str, labels), 20)}")
+            raise InvalidInput(
+                f"{WHERE}: there is no class {unknown[0]}; classes are {listed(map(str, labels), 20)}"
+            )
         if self.most is None and (left := sorted(set(labels) - named)):
             raise InvalidInput(f"{WHERE}: no group has class {left[0]}")
         return np.array([[label in held for label in labels] for count, held in groups for _ in range(count)])

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 from hansa.common.data.partition.sizes import enough, parse_law, shares, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
 from hansa.common.data.partition.transport import balanced, project, rounded, spread
-from hansa.common.errors import InvalidInput
-from hansa.common.words import counted
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.words import counted
 
 TRIES = 50
 MANY = 12  # classes whose groups are not all looked at
@@ -22,7 +22,9 @@ class Metis(Scheme):
 
     kind: Literal["metis"] = "metis"
     sizes: str = Field("uniform", description="uniform, skewed or powerlaw(a)")
-    classes: str = Field("iid", description="iid, a number of classes, or a list like 8x1,4x1,3x8: classes x sites")
+    classes: str = Field(
+        "iid", description="iid, a number of classes, or a list like 8x1,4x1,3x8: classes x sites"
+    )
 
     @field_validator("sizes")
     @classmethod
@@ -35,7 +37,9 @@ class Metis(Scheme):
     def _classes_are_counts(cls, given: object) -> str:
         text = str(given).replace(" ", "").lower()
         if text != "iid" and not text.isdecimal() and not HEAD.fullmatch(text):
-            raise ValueError(f"{given!r}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8")
+            raise ValueError(
+                f"{given!r}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8"
+            )
         return text
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
@@ -69,12 +73,14 @@ def proportional(rows: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     return rounded(project(exact, rows, capacity), rows, capacity)
 
 
-def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def assign(
+    rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Give site t exactly wanted[t] classes and rows[t] examples, and use up every class.
 
-    Which classes: the fullest ones, with jitter, for without it the sites fall apart into groups that share no class
-    and do not add up. That can miss a partition where classes are very unequal; then a search over all choices of
-    classes decides. How many of each: as evenly as the sums allow.
+    Which classes: the fullest ones, with jitter, for without it the sites fall apart into groups that share
+    no class and do not add up. That can miss a partition where classes are very unequal; then a search over
+    all choices of classes decides. How many of each: as evenly as the sums allow.
     """
     _possible(rows, wanted, capacity)
     order = np.argsort(-rows, kind="stable")
@@ -98,7 +104,9 @@ def assign(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray, rng: np.r
     )
 
 
-def _evenly(support: np.ndarray, rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> np.ndarray | None:
+def _evenly(
+    support: np.ndarray, rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray
+) -> np.ndarray | None:
     """Split each site's size over its classes as evenly as the sums allow; None: these classes do not fit."""
     goal = np.zeros(support.shape, dtype=np.int64)
     for site, chosen in enumerate(support):
@@ -151,7 +159,9 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
             f" {len(capacity)} classes to nobody"
         )
     if int(np.minimum(capacity, len(rows)).sum()) < int(wanted.sum()):
-        raise InvalidInput(f"{no}: the smallest class has {capacity.min()} examples, too few for so many sites")
+        raise InvalidInput(
+            f"{no}: the smallest class has {capacity.min()} examples, too few for so many sites"
+        )
     if len(rows) + len(capacity) - int(wanted.sum()) > 1 and not _separable(rows, capacity):
         first = int(rows.argmax())
         raise InvalidInput(
@@ -164,7 +174,8 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
 def _separable(rows: np.ndarray, capacity: np.ndarray) -> bool:
     """Whether some of the sites have, to the last example, what some of the classes hold (but not all of them).
 
-    n sites and C classes joined by fewer than n + C - 1 cells are not connected, so each group has to add up by itself.
+    n sites and C classes joined by fewer than n + C - 1 cells are not connected, so each group has to add up
+    by itself.
     """
     if len(capacity) > MANY:
         return True  # too many groups to look at; the search will tell

@@ -1,14 +1,14 @@
 """Algorithm 3 of RADFed: a random walk among matrices with the same sums (partitioning §4).
 
-One move takes ε from two corners of a rectangle and gives it to the other two: row and column sums stay, and nothing
-becomes negative. A step is relative to the cells it takes from; ξ in examples would change nothing, ξ as a share of all
-examples would destroy the design.
+One move takes ε from two corners of a rectangle and gives it to the other two: row and column sums stay, and
+nothing becomes negative. A step is relative to the cells it takes from; ξ in examples would change nothing, ξ
+as a share of all examples would destroy the design.
 """
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from hansa.common.tasks import Value
+from hansa.common.values.tasks import Value
 
 
 class Moves(Value):
@@ -18,7 +18,8 @@ class Moves(Value):
     search: int = Field(500_000, ge=0, le=10_000_000, description="Q")
     step: float = Field(0.002, gt=0, le=1, description="ξ, relative to the cells")
     stop_band: tuple[float, float] | None = Field(
-        None, description="end the burn-in as soon as the deviation is so many times the optimum, such as [1.1, 1.2]"
+        None,
+        description="end the burn-in as soon as the deviation is so many times the optimum, such as [1.1, 1.2]",
     )
 
     @field_validator("stop_band")
@@ -44,7 +45,9 @@ def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Gen
     found = start.astype(np.float64).ravel()
     for sign, places in zip((-1, -1, 1, 1), corners, strict=True):
         np.add.at(found, places[:best], sign * steps[:best])
-    return np.maximum(found, 0).reshape(start.shape)  # the order of additions differs from the walk's by rounding only
+    return np.maximum(found, 0).reshape(
+        start.shape
+    )  # the order of additions differs from the walk's by rounding only
 
 
 def _entry(losses: np.ndarray, band: tuple[float, float]) -> int:
@@ -76,7 +79,9 @@ def _walk(
     for move, (p, q, r, s, scale) in enumerate(zip(a, b, c, d, scales, strict=True)):
         ap, aq, ar, as_ = held[p], held[q], held[r], held[s]
         step = scale * (ap if ap < aq else aq)  # noqa: FURB136 - min() would take twice as long
-        loss += 2 * step * ((ar - wish[r]) + (as_ - wish[s]) - (ap - wish[p]) - (aq - wish[q])) + 4 * step * step
+        loss += (
+            2 * step * ((ar - wish[r]) + (as_ - wish[s]) - (ap - wish[p]) - (aq - wish[q])) + 4 * step * step
+        )
         held[p], held[q], held[r], held[s] = ap - step, aq - step, ar + step, as_ + step
         steps[move] = step
         losses[move + 1] = loss
@@ -93,7 +98,10 @@ def wander_marginals(
     done, optimum = 0, max(walk.loss, 1e-300)
     while done < moves.burn_in:
         done += walk.stride(moves.step, moves.burn_in - done, rng)
-        if moves.stop_band and moves.stop_band[0] <= np.sqrt(max(walk.loss, 0) / optimum) <= moves.stop_band[1]:
+        if (
+            moves.stop_band
+            and moves.stop_band[0] <= np.sqrt(max(walk.loss, 0) / optimum) <= moves.stop_band[1]
+        ):
             break
     best, least, done = walk.held.copy(), walk.loss, 0
     while done < moves.search:
@@ -107,8 +115,8 @@ def wander_marginals(
 class MarginalWalk:
     """A state of the walk of problem (2).
 
-    Sites are paired at random; moves of different pairs touch different rows, so that doing them at once is the same as
-    doing them one after the other.
+    Sites are paired at random; moves of different pairs touch different rows, so that doing them at once is
+    the same as doing them one after the other.
     """
 
     def __init__(self, start: np.ndarray, goal: np.ndarray, marginals: np.ndarray) -> None:

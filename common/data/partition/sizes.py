@@ -5,8 +5,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hansa.common.errors import InvalidInput
-from hansa.common.words import suggestion
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.words import suggestion
 
 LAWS = ("uniform", "skewed", "powerlaw")
 SIGMA = 0.75  # of `skewed`; the paper gives no formula, this one makes all sizes different and the largest stand out
@@ -52,7 +52,9 @@ def shares(law: str, sites: int) -> np.ndarray:
             return np.ones(sites)
         case "skewed":
             normal = NormalDist()
-            return np.array([np.exp(number * normal.inv_cdf((sites - t + 0.5) / sites)) for t in rank.tolist()])
+            return np.array(
+                [np.exp(number * normal.inv_cdf((sites - t + 0.5) / sites)) for t in rank.tolist()]
+            )
     return rank.astype(np.float64) ** -number
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hansa.common.errors import InvalidInput
-from hansa.common.tasks import Value
-from hansa.common.words import suggestion
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.tasks import Value
+from hansa.common.values.words import suggestion
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class Table:
     def classes(self) -> Key:
         """Return the classes that occur, in order; labels that are not whole numbers have none."""
         if self.labels.ndim != 1:
-            raise InvalidInput(f"labels have shape {list(self.labels.shape)}; parting by class needs one for each row")
+            raise InvalidInput(
+                f"labels have shape {list(self.labels.shape)}; parting by class needs one for each row"
+            )
         if self.labels.dtype.kind == "f" and np.isnan(self.labels).any():
             row = int(np.flatnonzero(np.isnan(self.labels))[0])
             raise InvalidInput(f"the label of row {row} is NaN; parting by class needs whole numbers")

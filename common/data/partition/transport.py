@@ -10,7 +10,8 @@ NODES = 2_000  # of a search tree; a limit in seconds would give other partition
 def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the nearest non-negative matrix with these sums, by Dykstra's alternating projections.
 
-    The sums are an affine space, whose projection is closed and needs no correction; only the clipping at zero does.
+    The sums are an affine space, whose projection is closed and needs no correction; only the clipping at
+    zero does.
     """
     height, width = target.shape
     slack = EXACT * max(float(rows.sum()), 1.0)
@@ -29,8 +30,8 @@ def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
 def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return whole numbers with exactly these sums, each less than one away from `exact`.
 
-    Which cells are rounded up is a linear program over a totally unimodular matrix, so its vertices are whole; the
-    fractions themselves are a solution, so there always is one.
+    Which cells are rounded up is a linear program over a totally unimodular matrix, so its vertices are
+    whole; the fractions themselves are a solution, so there always is one.
     """
     exact = np.maximum(exact, 0)
     floors = np.floor(exact + 1e-9)
@@ -45,16 +46,20 @@ def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
     raise ArithmeticError("a matrix whose sums are whole could not be rounded; its sums must have been off")
 
 
-def balanced(goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
+def balanced(
+    goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray | None:
     """Return whole numbers on a support, at least one in each of its cells, with these sums and nearest to the goal.
 
-    Nearest is the least sum of absolute differences from a goal of whole numbers, with which a vertex is whole. None:
-    there is no such matrix.
+    Nearest is the least sum of absolute differences from a goal of whole numbers, with which a vertex is
+    whole. None: there is no such matrix.
     """
     if (goal[support] < 1).any():
         return None
     more = less = np.ones(int(support.sum()))
-    bounds = np.concatenate([np.full((len(more), 2), (0, np.inf)), np.stack([0 * less, goal[support] - 1], axis=1)])
+    bounds = np.concatenate(
+        [np.full((len(more), 2), (0, np.inf)), np.stack([0 * less, goal[support] - 1], axis=1)]
+    )
     over, under = rows - goal.sum(axis=1), columns - goal.sum(axis=0)
     change = _vertex(np.concatenate([more, less]), support, over, under, bounds, signs=(1, -1))
     if change is None:
@@ -64,11 +69,13 @@ def balanced(goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: n
     return found
 
 
-def spread(rows: np.ndarray, wanted: np.ndarray, columns: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+def spread(
+    rows: np.ndarray, wanted: np.ndarray, columns: np.ndarray, rng: np.random.Generator
+) -> np.ndarray | None:
     """Choose exactly wanted[t] cells of each row t on which a matrix with these sums exists; None: there is no choice.
 
-    A mixed-integer program, so the answer is complete; among many choices the generator decides by the order in which
-    rows and columns are looked at. TimeoutError: the search tree grew too large to tell.
+    A mixed-integer program, so the answer is complete; among many choices the generator decides by the order
+    in which rows and columns are looked at. TimeoutError: the search tree grew too large to tell.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import block_array, csr_array, diags_array, eye_array, kron
@@ -77,7 +84,9 @@ def spread(rows: np.ndarray, wanted: np.ndarray, columns: np.ndarray, rng: np.ra
     height, width = len(rows), len(columns)
     cells = height * width
     size, count, room = rows[by_row], wanted[by_row], columns[by_column]
-    most = np.minimum((size - count + 1)[:, None], room[None, :]).ravel()  # every other chosen cell has at least one
+    most = np.minimum(
+        (size - count + 1)[:, None], room[None, :]
+    ).ravel()  # every other chosen cell has at least one
     row_sums = kron(eye_array(height), np.ones((1, width)), format="csr")
     column_sums = kron(np.ones((1, height)), eye_array(width), format="csr")
     nothing = csr_array((height, cells))

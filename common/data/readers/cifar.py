@@ -11,7 +11,7 @@ import numpy as np
 from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.readers.files import damaged, labelled
-from hansa.common.errors import InvalidData
+from hansa.common.values.errors import InvalidData
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32  # a label and an image
@@ -31,7 +31,9 @@ class PlainUnpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str) -> Any:
         """Look up one of the few names that arrays need."""
         if (module_name, global_name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which a data file has no use for")
+            raise pickle.UnpicklingError(
+                f"it asks for {module_name}.{global_name}, which a data file has no use for"
+            )
         return super().find_class(module_name.replace("numpy.core", "numpy._core"), global_name)
 
 
@@ -40,7 +42,9 @@ def read_python_batch(path: Path) -> Part:
     try:
         with damaged(path, "a CIFAR-10 batch"):
             held = PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-            return np.asarray(held[b"data"], np.uint8).reshape(-1, 3, 32, 32), np.asarray(held[b"labels"], np.int64)
+            return np.asarray(held[b"data"], np.uint8).reshape(-1, 3, 32, 32), np.asarray(
+                held[b"labels"], np.int64
+            )
     except pickle.UnpicklingError as error:
         raise InvalidData(f"{path}: not a CIFAR-10 batch: {error}") from None
 

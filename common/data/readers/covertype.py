@@ -10,9 +10,17 @@ from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, read_bytes
-from hansa.common.errors import InvalidData
+from hansa.common.values.errors import InvalidData
 
-CLASSES = ("spruce/fir", "lodgepole pine", "ponderosa pine", "cottonwood/willow", "aspen", "douglas-fir", "krummholz")
+CLASSES = (
+    "spruce/fir",
+    "lodgepole pine",
+    "ponderosa pine",
+    "cottonwood/willow",
+    "aspen",
+    "douglas-fir",
+    "krummholz",
+)
 AREAS = ("Rawah", "Neota", "Comanche-Peak", "Cache-la-Poudre")
 NUMERIC = (
     "elevation",
@@ -49,18 +57,24 @@ def read_text(files: dict[str, Path]) -> DataSet:
 def two_classes(read: Callable[[dict[str, Path]], DataSet]) -> Callable[[dict[str, Path]], DataSet]:
     """Return a reader of spruce/fir and lodgepole pine alone, without the columns of soils that they never grow on.
 
-    RADFed's COVCLS and COVFEAT have these 10 + 39 columns, but 492,000 of the 495,141 rows; which it left out, and why,
-    the paper does not say.
+    RADFed's COVCLS and COVFEAT have these 10 + 39 columns, but 492,000 of the 495,141 rows; which it left
+    out, and why, the paper does not say.
     """
 
     def reader(files: dict[str, Path]) -> DataSet:
         data = read(files)
         rows = np.flatnonzero(data.examples.y < 2)
         held = data.examples.take(rows)
-        kept = np.flatnonzero([at < len(NUMERIC) or bool(held.x[:, at].any()) for at in range(held.x.shape[1])])
+        kept = np.flatnonzero(
+            [at < len(NUMERIC) or bool(held.x[:, at].any()) for at in range(held.x.shape[1])]
+        )
         keys = {name: key.take(rows) for name, key in data.keys.items()}
         return DataSet(
-            Examples(held.x[:, kept], held.y), 0, keys, tuple(data.columns[at] for at in kept), data.classes[:2]
+            Examples(held.x[:, kept], held.y),
+            0,
+            keys,
+            tuple(data.columns[at] for at in kept),
+            data.classes[:2],
         )
 
     return reader

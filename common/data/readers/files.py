@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from hansa.common.errors import InvalidData, one_line
-from hansa.common.words import counted
+from hansa.common.values.errors import InvalidData, one_line
+from hansa.common.values.words import counted
 
 
 @contextmanager

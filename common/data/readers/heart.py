@@ -1,8 +1,8 @@
 """UCI heart disease, by hospital: is there a narrowing of the coronary vessels?
 
-Three of the thirteen columns (slope, ca, thal) are missing almost everywhere outside Cleveland and are left out, then
-rows with a missing value are: 740 of 920 patients remain, as in FLamby's Fed-Heart-Disease. Switzerland recorded no
-cholesterol (0 for every patient), which is kept as it is.
+Three of the thirteen columns (slope, ca, thal) are missing almost everywhere outside Cleveland and are left
+out, then rows with a missing value are: 740 of 920 patients remain, as in FLamby's Fed-Heart-Disease.
+Switzerland recorded no cholesterol (0 for every patient), which is kept as it is.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged
-from hansa.common.errors import InvalidData
+from hansa.common.values.errors import InvalidData
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = ("age", "trestbps", "chol", "thalach", "oldpeak", "sex", "fbs", "exang")

@@ -8,7 +8,7 @@ from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, labelled, read_bytes
-from hansa.common.errors import InvalidData
+from hansa.common.values.errors import InvalidData
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -39,9 +39,14 @@ def read_mnist(files: dict[str, Path], classes: tuple[str, ...] = DIGITS) -> Dat
     """Read the four files of MNIST or of a set like it; images are 1 × 28 × 28 bytes."""
     x, y, tested = [], [], 0
     for part in ("train", "t10k"):
-        images, labels = read_idx(files[f"{part}-images-idx3-ubyte"]), read_idx(files[f"{part}-labels-idx1-ubyte"])
+        images, labels = (
+            read_idx(files[f"{part}-images-idx3-ubyte"]),
+            read_idx(files[f"{part}-labels-idx1-ubyte"]),
+        )
         if images.ndim != 3:
-            raise InvalidData(f"{files[f'{part}-images-idx3-ubyte']}: shape {list(images.shape)} is not one of images")
+            raise InvalidData(
+                f"{files[f'{part}-images-idx3-ubyte']}: shape {list(images.shape)} is not one of images"
+            )
         labelled(files[f"{part}-labels-idx1-ubyte"], images, labels, len(classes))
         x.append(images[:, None])
         y.append(labels.astype(np.int64))
@@ -58,7 +63,10 @@ def read_fashion(files: dict[str, Path]) -> DataSet:
 
 
 def _writers(path: Path, train: int, test: int) -> Key:
-    with damaged(path, "an .npz file with train_writer and test_writer"), np.load(path, allow_pickle=False) as held:
+    with (
+        damaged(path, "an .npz file with train_writer and test_writer"),
+        np.load(path, allow_pickle=False) as held,
+    ):
         found = np.concatenate([held["train_writer"], held["test_writer"]])
     if len(found) != train + test:
         raise InvalidData(f"{path}: {len(found)} writers do not fit {train + test} images")

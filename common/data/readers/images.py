@@ -7,7 +7,7 @@ import numpy as np
 from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.readers.files import damaged
-from hansa.common.errors import InvalidData, InvalidInput
+from hansa.common.values.errors import InvalidData, InvalidInput
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 
@@ -19,7 +19,10 @@ def read_folder(folder: Path) -> DataSet:
     classes = sorted({each.name for part in parts for each in part.iterdir() if each.is_dir()})
     if not classes:
         raise InvalidData(f"{folder}: no folders of images in it; it needs one folder per class")
-    files = [[(path, number) for number, name in enumerate(classes) for path in _images(part / name)] for part in parts]
+    files = [
+        [(path, number) for number, name in enumerate(classes) for path in _images(part / name)]
+        for part in parts
+    ]
     for number, name in enumerate(classes):
         if not any(label == number for part in files for _, label in part):
             raise InvalidData(f"{folder}: class {name!r} is empty: there is no image in its folder")
@@ -28,7 +31,9 @@ def read_folder(folder: Path) -> DataSet:
     for (path, _), image in zip([each for part in files for each in part], images, strict=True):
         if image.shape[1:] != images[0].shape[1:]:
             sizes = ["×".join(map(str, shape[:0:-1])) for shape in (image.shape, images[0].shape)]
-            raise InvalidData(f"{path}: {sizes[0]} pixels, but others have {sizes[1]}; bring all images to one size")
+            raise InvalidData(
+                f"{path}: {sizes[0]} pixels, but others have {sizes[1]}; bring all images to one size"
+            )
     x = np.stack([np.repeat(image, channels, axis=0) if len(image) < channels else image for image in images])
     y = np.array([label for part in files for _, label in part], np.int64)
     return DataSet(Examples(x, y), len(files[1]) if len(files) > 1 else 0, classes=tuple(classes))
@@ -45,7 +50,9 @@ def _read(path: Path) -> np.ndarray:
         raise InvalidInput(f"{path}: reading images needs Pillow: pip install 'hansa[data]'") from None
     with damaged(path, "a readable image"), Image.open(path) as image:
         if image.mode[0] in "IF":  # 16 bits and more: bytes would hold little but white
-            raise InvalidData(f"{path}: more than 8 bits for each pixel and colour; bring images to 8 bits first")
+            raise InvalidData(
+                f"{path}: more than 8 bits for each pixel and colour; bring images to 8 bits first"
+            )
         gray = image.mode in ("1", "L", "LA")
         held = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
     return held[None] if gray else np.moveaxis(held, -1, 0)

@@ -12,7 +12,7 @@ from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, read_bytes
-from hansa.common.errors import InvalidData
+from hansa.common.values.errors import InvalidData
 
 WINDOW = 80
 ALPHABET = 128  # characters that a byte with a sign can number

@@ -12,11 +12,13 @@ from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, finite, read_bytes
-from hansa.common.errors import InvalidData, InvalidInput
-from hansa.common.words import suggestion
+from hansa.common.values.errors import InvalidData, InvalidInput
+from hansa.common.values.words import suggestion
 
 LABELS = ("y", "label", "target", "class")
-CATEGORIES = 1000  # a column of whole numbers with more different values than this is a measurement, not a key
+CATEGORIES = (
+    1000  # a column of whole numbers with more different values than this is a measurement, not a key
+)
 MISSING = {"", "?", "na", "nan", "n/a", "null"}
 
 
@@ -71,7 +73,9 @@ def read_csv(path: Path, label: str | None) -> DataSet:
             if len(line) != len(names):
                 raise InvalidData(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
     columns = [np.array([line[at].strip() for line in rows]) for at in range(len(names))]
-    return built(path, names, [_numbers(path, name, held) for name, held in zip(names, columns, strict=True)], label)
+    return built(
+        path, names, [_numbers(path, name, held) for name, held in zip(names, columns, strict=True)], label
+    )
 
 
 def read_parquet(path: Path, label: str | None) -> DataSet:
@@ -84,15 +88,23 @@ def read_parquet(path: Path, label: str | None) -> DataSet:
         table = parquet.read_table(path)
         for name in table.column_names:
             if table.column(name).null_count:
-                raise InvalidData(f"{path}: column {name!r} has {table.column(name).null_count} missing values")
-        columns = [np.asarray(table.column(name).to_numpy(zero_copy_only=False)) for name in table.column_names]
-    return built(path, table.column_names, [c.astype(str) if c.dtype.kind == "O" else c for c in columns], label)
+                raise InvalidData(
+                    f"{path}: column {name!r} has {table.column(name).null_count} missing values"
+                )
+        columns = [
+            np.asarray(table.column(name).to_numpy(zero_copy_only=False)) for name in table.column_names
+        ]
+    return built(
+        path, table.column_names, [c.astype(str) if c.dtype.kind == "O" else c for c in columns], label
+    )
 
 
 def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label: str | None) -> DataSet:
     """Make a data set of named columns: one is the label, numbers are features, words are keys."""
     if label is not None and label not in names:
-        raise InvalidInput(f"{path}: there is no column {label!r} for the label{suggestion(label, list(names))}")
+        raise InvalidInput(
+            f"{path}: there is no column {label!r} for the label{suggestion(label, list(names))}"
+        )
     target = label or next((name for name in LABELS if name in names), names[-1])
     held = dict(zip(names, columns, strict=True))
     y, classes = labels(path, held.pop(target), target)
@@ -114,7 +126,9 @@ def _named(path: Path, names: Sequence[str]) -> None:
     """Refuse a first line that cannot be one of names."""
     for at, name in enumerate(names, start=1):
         if not name:
-            raise InvalidData(f"{path}: column {at} has no name; name it, or leave it out if it only counts the rows")
+            raise InvalidData(
+                f"{path}: column {at} has no name; name it, or leave it out if it only counts the rows"
+            )
         if name in names[: at - 1]:
             raise InvalidData(f"{path}: there are two columns {name!r}")
     if all(re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", name, re.IGNORECASE) for name in names):

@@ -28,8 +28,8 @@ class Spectrum:
 def adjusted(vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Take away what follows from the number of optimizer steps: regress every coordinate on its logarithm.
 
-    Sites that train longer move further, and that would be the first thing to be seen. Means stay, so that the size of
-    a coordinate is still known; where all made equally many steps, nothing changes, bit for bit.
+    Sites that train longer move further, and that would be the first thing to be seen. Means stay, so that
+    the size of a coordinate is still known; where all made equally many steps, nothing changes, bit for bit.
     """
     if (steps == steps[0]).all():
         return vectors
@@ -54,8 +54,8 @@ def reduced(vectors: np.ndarray) -> Spectrum:
         return Spectrum(width, 0.0, 0.0, np.zeros((count, 0)))
     values, directions = np.linalg.eigh(standard @ standard.T / width)
     values, directions = np.maximum(values[::-1], 0.0), directions[:, ::-1]
-    # Standardised vectors add up to zero, so that the last eigenvalue is none. Of pure noise the others lie between
-    # (1 ± √(K/n))² times their mean (Marchenko and Pastur).
+    # Standardised vectors add up to zero, so that the last eigenvalue is none. Of pure noise the others lie
+    # between (1 ± √(K/n))² times their mean (Marchenko and Pastur).
     edge = float(np.median(values[:-1]) * (1 + np.sqrt(count / width)) ** 2 * MARGIN)
     top = float(values[0])
     if top <= edge:

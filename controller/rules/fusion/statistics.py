@@ -1,7 +1,7 @@
 """What a model tells of the data that it was trained on, as one vector of numbers (feddaf §2).
 
-Normalisation layers tell the most: their running statistics are those of the data. A model without any is described by
-its weights; the last layer's follow from the labels.
+Normalisation layers tell the most: their running statistics are those of the data. A model without any is
+described by its weights; the last layer's follow from the labels.
 """
 
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from hansa.common.model import ModelSpec, Role
+from hansa.common.models.model import ModelSpec, Role
 
 MOST = 200_000  # numbers of a vector; of more, so many are drawn
 EPSILON = 1e-5  # torch's, where nobody says
@@ -48,12 +48,16 @@ class Plan:
 
     def vector(self, read: Read, seed: int = 0) -> np.ndarray:
         """Return the vector of a model; of a very long one a part, which follows from seed and length alone."""
-        with np.errstate(invalid="ignore", divide="ignore"):  # whoever uses it looks for numbers that are none
+        with np.errstate(
+            invalid="ignore", divide="ignore"
+        ):  # whoever uses it looks for numbers that are none
             parts = [source.numbers(read(source.tensor)) for source in self.sources]
         whole = np.concatenate(parts) if parts else np.zeros(0)
         if len(whole) <= MOST:
             return whole
-        return np.asarray(whole[np.sort(np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:MOST])])
+        return np.asarray(
+            whole[np.sort(np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:MOST])]
+        )
 
 
 def plan(spec: ModelSpec, stats: Literal["auto", "norm", "weights"]) -> Plan:
@@ -69,8 +73,8 @@ def plan(spec: ModelSpec, stats: Literal["auto", "norm", "weights"]) -> Plan:
 def _of_norms(spec: ModelSpec) -> tuple[Source, ...]:
     """Take every channel's running mean, log deviation, shift and scale, as far as a layer has them.
 
-    Learners say which tensors belong to normalisation layers. Models that come without a learner's word (files of
-    others, apps that bring arrays) are known by the names that torch gives to running statistics.
+    Learners say which tensors belong to normalisation layers. Models that come without a learner's word
+    (files of others, apps that bring arrays) are known by the names that torch gives to running statistics.
     """
     told = {info.name: info.norm for info in spec.tensors if info.norm is not None} or _named(spec)
     return tuple(
@@ -88,7 +92,9 @@ def named_norms(names: Collection[str]) -> set[str]:
 
 def _named(spec: ModelSpec) -> dict[str, float]:
     norms = named_norms(spec.names)
-    return {part + name: EPSILON for part in norms for name in ("running_mean", "running_var", "weight", "bias")}
+    return {
+        part + name: EPSILON for part in norms for name in ("running_mean", "running_var", "weight", "bias")
+    }
 
 
 def _of_weights(spec: ModelSpec) -> tuple[Source, ...]:

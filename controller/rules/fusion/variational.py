@@ -1,8 +1,9 @@
 """FedDAF's variational autoencoder over the scores of contributions (feddaf §3, step 5). Importing it imports torch.
 
-Every contribution k is allocated to M shared components z̃_m by b_k, a logistic normal, and by c_k, switches that break
-sticks λ from a Kumaraswamy distribution (an Indian buffet); a decoder makes the scores of z_k = Σ_m r_km z̃_m again.
-It begins at the solution of EM: from a random start it collapses, and every contribution is allocated alike.
+Every contribution k is allocated to M shared components z̃_m by b_k, a logistic normal, and by c_k, switches
+that break sticks λ from a Kumaraswamy distribution (an Indian buffet); a decoder makes the scores of z_k =
+Σ_m r_km z̃_m again. It begins at the solution of EM: from a random start it collapses, and every contribution
+is allocated alike.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ DOUBLE = torch.float64
 
 def stick_mean(zeta: Tensor, kappa: Tensor) -> Tensor:
     """Return the mean of Kumaraswamy(ζ, κ): κ·B(1 + 1/ζ, κ)."""
-    return kappa * torch.exp(torch.lgamma(1 + 1 / zeta) + torch.lgamma(kappa) - torch.lgamma(1 + 1 / zeta + kappa))
+    return kappa * torch.exp(
+        torch.lgamma(1 + 1 / zeta) + torch.lgamma(kappa) - torch.lgamma(1 + 1 / zeta + kappa)
+    )
 
 
 def stick_divergence(zeta: Tensor, kappa: Tensor, prior: float = STICKS) -> Tensor:
@@ -46,7 +49,9 @@ def warm_up() -> None:
 def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int], steps: int = STEPS) -> np.ndarray:
     """Return the allocation K × M after training from EM's solution; `seed` is the job's and the number of the fit."""
     with _one_thread():
-        chance = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
+        chance = torch.Generator().manual_seed(
+            int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+        )
         points = torch.from_numpy(np.ascontiguousarray(scores)).to(DOUBLE)
         model = _Autoencoder(start, chance)
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

@@ -1,8 +1,8 @@
 """From groups to weights: every component is a mean of its own, and components count by π (feddaf §3, steps 6–9).
 
-The paper's coefficients π·b·c do not add up to one: with one component they add up to the number of clients. Normalised
-within each component they do. With π = N, the shares of EM, the weights would be the base weights again, whatever the
-groups: all of the effect is that Eq. 10 keeps π close to equal.
+The paper's coefficients π·b·c do not add up to one: with one component they add up to the number of clients.
+Normalised within each component they do. With π = N, the shares of EM, the weights would be the base weights
+again, whatever the groups: all of the effect is that Eq. 10 keeps π close to equal.
 """
 
 import numpy as np

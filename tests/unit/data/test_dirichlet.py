@@ -11,7 +11,7 @@ from hansa.common.data.partition.dirichlet import cross, draw_sizes, nearest, ne
 from hansa.common.data.partition.moves import MarginalWalk, Moves, _corners, _walk, wander, wander_marginals
 from hansa.common.data.partition.table import counts
 from hansa.common.data.partition.transport import project, rounded
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of, small_table
 
 # partitioning §4: Dirichlet.
@@ -19,7 +19,9 @@ from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of, small_table
 
 @QUICK
 @given(st.integers(2, 9), st.integers(2, 7), SEEDS)
-def test_the_solver_and_the_alternating_projection_find_the_same_matrix(sites: int, classes: int, seed: int) -> None:
+def test_the_solver_and_the_alternating_projection_find_the_same_matrix(
+    sites: int, classes: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     columns = rng.integers(sites, 500, classes)
     rows = draw_sizes(1.0, sites, int(columns.sum()), rng)

@@ -14,7 +14,9 @@ def test_one_class_per_site_has_the_highest_score() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.lists(st.integers(1, 9), min_size=1, max_size=8))
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=8), st.lists(st.integers(1, 9), min_size=1, max_size=8)
+)
 def test_proportional_sites_score_zero(classes: list[int], sites: list[int]) -> None:
     assert c_score(np.outer(sites, classes)) == pytest.approx(0, abs=1e-12)
     assert divergences(np.outer(sites, classes)).max() == pytest.approx(0, abs=1e-9)

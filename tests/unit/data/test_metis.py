@@ -11,7 +11,7 @@ from hansa.common.data.partition import parse_partition, part, sizes
 from hansa.common.data.partition.metis import assign, class_counts, placement
 from hansa.common.data.partition.sizes import shares
 from hansa.common.data.partition.transport import balanced
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of
 
 # partitioning §2: Metis.
@@ -19,9 +19,13 @@ from tests.unit.data.tables import QUICK, SEEDS, TEN, matrix_of
 
 @QUICK
 @given(st.integers(1, 12), st.integers(1, 8), st.sampled_from([1, 20, 3000]), SEEDS)
-def test_sizes_and_classes_that_are_possible_are_met_exactly(sites: int, classes: int, most: int, seed: int) -> None:
+def test_sizes_and_classes_that_are_possible_are_met_exactly(
+    sites: int, classes: int, most: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)  # classes very unequal
+    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(
+        1, 3, classes
+    )  # classes very unequal
     for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
         row[rng.permutation(classes)[count:]] = 0
     example = example[:, example.any(axis=0)]  # there is such a partition: this one
@@ -51,7 +55,9 @@ def some_choice_fits(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray)
 def test_only_what_is_impossible_is_refused(sites: int, classes: int, data: st.DataObject, seed: int) -> None:
     capacity = np.array(data.draw(st.lists(st.integers(1, 30), min_size=classes, max_size=classes)))
     assume(capacity.sum() >= sites)
-    rows = sizes(shares(data.draw(st.sampled_from(["uniform", "skewed", "powerlaw(1.5)"])), sites), int(capacity.sum()))
+    rows = sizes(
+        shares(data.draw(st.sampled_from(["uniform", "skewed", "powerlaw(1.5)"])), sites), int(capacity.sum())
+    )
     wanted = np.array(data.draw(st.lists(st.integers(1, classes), min_size=sites, max_size=sites)))
     if some_choice_fits(rows, wanted, capacity):
         matrix = assign(rows, wanted, capacity, np.random.default_rng(seed))
@@ -97,7 +103,11 @@ def test_the_papers_head_form_fits_cifar_100() -> None:
         ),
         (TEN, {"classes": 11}, "site-1 is to have 11 classes, but there are 10"),
         (TEN, {"classes": "3x4"}, "the list is for 4 sites, but there are 10"),
-        (np.repeat(np.arange(16), [1000] + 15 * [1]), {"classes": 1}, "leave some of the 16 classes to nobody"),
+        (
+            np.repeat(np.arange(16), [1000] + 15 * [1]),
+            {"classes": 1},
+            "leave some of the 16 classes to nobody",
+        ),
         (np.arange(20) % 10, {"classes": 3}, "site-1 has 2 examples, too few for 3 classes"),
         (
             np.repeat(np.arange(3), [501, 302, 197]),
@@ -128,7 +138,9 @@ def test_an_empty_class_is_refused() -> None:
 def test_iid_classes_are_in_proportion_at_every_site(sites: int, held: list[int], seed: int) -> None:
     labels = np.repeat(np.arange(len(held)), held)
     assume(sites <= len(labels))
-    matrix = matrix_of(part(parse_partition({"sizes": "skewed", "classes": "iid"}), labels, sites, seed), labels)
+    matrix = matrix_of(
+        part(parse_partition({"sizes": "skewed", "classes": "iid"}), labels, sites, seed), labels
+    )
     exact = np.outer(matrix.sum(axis=1), held) / len(labels)
     assert (np.abs(matrix - exact) < 1 + 1e-6).all()
 

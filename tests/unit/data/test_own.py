@@ -13,8 +13,8 @@ from hansa.common.data.own import read_site
 from hansa.common.data.shards import divide
 from hansa.common.data.site_files import agreed, found_files
 from hansa.common.data.sources import read_source
-from hansa.common.errors import HansaError, InvalidApp, InvalidData, InvalidInput
-from hansa.common.job import DataSpec
+from hansa.common.job.spec import DataSpec
+from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, InvalidInput
 
 TABLE = "age,town,height,sick\n40,Ulm,1.5,no\n50,Bonn,1.6,yes\n61,Ulm,1.7,yes\n"
 WORDS = ("maybe", "no", "yes")
@@ -53,7 +53,9 @@ def test_parquet_is_read_like_csv_or_says_how_to_install_what_reads_it(
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(HansaError, match=r"a\.parquet: reading Parquet needs pyarrow: pip install 'hansa\[data\]'"):
+    with pytest.raises(
+        HansaError, match=r"a\.parquet: reading Parquet needs pyarrow: pip install 'hansa\[data\]'"
+    ):
         app_of().load(path, "train")
     monkeypatch.undo()
     arrow = pytest.importorskip("pyarrow")
@@ -77,7 +79,11 @@ def test_a_site_reads_a_folder_of_images_with_the_numbers_of_the_apps_words(tmp_
 
 def test_labels_that_are_words_may_stand_in_an_npz_file(tmp_path: Path) -> None:
     np.savez(
-        tmp_path / "a.npz", x=np.zeros((2, 3)), y=np.array(["yes", "no"]), x_test=np.ones((1, 3)), y_test=["maybe"]
+        tmp_path / "a.npz",
+        x=np.zeros((2, 3)),
+        y=np.array(["yes", "no"]),
+        x_test=np.ones((1, 3)),
+        y_test=["maybe"],
     )
     assert app_of().load(tmp_path / "a.npz", "train").y.tolist() == [2, 1]
     assert app_of().load(tmp_path / "a.npz", "test").y.tolist() == [0]
@@ -97,7 +103,12 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "text", "changes", "said"),
     [
-        ("a.txt", TABLE, {}, "a.txt: its name does not say what it is: an .npz, .csv, .csv.gz or .parquet file, or"),
+        (
+            "a.txt",
+            TABLE,
+            {},
+            "a.txt: its name does not say what it is: an .npz, .csv, .csv.gz or .parquet file, or",
+        ),
         ("a.csv", "", {}, "a.csv: a line of column names and at least one row are needed"),
         ("a.csv", "age,sick\n", {}, "a.csv: a line of column names and at least one row are needed"),
         ("a.csv", TABLE, {"label": "ill"}, "a.csv: there is no column 'ill' for the label"),
@@ -114,7 +125,12 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
             {"classes": 2, "class_names": ("no", "yess")},
             "label 'yes' is not among the app's class_names",
         ),
-        ("a.csv", TABLE, {"class_names": ()}, "a.csv: the labels are words (no, yes), and other sites may have others"),
+        (
+            "a.csv",
+            TABLE,
+            {"class_names": ()},
+            "a.csv: the labels are words (no, yes), and other sites may have others",
+        ),
         ("a.csv", "age,sick\n1,7\n", {}, "a.csv: label 7 at row 0 is outside 0 … 2"),
         ("a.csv", TABLE, {"task": "regression", "classes": None, "class_names": ()}, "needs numbers"),
         ("a.npz", "nonsense", {}, "a.npz: not a whole .npz file"),
@@ -171,7 +187,9 @@ def test_files_are_found_beside_the_job_file_in_the_order_of_their_sites(tmp_pat
         ("", "at least one row"),
     ],
 )
-def test_sites_whose_tables_do_not_agree_are_refused_with_site_and_file(tmp_path: Path, text: str, said: str) -> None:
+def test_sites_whose_tables_do_not_agree_are_refused_with_site_and_file(
+    tmp_path: Path, text: str, said: str
+) -> None:
     files = {"ana": write(tmp_path, "a.csv"), "ben": write(tmp_path, "b.csv", text)}
     with pytest.raises(InvalidData) as refused:
         agreed(app_of(), files)

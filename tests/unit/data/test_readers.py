@@ -13,7 +13,7 @@ import pytest
 from hansa.common.data.readers.cifar import read_binary_batch, read_compact, read_python_batch
 from hansa.common.data.readers.idx import read_idx
 from hansa.common.data.sources import ROOT, SOURCES, read_source
-from hansa.common.errors import InvalidData, InvalidInput, NotFound
+from hansa.common.values.errors import InvalidData, InvalidInput, NotFound
 from tests.published import write_hospitals, write_mnist
 
 RNG = np.random.default_rng(1)
@@ -112,7 +112,9 @@ def test_all_forms_of_cifar_are_found(tmp_path: Path) -> None:
 def test_covertype_is_read_in_both_forms(tmp_path: Path) -> None:
     numeric = RNG.integers(0, 3000, (20, 10))
     area, soil, y = RNG.integers(0, 4, 20), RNG.integers(0, 40, 20), RNG.integers(1, 8, 20)
-    table = np.concatenate([numeric, np.eye(4, dtype=int)[area], np.eye(40, dtype=int)[soil], y[:, None]], axis=1)
+    table = np.concatenate(
+        [numeric, np.eye(4, dtype=int)[area], np.eye(40, dtype=int)[soil], y[:, None]], axis=1
+    )
     for name in ("one", "two"):
         (tmp_path / name / "covertype").mkdir(parents=True)
     with gzip.open(tmp_path / "one" / "covertype" / "covtype.data.gz", "wt") as file:
@@ -130,11 +132,21 @@ def test_covertype_is_read_in_both_forms(tmp_path: Path) -> None:
 def test_binary_covertype_has_two_classes_and_the_soils_they_grow_on(tmp_path: Path) -> None:
     (tmp_path / "covertype").mkdir()
     soil, y = np.array([0, 3, 3, 39, 7]), np.array([1, 2, 1, 2, 5])
-    arrays = {"numeric": np.zeros((10, 5), np.int16), "wilderness": np.array([0, 0, 2, 2, 3]), "soil": soil, "y": y}
+    arrays = {
+        "numeric": np.zeros((10, 5), np.int16),
+        "wilderness": np.array([0, 0, 2, 2, 3]),
+        "soil": soil,
+        "y": y,
+    }
     np.savez(tmp_path / "covertype" / "covertype.npz", **arrays)  # type: ignore[arg-type]
     found = read_source("covertype-binary", tmp_path)
     assert found.columns[10:] == ("Rawah", "Comanche-Peak", "soil-1", "soil-4", "soil-40")
-    assert found.examples.x[:, 10:].tolist() == [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 0, 1]]
+    assert found.examples.x[:, 10:].tolist() == [
+        [1, 0, 1, 0, 0],
+        [1, 0, 0, 1, 0],
+        [0, 1, 0, 1, 0],
+        [0, 1, 0, 0, 1],
+    ]
     assert (found.examples.y.tolist(), found.classes) == ([0, 1, 0, 1], ("spruce/fir", "lodgepole pine"))
     assert found.keys["soil"].names == ("soil-1", "soil-4", "soil-40")
     with pytest.raises(NotFound, match=r"no data in .*covertype; expected there: covertype\.npz"):

@@ -10,7 +10,7 @@ from hansa.common.data.partition.folds import folds
 from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.sizes import shares
 from hansa.common.data.partition.table import counts, deal
-from hansa.common.errors import InvalidInput, InvalidJob
+from hansa.common.values.errors import InvalidInput, InvalidJob
 from tests.unit.data.tables import QUICK, SEEDS, is_partition, matrix_of, small_table
 
 # partitioning §1: Sizes.
@@ -68,7 +68,13 @@ WORDS: list[dict[str, object]] = [
     {"sizes": "powerlaw(1.1)", "classes": "4x2,3x2,2x6"},
     {"sizes": "uniform", "classes": 2},
     {"kind": "dirichlet", "classes": 0.5, "moves": {"burn_in": 2000, "search": 2000}},
-    {"kind": "dirichlet", "sizes": 2, "classes": 1, "features": {"shape": 1}, "moves": {"burn_in": 500, "search": 500}},
+    {
+        "kind": "dirichlet",
+        "sizes": 2,
+        "classes": 1,
+        "features": {"shape": 1},
+        "moves": {"burn_in": 500, "search": 500},
+    },
     {"kind": "feddaf", "eta": 0.5, "shards": 20},
     {"kind": "mcmahan"},
     {"kind": "imbalance"},
@@ -105,7 +111,9 @@ def test_other_rows_of_a_class_change_nothing_but_that_class(words: dict[str, ob
 def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
     shape = table.keys["shape"]
-    order = np.lexsort((np.arange(len(table)), shape.codes, -table.labels))  # cell by cell, each in its old order
+    order = np.lexsort(
+        (np.arange(len(table)), shape.codes, -table.labels)
+    )  # cell by cell, each in its old order
     sorted_table = Table(table.labels[order], {"shape": Key(shape.codes[order], shape.names)})
     before, after = scheme.part(table, 10, 1).rows, scheme.part(sorted_table, 10, 1).rows
     if "features" not in words:  # those deal by class: the order within a class is what counts
@@ -116,9 +124,15 @@ def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, obje
 
 @QUICK
 @given(st.integers(1, 6), st.integers(1, 6), st.data(), SEEDS)
-def test_dealing_gives_exactly_what_the_matrix_says(sites: int, cells: int, data: st.DataObject, seed: int) -> None:
+def test_dealing_gives_exactly_what_the_matrix_says(
+    sites: int, cells: int, data: st.DataObject, seed: int
+) -> None:
     matrix = np.array(
-        data.draw(st.lists(st.lists(st.integers(0, 5), min_size=cells, max_size=cells), min_size=sites, max_size=sites))
+        data.draw(
+            st.lists(
+                st.lists(st.integers(0, 5), min_size=cells, max_size=cells), min_size=sites, max_size=sites
+            )
+        )
     )
     spare = data.draw(st.integers(0, 3))
     codes = np.random.default_rng(seed).permutation(np.repeat(np.arange(cells), matrix.sum(axis=0) + spare))
@@ -171,7 +185,9 @@ def test_what_cannot_be_shared_is_refused() -> None:
         part(NonIidL(labels=2), np.arange(100) % 4, 3, 1)
     with pytest.raises(InvalidInput, match="3 labels for each site, but there are only 2"):
         part(NonIidL(labels=3), np.arange(10) % 2, 2, 1)
-    with pytest.raises(InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that are to share it"):
+    with pytest.raises(
+        InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that are to share it"
+    ):
         part(NonIidL(labels=2), np.repeat([4, 7], [97, 3]), 10, 1)
 
 
@@ -274,7 +290,11 @@ def test_a_scheme_is_told_from_its_words() -> None:
     assert parse_partition({}) == Iid()
     assert parse_partition({"kind": "non-iid-l", "labels": 4}) == NonIidL(labels=4)
     assert parse_partition({"by": "writer"}) == Natural(by="writer")
-    for words, kind in (({"classes": 3}, "metis"), ({"features": "soil=1"}, "dirichlet"), ({"labels": 2}, "non-iid-l")):
+    for words, kind in (
+        ({"classes": 3}, "metis"),
+        ({"features": "soil=1"}, "dirichlet"),
+        ({"labels": 2}, "non-iid-l"),
+    ):
         assert isinstance(parse_partition(words), KINDS[kind])
 
 
@@ -287,7 +307,10 @@ def test_a_scheme_is_told_from_its_words() -> None:
         ({"kind": "non-iid-l"}, "data.partition.labels: is required"),
         ({"kind": "non-iid-l", "labels": 0}, "data.partition.labels: "),
         ({"kind": "iid", "label": 3}, "data.partition.label: unknown key"),
-        ({"sizes": "powerlow(2)"}, "data.partition.sizes: there is no 'powerlow(2)' (did you mean 'powerlaw'"),
+        (
+            {"sizes": "powerlow(2)"},
+            "data.partition.sizes: there is no 'powerlow(2)' (did you mean 'powerlaw'",
+        ),
         ({"sizes": "uniform(2)"}, "uniform takes no number"),
         ({"sizes": "skewed(9999)"}, "skewed(9999): 100 is the steepest"),
         ({"classes": "8x1;4x1"}, "data.partition.classes: '8x1;4x1': write iid, a number"),

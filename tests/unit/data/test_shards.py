@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from hansa.common.app import load_npz
 from hansa.common.cli import hansa
 from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
-from hansa.common.errors import InvalidData, InvalidInput, Taken
-from hansa.common.job import DataSpec
+from hansa.common.job.spec import DataSpec
+from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from tests.published import write_mnist
 
 
@@ -34,7 +34,9 @@ def write_wards(path: Path) -> None:
 
 def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_path: Path) -> None:
     write_wards(tmp_path / "all.npz")
-    paths = write_shards(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}), None, 1, tmp_path / "out")
+    paths = write_shards(
+        spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}), None, 1, tmp_path / "out"
+    )
     assert [path.name for path in paths] == ["east.npz", "north.npz", "south.npz"]
     for path, low, high in zip(paths, (80, 0, 50), (100, 50, 80), strict=True):
         mine, held = load_npz(path, "train"), load_npz(path, "test")
@@ -42,7 +44,9 @@ def test_natural_sites_bear_their_names_and_test_on_a_fifth_of_their_own(tmp_pat
         for label in range(3):
             count = int((mine.y == label).sum() + (held.y == label).sum())
             assert (held.y == label).sum() == max(round(0.2 * count), 1), "a fifth of each class"
-    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == sum(len(load_npz(path, "test")) for path in paths)
+    assert len(load_npz(tmp_path / "out" / "test.npz", "train")) == sum(
+        len(load_npz(path, "test")) for path in paths
+    )
 
 
 def test_what_was_said_last_is_for_testing(tmp_path: Path) -> None:
@@ -76,8 +80,12 @@ def test_labels_that_are_no_classes_can_be_parted_at_random(tmp_path: Path) -> N
         divide(spec(source=str(tmp_path / "all.npz"), partition={"classes": 2}), 4, 1)
 
 
-@pytest.mark.parametrize("words", [{"classes": 1}, {"kind": "dirichlet"}, {"labels": 2}, {"kind": "imbalance"}])
-def test_an_empty_class_is_refused_by_schemes_that_part_by_class(tmp_path: Path, words: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "words", [{"classes": 1}, {"kind": "dirichlet"}, {"labels": 2}, {"kind": "imbalance"}]
+)
+def test_an_empty_class_is_refused_by_schemes_that_part_by_class(
+    tmp_path: Path, words: dict[str, Any]
+) -> None:
     np.savez(tmp_path / "all.npz", x=np.arange(90.0), y=np.array([0, 1, 3])[np.arange(90) % 3])
     with pytest.raises(InvalidData, match="class 2 is empty: labels run from 0 to 3"):
         divide(spec(source=str(tmp_path / "all.npz"), partition=words), 3, 1)
@@ -106,7 +114,9 @@ def test_a_partition_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     for name in ("one", "two"):
         cli(*words, "--seed", "7", "--out", str(tmp_path / name))
     cli(*words, "--seed", "8", "--out", str(tmp_path / "three"))
-    files = {name: sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("one", "two", "three")}
+    files = {
+        name: sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("one", "two", "three")
+    }
     assert files["one"] == files["two"] == files["three"]
     for file in files["one"]:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
@@ -120,7 +130,18 @@ def test_a_record_with_many_parameters_can_be_described(tmp_path: Path) -> None:
 
 
 def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
-    cli("partition", "digits", "--sizes", "skewed", "--sites", "6", "--folds", "3", "--out", str(tmp_path / "out"))
+    cli(
+        "partition",
+        "digits",
+        "--sizes",
+        "skewed",
+        "--sites",
+        "6",
+        "--folds",
+        "3",
+        "--out",
+        str(tmp_path / "out"),
+    )
     record = json.loads((tmp_path / "out" / "partition.json").read_text())
     assert (record["source"], record["seed"], record["scheme"]["kind"]) == ("digits", 1990, "metis")
     assert (record["test_share"], record["label"]) == (None, None)
@@ -144,7 +165,9 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
     site = out / "site-1.npz"
     before = site.read_bytes()
     site.write_bytes((out / "site-2.npz").read_bytes())
-    assert "site-1.npz: not the file that partition.json describes" in cli("describe", str(out), code=2).output
+    assert (
+        "site-1.npz: not the file that partition.json describes" in cli("describe", str(out), code=2).output
+    )
     site.unlink()
     assert cli("describe", str(out)).output == shown, "files that have gone to their sites are not missed"
     site.write_bytes(before)
@@ -158,7 +181,10 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
 def test_examples_with_several_labels_are_not_counted_by_class_and_that_is_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 1)), y=np.array([[0, 1], [1, 1]]))
     told = cli("describe", str(tmp_path), code=2).output
-    assert "a.npz: y has shape [2, 2] and holds int64; to count classes it needs an integer for each example" in told
+    assert (
+        "a.npz: y has shape [2, 2] and holds int64; to count classes it needs an integer for each example"
+        in told
+    )
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
@@ -180,7 +206,12 @@ def test_a_partition_is_drawn(tmp_path: Path, ending: str) -> None:
 
 def test_data_sets_and_schemes_are_listed(tmp_path: Path) -> None:
     shown = cli("list").output
-    for said in ("fashion-mnist", "not here: https://github.com/zalandoresearch", "dirichlet", "Set HANSA_DATA"):
+    for said in (
+        "fashion-mnist",
+        "not here: https://github.com/zalandoresearch",
+        "dirichlet",
+        "Set HANSA_DATA",
+    ):
         assert said in shown
     told = json.loads(cli("list", "--json", "--root", str(tmp_path)).output)
     assert {each["name"]: each["here"] for each in told["sets"]} == {
@@ -243,7 +274,9 @@ def test_a_part_of_the_training_examples_has_the_classes_in_proportion_and_leave
 
 
 def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"data.examples: 5000 are wanted, and the set has 1438 for training"):
+    with pytest.raises(
+        InvalidInput, match=r"data.examples: 5000 are wanted, and the set has 1438 for training"
+    ):
         divide(spec(examples=5000), None, 1)
     write_wards(tmp_path / "all.npz")
     with pytest.raises(InvalidInput, match="natural parts rows by their key"):

@@ -10,7 +10,7 @@ from hansa.common.data.partition import Key, Table, parse_partition, part
 from hansa.common.data.partition.divide import ColorSkew, to_gray
 from hansa.common.data.partition.feddaf import own_class_goal
 from hansa.common.data.partition.natural import Natural
-from hansa.common.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput
 from tests.unit.data.tables import QUICK, SEEDS, TEN, is_partition, matrix_of
 
 # partitioning §7: Shards.
@@ -18,7 +18,9 @@ from tests.unit.data.tables import QUICK, SEEDS, TEN, is_partition, matrix_of
 
 @QUICK
 @given(st.integers(2, 20), st.integers(2, 8), st.floats(0, 1), SEEDS)
-def test_the_own_class_has_exactly_its_share_in_the_goal(sites: int, classes: int, eta: float, seed: int) -> None:
+def test_the_own_class_has_exactly_its_share_in_the_goal(
+    sites: int, classes: int, eta: float, seed: int
+) -> None:
     goal = own_class_goal(eta, sites, classes, np.random.default_rng(seed))
     assert goal.sum(axis=1) == pytest.approx(1)
     assert goal[np.arange(sites), np.arange(sites) % classes] == pytest.approx(eta)
@@ -54,7 +56,12 @@ def test_sorted_shards_are_dealt_once(sites: int, each: int, more: int, seed: in
         runs = 1 + int((np.diff(np.sort(order[mine])) > 1).sum())
         assert runs <= each
     with pytest.raises(InvalidInput, match="shards, not"):
-        part(parse_partition({"kind": "mcmahan", "per_site": each, "shards": sites * each + 1}), labels, sites, seed)
+        part(
+            parse_partition({"kind": "mcmahan", "per_site": each, "shards": sites * each + 1}),
+            labels,
+            sites,
+            seed,
+        )
 
 
 # partitioning §8: Colour, imbalance, natural keys.
@@ -70,7 +77,9 @@ def test_colour_skew_makes_exactly_the_stated_share_of_each_class_gray(gray: str
     assert is_partition(rows, len(labels))
     assert [len(np.unique(labels[mine])) for mine in rows] == [3, 3]
     painted = scheme.paint(x, labels, 7, test=False)
-    changed = (painted[:, 0] == painted[:, 1]).all(axis=(1, 2)) & (painted[:, 0] == painted[:, 2]).all(axis=(1, 2))
+    changed = (painted[:, 0] == painted[:, 1]).all(axis=(1, 2)) & (painted[:, 0] == painted[:, 2]).all(
+        axis=(1, 2)
+    )
     assert (painted[~changed] == x[~changed]).all()
     for mine, share in zip(rows, (0.95, 0.05), strict=True):
         for label in np.unique(labels[mine]):
@@ -116,7 +125,9 @@ def test_a_natural_key_makes_a_site_of_each_value() -> None:
     assert [rows.tolist() for rows in parts.rows] == [[1, 4], [3], [0, 2, 5]]
     some = Natural(by="hospital", least=2).part(table, 1, 1)
     assert some.names in (("cleveland",), ("va",))
-    with pytest.raises(InvalidInput, match="3 sites cannot be made of 2 values of hospital with 2 examples or more"):
+    with pytest.raises(
+        InvalidInput, match="3 sites cannot be made of 2 values of hospital with 2 examples or more"
+    ):
         Natural(by="hospital", least=2).part(table, 3, 1)
     with pytest.raises(InvalidInput, match="did you mean 'hospital'"):
         Natural(by="hospitl").part(table, 2, 1)

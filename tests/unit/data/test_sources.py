@@ -8,8 +8,8 @@ import pytest
 from hansa.common.app import load_npz
 from hansa.common.data.shards import write_shards
 from hansa.common.data.sources import load_source
-from hansa.common.errors import InvalidInput
-from hansa.common.job import DataSpec
+from hansa.common.job.spec import DataSpec
+from hansa.common.values.errors import InvalidInput
 
 
 def test_digits_ship_with_a_test_part_of_their_own() -> None:
@@ -39,7 +39,9 @@ def test_a_set_without_a_test_part_gives_a_fifth_of_its_rows(tmp_path: Path) -> 
     assert sorted([*data.train.y.tolist(), *data.test.y.tolist()]) == list(range(50))
 
 
-@pytest.mark.parametrize(("name", "said"), [("digit", "did you mean 'digits'"), ("/nowhere/x.npz", "no such file")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("digit", "did you mean 'digits'"), ("/nowhere/x.npz", "no such file")]
+)
 def test_an_unknown_data_set_is_refused(name: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         load_source(name, 1)

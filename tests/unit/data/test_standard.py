@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from hansa.common.app import Examples
 from hansa.common.data import standard as module
 from hansa.common.data.standard import merged, pooled, profile, standardised
-from hansa.common.errors import InvalidData
-from hansa.common.tasks import Profile, Standard
+from hansa.common.values.errors import InvalidData
+from hansa.common.values.tasks import Profile, Standard
 
 
 def table(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     """Columns of very different size, some of them far from zero, one of them constant."""
-    x = rng.normal(size=(rows, columns)) * 10.0 ** rng.integers(-3, 4, columns) + 10.0 ** rng.integers(0, 4, columns)
+    x = rng.normal(size=(rows, columns)) * 10.0 ** rng.integers(-3, 4, columns) + 10.0 ** rng.integers(
+        0, 4, columns
+    )
     x[:, 0] = 0.1
     found: np.ndarray = x
     return found
@@ -22,7 +24,9 @@ def table(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 1 << 32))
-def test_the_global_standard_is_that_of_all_rows_in_one_place(sites: list[int], columns: int, seed: int) -> None:
+def test_the_global_standard_is_that_of_all_rows_in_one_place(
+    sites: list[int], columns: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     parts = [table(rng, rows, columns) for rows in sites]
     every = np.concatenate(parts)

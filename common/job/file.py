@@ -1,0 +1,111 @@
+"""The job file: YAML whose fields are found again by their lines, and `--set` changes to it."""
+
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hansa.common.job.check import located, parse_job, part_faults
+from hansa.common.job.resolved import MADE_WITH
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.documents import excess
+from hansa.common.values.errors import InvalidJob, one_line
+
+
+def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
+    """Read a job file, apply `--set` changes and check the result; `here`: for a controller on this machine."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InvalidJob(f"{path}: cannot be read: {reason}") from None
+    data, lines = parse_yaml(text, str(path))
+    if isinstance(data, dict):
+        data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
+        for change in changes:
+            apply_change(data, change)
+    composer = importlib.import_module(
+        "hansa.controller.rulebook.compose"
+    )  # registers what is known on this machine
+    spec = parse_job(data, lines, str(path), final=here)
+    if not part_faults(
+        spec.model_dump(), final=True
+    ):  # the controller knows more rules, and will say so itself
+        clashes = composer.objections(spec)
+        if clashes:
+            raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
+    files = {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
+    return spec.model_copy(update={name: str((path.parent / file).resolve()) for name, file in files.items()})
+
+
+def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], int]]:
+    """Parse plain YAML and remember on which line each field stands."""
+    lines: dict[tuple[Any, ...], int] = {}
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            return {}, lines
+        _locate(root, (), lines, source)
+        return yaml.safe_load(text), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise InvalidJob(f"{where}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise InvalidJob(f"{source}: nested too deeply") from None
+    except (
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+    ) as error:  # PyYAML's own way to refuse odd scalars
+        raise InvalidJob(f"{source}: not valid YAML: {one_line(error)}") from None
+
+
+def _locate(node: Any, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int], source: str) -> None:
+    if len(lines) > 10_000:
+        raise InvalidJob(f"{source}: too many fields; aliases that multiply are not allowed")
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise InvalidJob(f"{source}:{key.start_mark.line + 1}: a list or mapping cannot be a key")
+            step = (*path, key.value)
+            if step in lines:
+                raise InvalidJob(
+                    f"{source}:{key.start_mark.line + 1}: {'.'.join(map(str, step))}: given twice"
+                )
+            lines[step] = key.start_mark.line + 1
+            _locate(value, step, lines, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            lines[*path, i] = value.start_mark.line + 1
+            _locate(value, (*path, i), lines, source)
+
+
+def apply_change(data: dict[str, Any], change: str) -> None:
+    """Apply one `key=value`; the key is a dotted path, the value is YAML."""
+    key, equals, text = change.partition("=")
+    steps = key.strip().split(".")
+    shown = f"--set {change:.80}" + (" …" if len(change) > 80 else "")
+    if not equals or not all(steps):
+        raise InvalidJob(f"{shown}: write key=value, for example train.epochs=2")
+    try:
+        value = yaml.safe_load(text)
+    except RecursionError:
+        raise InvalidJob(f"{shown}: the value is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError):
+        raise InvalidJob(f"{shown}: the value is not valid YAML") from None
+    if beyond := excess(value):
+        raise InvalidJob(f"{shown}: {located(beyond, {})}")
+    at = data
+    for step in steps[:-1]:
+        inner = at.get(step)
+        if inner is None:
+            inner = at[step] = {}
+        if not isinstance(inner, dict):
+            raise InvalidJob(f"{shown}: {step} is not a section")
+        at = inner
+    at[steps[-1]] = value

@@ -1,0 +1,75 @@
+"""From the event loop to a worker thread in batches: a hop between threads costs more than many a frame's work."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+BATCH = 4  # items that are worked on together, and that wait meanwhile
+
+
+class Conveyor(Generic[T]):
+    """Hands items on in order, a batch at a time, while the next batch gathers; `put` waits when that is full, too."""
+
+    def __init__(self, work: Callable[[deque[T]], Awaitable[None]]) -> None:
+        self._work = (
+            work  # takes what it has done from the batch, so that it can be called again after a failure
+        )
+        self._waiting: deque[T] = deque()
+        self._busy: asyncio.Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way."""
+        return self._busy is not None and not self._busy.done()
+
+    async def put(self, item: T) -> None:
+        """Add an item; raise what the worker raised."""
+        while len(self._waiting) >= BATCH:
+            await self._go_on()
+        self._waiting.append(item)
+
+    def hasten(self) -> None:
+        """Begin with what waits, if nothing is under way: it may be long until there is more."""
+        failed = self._busy and self._busy.done() and (self._busy.cancelled() or self._busy.exception())
+        if self._waiting and not self.busy and not failed:
+            self._begin()
+
+    async def rest(self) -> deque[T]:
+        """Wait for the batch under way, raise what the worker raised, and return the items that it has not begun."""
+        while self.busy:
+            await self._go_on()
+        self._heed()
+        left, self._waiting = self._waiting, deque()
+        return left
+
+    async def drain(self) -> None:
+        """Return when everything is done; raise what the worker raised."""
+        while self.busy or self._waiting:
+            await self._go_on()
+        self._heed()
+
+    async def settle(self) -> None:
+        """Return when everything is done or has failed."""
+        try:
+            await self.drain()
+        except Exception:  # whoever puts or drains is told
+            self._waiting.clear()
+
+    async def _go_on(self) -> None:
+        """Wait for the batch under way or, if there is none, begin the next."""
+        if self._busy and not self._busy.done():
+            await asyncio.wait([self._busy])  # if our caller is cancelled, the worker is not
+            return
+        self._heed()
+        self._begin()
+
+    def _begin(self) -> None:
+        batch, self._waiting = self._waiting, deque()
+        self._busy = asyncio.ensure_future(self._work(batch))
+
+    def _heed(self) -> None:
+        if self._busy:
+            self._busy.result()

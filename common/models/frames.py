@@ -1,0 +1,320 @@
+"""Frames: how a model's bytes are laid out, cut, checked and put together again.
+
+The payload is each tensor's little-endian bytes padded to 64, in the manifest's order, cut into frames of 1
+MiB (the last may be shorter). The same frame is the unit on the wire, in the store and in the arithmetic.
+Offsets are multiples of 64, so no number ever lies across two frames.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from hansa.common.models.model import DTYPES, Arrays, Manifest, ModelSpec, TensorInfo
+from hansa.common.values.errors import Rejected
+
+FRAME = 1 << 20
+ALIGN = 64
+WORTHWHILE = 1 << 18  # bytes for which it is worth the while to ask another thread
+
+Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of one tensor that lies in one frame: bytes `start:stop` of the tensor, at `at` in the frame."""
+
+    tensor: int
+    start: int
+    stop: int
+    at: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a spec lies in the payload."""
+
+    spec: ModelSpec
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each tensor begins; one more entry: the payload's size."""
+        at, found = 0, []
+        for info in self.spec.tensors:
+            found.append(at)
+            at += -(-info.nbytes // ALIGN) * ALIGN
+        return [*found, at]
+
+    @property
+    def size(self) -> int:
+        """The payload's bytes, padding included."""
+        return self.offsets[-1]
+
+    @property
+    def frames(self) -> int:
+        """How many frames the payload is cut into."""
+        return -(-self.size // FRAME)
+
+    def frame_size(self, index: int) -> int:
+        """How many bytes frame `index` has."""
+        return min(FRAME, self.size - index * FRAME)
+
+    def spans(self, index: int) -> Iterator[Span]:
+        """Yield the parts of tensors that lie in frame `index`, in order."""
+        first, end = index * FRAME, index * FRAME + self.frame_size(index)
+        tensor = bisect_right(self.offsets, first) - 1
+        while tensor < len(self.spec.tensors) and self.offsets[tensor] < end:
+            begin = self.offsets[tensor]
+            start = max(0, first - begin)
+            stop = min(self.spec.tensors[tensor].nbytes, end - begin)
+            if stop > start:
+                yield Span(tensor, start, stop, begin + start - first)
+            tensor += 1
+
+    def padding(self, index: int) -> Iterator[slice]:
+        """Yield the parts of frame `index` between tensors, which hold zeros."""
+        end = 0
+        for span in self.spans(index):
+            if end < span.at:
+                yield slice(end, span.at)
+            end = span.at + span.size
+        if end < self.frame_size(index):
+            yield slice(end, self.frame_size(index))
+
+    def blank(self, index: int) -> np.ndarray:
+        """Return room for frame `index`. Only the padding is cleared: everything else will be written."""
+        room = np.empty(self.frame_size(index), dtype=np.uint8)
+        for part in self.padding(index):
+            room[part] = 0
+        return room
+
+
+def as_bytes(frame: Buffer) -> memoryview:
+    """Look at a buffer as plain bytes."""
+    return (frame.data if isinstance(frame, np.ndarray) else memoryview(frame)).cast("B")
+
+
+def numbers(info: TensorInfo, span: Span, frame: Buffer) -> np.ndarray:
+    """Return the numbers of a span as a flat array that shares the frame's memory."""
+    kind = DTYPES[info.dtype]
+    return np.frombuffer(frame, dtype=kind, count=span.size // kind.itemsize, offset=span.at)
+
+
+def allocate(layout: Layout, room: np.ndarray | None = None) -> np.ndarray:
+    """Return room for a payload. Only the padding is cleared: everything else will be written."""
+    payload = np.empty(layout.size, dtype=np.uint8) if room is None else room
+    for i, info in enumerate(layout.spec.tensors):
+        payload[layout.offsets[i] + info.nbytes : layout.offsets[i + 1]] = 0
+    return payload
+
+
+def views(layout: Layout, payload: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the tensors of a payload by name, sharing its memory."""
+    found = {}
+    for i, info in enumerate(layout.spec.tensors):
+        flat = payload[layout.offsets[i] : layout.offsets[i] + info.nbytes].view(DTYPES[info.dtype])
+        found[info.name] = flat.reshape(info.shape)
+    return found
+
+
+def pack(spec: ModelSpec, arrays: Arrays, room: np.ndarray | None = None) -> np.ndarray:
+    """Copy arrays into a payload, a new one if no room is given; the arrays must match the spec."""
+    layout = Layout(spec)
+    payload = allocate(layout, room)
+    for name, place in views(layout, payload).items():
+        given = np.asarray(arrays[name])
+        info = spec.tensors[spec.index[name]]
+        if given.shape != place.shape or given.dtype.name != info.dtype:
+            raise Rejected(f"{info} cannot hold {given.dtype.name} {list(given.shape)}")
+        if not np.may_share_memory(given, place):  # else it was trained in place
+            place[...] = given
+    return payload
+
+
+def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
+    """Yield the payload's frames from frame `start` on, without copying."""
+    view = memoryview(payload.data)
+    for at in range(start * FRAME, len(view), FRAME):
+        yield view[at : at + FRAME]
+
+
+class Sealer:
+    """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude).
+
+    Digests have an order; peaks have none, so a pool may look for them meanwhile. An array that was fed is
+    frozen.
+    """
+
+    def __init__(self, spec: ModelSpec, peaks: bool = True, pool: Executor | None = None) -> None:
+        self.layout = Layout(spec)
+        self._wants_peaks, self._pool = peaks, pool
+        self.next = 0
+        self.digests: list[bytes] = []
+        self._peaks = [0.0] * len(spec.tensors)
+        self._sought: list[tuple[Sequence[Span], Future[Sequence[float]]]] = []
+        self._hasher = blake3()
+        self._close_empty()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame has come."""
+        return self.next == self.layout.frames
+
+    @property
+    def peaks(self) -> list[float]:
+        """The peaks of the tensors that are complete."""
+        for spans, found in self._sought:
+            self._rise(spans, found.result())
+        self._sought.clear()
+        return self._peaks[: len(self.digests)]
+
+    def feed(self, frame: Buffer) -> None:
+        """Take the next frame."""
+        if isinstance(frame, np.ndarray):
+            frame.flags.writeable = False
+        whole, spans = as_bytes(frame), list(self.layout.spans(self.next))
+        if self._wants_peaks:
+            self._seek(spans, frame)
+        for span in spans:
+            self._hasher.update(whole[span.at : span.at + span.size])
+            if span.stop == self.layout.spec.tensors[span.tensor].nbytes:
+                self._close_tensor()
+                self._close_empty()
+        self.next += 1
+
+    def manifest(self) -> Manifest:
+        """Return the manifest, once all frames have come."""
+        assert self.complete
+        return Manifest(self.layout.spec, tuple(self.digests))
+
+    def _seek(self, spans: Sequence[Span], frame: Buffer) -> None:
+        """Look for the peaks of a frame's tensors: of neighbours with one type at once, for calls take time, too."""
+        tensors = self.layout.spec.tensors
+        for kind, group in groupby(spans, key=lambda span: tensors[span.tensor].dtype):
+            alike = list(group)
+            if not tensors[alike[0].tensor].is_float:
+                continue
+            first, last = alike[0], alike[-1]
+            width = DTYPES[kind].itemsize
+            count = (last.at + last.size - first.at) // width
+            values = np.frombuffer(frame, dtype=DTYPES[kind], count=count, offset=first.at)
+            starts = [(span.at - first.at) // width for span in alike]
+            if self._pool is not None and values.nbytes >= WORTHWHILE:
+                self._sought.append((alike, self._pool.submit(peaks, values, starts)))
+            else:
+                self._rise(alike, peaks(values, starts))
+
+    def _rise(self, spans: Sequence[Span], found: Sequence[float]) -> None:
+        for span, top in zip(spans, found, strict=True):
+            self._peaks[span.tensor] = max(self._peaks[span.tensor], top)
+
+    def _close_tensor(self) -> None:
+        self.digests.append(self._hasher.digest())
+        self._hasher = blake3()
+
+    def _close_empty(self) -> None:
+        tensors = self.layout.spec.tensors
+        while len(self.digests) < len(tensors) and not tensors[len(self.digests)].nbytes:
+            self._close_tensor()
+
+
+def peaks(values: np.ndarray, starts: Sequence[int] = (0,)) -> list[float]:
+    """Return the largest magnitude of each part that begins somewhere; infinite if a value in it is NaN or infinite."""
+    if values.dtype.itemsize < 4:
+        values = values.astype(np.float32)
+    tops = np.maximum(np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts))
+    return [float(top) if np.isfinite(top) else float("inf") for top in tops]
+
+
+class FrameCheck:
+    """Checks the frames of one model as they arrive: length, order, digests and, if asked, finite numbers."""
+
+    def __init__(self, manifest: Manifest, finite: bool = True) -> None:
+        self.manifest = manifest
+        self.sealer = Sealer(manifest.spec, peaks=finite)
+        self._checked = 0
+        self._check_closed()
+
+    @property
+    def next(self) -> int:
+        """The index of the frame that is expected next."""
+        return self.sealer.next
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame has come."""
+        return self.sealer.complete
+
+    def feed(self, frame: Buffer) -> None:
+        """Take the next frame; raise Rejected, naming the tensor, if it cannot be right."""
+        layout, size = self.sealer.layout, as_bytes(frame).nbytes
+        if self.complete:
+            raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
+        if size != layout.frame_size(self.next):
+            raise Rejected(f"frame {self.next} has {size} bytes, not {layout.frame_size(self.next)}")
+        if any(any(as_bytes(frame)[part]) for part in layout.padding(self.next)):
+            raise Rejected(f"the padding in frame {self.next} is not zero")
+        self.sealer.feed(frame)
+        self._check_closed()
+
+    def finish(self) -> None:
+        """Raise Rejected unless every frame came and was right: what was wrong once stays so."""
+        self._check_closed()
+        if not self.complete:
+            raise Rejected(f"only {self.next} of {self.sealer.layout.frames} frames were sent")
+
+    def _check_closed(self) -> None:
+        peaks = self.sealer.peaks
+        for i in range(self._checked, len(self.sealer.digests)):
+            name = self.manifest.spec.tensors[i].name
+            if not np.isfinite(peaks[i]):
+                raise Rejected(f"tensor {name} holds NaN or infinite values")
+            if self.sealer.digests[i] != self.manifest.digests[i]:
+                raise Rejected(f"tensor {name} does not match its digest")
+        self._checked = len(self.sealer.digests)
+
+
+def seal(spec: ModelSpec, payload: np.ndarray) -> Manifest:
+    """Return the manifest of a payload: its spec and the digest of every tensor."""
+    sealer = Sealer(spec, peaks=False)
+    for frame in cut(payload):
+        sealer.feed(frame)
+    return sealer.manifest()
+
+
+def select(
+    source: Layout, read: Callable[[int], bytes], wanted: Sequence[int], start: int = 0
+) -> Iterator[bytes]:
+    """Yield the frames, from `start` on, of a payload that holds only some of a model's tensors.
+
+    `read` returns a stored frame of the whole model. If all tensors are wanted, they pass through unchanged.
+    """
+    if len(wanted) == len(source.spec.tensors):
+        yield from (read(i) for i in range(start, source.frames))
+        return
+    room, skipped = bytearray(), start * FRAME
+    for tensor in wanted:
+        begin, end = source.offsets[tensor], source.offsets[tensor + 1]
+        passed = min(skipped, end - begin)
+        begin, skipped = begin + passed, skipped - passed
+        while begin < end:
+            frame, within = divmod(begin, FRAME)
+            take = min(end - begin, FRAME - within, FRAME - len(room))
+            room += memoryview(read(frame))[within : within + take]
+            begin += take
+            if len(room) == FRAME:
+                yield bytes(room)
+                room.clear()
+    if room:
+        yield bytes(room)

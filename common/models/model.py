@@ -1,0 +1,174 @@
+"""What a model is: an ordered list of tensors, their roles and layers, and the digest of each.
+
+Data types follow methods/README §1; the payload's layout is in `frames`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import ml_dtypes
+import numpy as np
+from blake3 import blake3
+
+from hansa.common.values.errors import Rejected
+from hansa.common.values.ids import odd_tensor
+from hansa.common.values.words import listed
+
+MAX_TENSORS = 100_000
+MAX_BYTES = 1 << 42  # 4 TiB: far above any model, far below overflow
+
+DTYPES: Mapping[str, np.dtype[np.generic]] = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("float16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    )
+} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Role(IntEnum):
+    """How a tensor is merged. Values are those of the wire."""
+
+    PARAM = 1  # trainable
+    STAT = 2  # float buffer, such as running statistics
+    COUNT = 3  # integer or boolean buffer: copied, never averaged
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a model, without its values."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    layer: int = 0
+    norm: float | None = (
+        None  # ε of the normalisation layer that it belongs to; None: it belongs to none, or who knows
+    )
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes, without padding."""
+        return self.elements * DTYPES[self.dtype].itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it takes part in weighted means."""
+        return self.dtype in FLOATS
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype} {list(self.shape)})"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The tensors in payload order, and the weight-bearing layers in forward order."""
+
+    tensors: tuple[TensorInfo, ...]
+    layers: tuple[str, ...] = ()
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position by name."""
+        return {info.name: i for i, info in enumerate(self.tensors)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names in order."""
+        return tuple(info.name for info in self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """The tensors' bytes without padding."""
+        return sum(info.nbytes for info in self.tensors)
+
+    def subset(self, names: Iterable[str]) -> "ModelSpec":
+        """Return the spec of some of the tensors, in the same order."""
+        wanted = set(names)
+        return ModelSpec(tuple(info for info in self.tensors if info.name in wanted), self.layers)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A model's spec with the digest of every tensor: two models with equal manifests are equal bit for bit."""
+
+    spec: ModelSpec
+    digests: tuple[bytes, ...]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """One digest for the whole model."""
+        hasher = blake3("\0".join(self.spec.layers).encode())
+        for info, digest in zip(self.spec.tensors, self.digests, strict=True):
+            head = f"{info.name}\0{info.dtype}\0{info.shape}\0{info.role.name}\0{info.layer}\0"
+            hasher.update(head.encode() + digest)
+        return hasher.digest()
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Refuse a manifest that no model can have, before anything is allocated for it."""
+    tensors = manifest.spec.tensors
+    if not tensors:
+        raise Rejected("the manifest names no tensors")
+    if len(tensors) > MAX_TENSORS:
+        raise Rejected(f"{len(tensors)} tensors; at most {MAX_TENSORS} are allowed")
+    if wrong := odd_tensor((*manifest.spec.names, *manifest.spec.layers)):
+        raise Rejected(wrong)
+    if len(manifest.spec.index) != len(tensors):
+        raise Rejected("two tensors have the same name")
+    total = 0
+    for info, digest in zip(tensors, manifest.digests, strict=True):
+        if info.dtype not in DTYPES:
+            raise Rejected(f"{info.name}: dtype {info.dtype[:40]!r} is none of {', '.join(sorted(DTYPES))}")
+        if any(n > MAX_BYTES for n in info.shape):
+            raise Rejected(f"{info.name}: the model is larger than {MAX_BYTES >> 40} TiB")
+        if len(info.shape) > 32 or any(n < 0 for n in info.shape):
+            raise Rejected(f"{info.name}: impossible shape {list(info.shape)[:32]}")
+        if len(digest) != 32:
+            raise Rejected(f"{info.name}: its digest has {len(digest)} bytes, not 32")
+        if info.norm is not None and not 0 <= info.norm < 1:
+            raise Rejected(f"{info.name}: no normalisation layer has ε = {info.norm}")
+        if (info.role is Role.COUNT) == info.is_float:
+            raise Rejected(f"{info.name}: a {info.dtype} tensor cannot have role {info.role.name}")
+        total += info.nbytes
+        if total > MAX_BYTES:
+            raise Rejected(f"the model is larger than {MAX_BYTES >> 40} TiB")
+
+
+def difference(wanted: ModelSpec, given: ModelSpec, most: int = 5) -> str | None:
+    """Say how a spec differs from what was asked for, or None; names at most a few tensors."""
+    missing = [info.name for info in wanted.tensors if info.name not in given.index]
+    extra = [info.name for info in given.tensors if info.name not in wanted.index]
+    changed = [
+        f"{info} should be {wanted.tensors[wanted.index[info.name]]}"
+        for info in given.tensors
+        if info.name in wanted.index and not _alike(info, wanted.tensors[wanted.index[info.name]])
+    ]
+    parts = [("missing ", missing), ("unexpected ", extra), ("", changed)]
+    said = [head + listed(names, most) for head, names in parts if names]
+    if not said and given.names != wanted.names:
+        said = ["the tensors are not in the model's order"]
+    return "; ".join(said) or None
+
+
+def require_fit(wanted: ModelSpec, given: ModelSpec) -> None:
+    """Refuse a spec that differs from what was asked for."""
+    wrong = difference(wanted, given)
+    if wrong:
+        raise Rejected(wrong)
+
+
+def _alike(a: TensorInfo, b: TensorInfo) -> bool:
+    return (a.dtype, a.shape, a.role) == (b.dtype, b.shape, b.role)

@@ -1,0 +1,207 @@
+"""Plugins: frozen values with one job, found by the point they fill and the kind they are."""
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ValidationError
+
+from hansa.common.plugins.check import ANYTHING, fault_of
+from hansa.common.values.errors import one_line, reason
+from hansa.common.values.ids import NAME
+from hansa.common.values.tasks import Value
+
+POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")  # of a rule
+LEARNERS_POINTS = ("learner", "batches")  # of a training task
+GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
+USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
+    "local": {"kind": "plain"},
+    "layers": {"kind": "all"},
+    "evaluate": {"kind": "pooled"},
+}
+
+
+class Plugin(Value):
+    """One choice at one point of a rule; its parameters are its fields."""
+
+    point: ClassVar[str]
+    kind: ClassVar[str]
+
+
+P = TypeVar("P", bound=type[Plugin])
+log = logging.getLogger(__name__)
+_discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
+_contracts: dict[str, type[Plugin]] = {}  # from which class plugins of a point are derived
+_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*POINTS, *LEARNERS_POINTS)}
+
+
+def contract(*points: str) -> Callable[[P], P]:
+    """Mark a class as the one that plugins of some points are derived from."""
+
+    def enter(cls: P) -> P:
+        _contracts.update(dict.fromkeys(points, cls))
+        return cls
+
+    return enter
+
+
+def register(point: str, kind: str) -> Callable[[P], P]:
+    """Enter a plugin class under `kind` at `point`."""
+    if point not in _registry:
+        raise ValueError(f"there is no point {point!r}; known: {', '.join(_registry)}")
+    if not isinstance(kind, str) or not NAME.fullmatch(kind):
+        raise ValueError(f"{kind!r} is not a kind: use up to 64 letters, digits, '.', '_' and '-'")
+
+    def enter(cls: P) -> P:
+        if kind in _registry[point]:
+            raise ValueError(f"two plugins are called {kind!r} at {point!r}")
+        cls.point, cls.kind = point, kind
+        _registry[point][kind] = cls
+        return cls
+
+    return enter
+
+
+def kinds(point: str) -> dict[str, type[Plugin]]:
+    """Return the plugins of a point by kind."""
+    return dict(_registry[point])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A named composition: for each point a kind and the parameters it starts from."""
+
+    name: str
+    summary: str
+    paper: str
+    parts: dict[str, dict[str, object]]
+    adaptive: bool = (
+        False  # sites train until their validation loss says so, even if the job has no train.until
+    )
+    epochs: int = 1  # of a task, if the job has no train.epochs
+    batches: int | None = None  # of a task, if the job has no train.batches; none: tasks have epochs
+
+    def part(self, point: str) -> dict[str, object]:
+        """Return the kind at a point with the parameters it starts from."""
+        return dict(self.parts[point] if point in self.parts else USUAL[point])
+
+
+_rules: dict[str, Rule] = {}
+
+
+def add_rule(rule: Rule) -> Rule:
+    """Enter a rule under its name."""
+    if rule.name in _rules:
+        raise ValueError(f"two rules are called {rule.name!r}")
+    _rules[rule.name] = rule
+    return rule
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules by name."""
+    return dict(_rules)
+
+
+def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plugin:
+    """Return the plugin at a point: the rule's, with what the job says of it. Raises KeyError or ValidationError."""
+    start = rule.part(point) if rule else {}
+    said = dict(given or {})
+    kind = said.pop("kind", start.get("kind"))
+    base = (
+        {name: value for name, value in start.items() if name != "kind"} if kind == start.get("kind") else {}
+    )
+    return _registry[point][kind].model_validate(base | said)
+
+
+def discover(points: Sequence[str] = POINTS) -> None:
+    """Import the modules that installed packages name as entry points; importing them registers what they bring.
+
+    A package that cannot be loaded must not keep a controller from its other jobs: it is logged and
+    remembered. So is one with classes that cannot be plugins, and one whose rules have parts at these
+    `points` that nobody knows, or parameters that do not fit; a learner knows no parts of rules. What else
+    the package brings can be used.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name in _discovered:
+            continue
+        _discovered[entry.name] = ""
+        before, known = {point: dict(held) for point, held in _registry.items()}, rules()
+        try:
+            entry.load()
+        except ANYTHING as error:
+            _registry.update(before)  # half a package is none
+            _rules.clear()
+            _rules.update(known)
+            _discovered[entry.name] = f"could not be loaded: {entry.value}: {one_line(error)}"
+            log.exception("the plugin package %r %s", entry.name, _discovered[entry.name])
+        else:
+            faults = [*_drop_classes(before), *_drop_rules(known, points)]
+            if faults:
+                _discovered[entry.name] = f"has faults: {'; '.join(faults)}"
+                log.warning("the plugin package %r %s", entry.name, _discovered[entry.name])
+
+
+def _drop_classes(before: Mapping[str, Mapping[str, type[Plugin]]]) -> Iterator[str]:
+    """Forget new classes that cannot be plugins, and name them."""
+    for point, held in _registry.items():
+        for kind in sorted(held.keys() - before[point].keys()):
+            wrong = fault_of(held[kind], _contracts.get(point))
+            if wrong:
+                del held[kind]
+                yield f"{point} {kind!r}: {wrong}"
+
+
+def _drop_rules(before: Mapping[str, Rule], points: Sequence[str]) -> Iterator[str]:
+    """Forget new rules that no job could use, and name them."""
+    for name in [name for name in _rules if name not in before]:
+        try:
+            wrong = _rule_fault(_rules[name], points)
+        except ANYTHING as error:  # it may hold anything
+            wrong = one_line(error)
+        if wrong:
+            del _rules[name]
+            yield f"rule {name!r} {wrong}"
+
+
+def _rule_fault(rule: Rule, points: Sequence[str]) -> str:
+    """Say what is wrong with a rule. A job may give what is only missing."""
+    named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
+    wanting = [point for point in points if named.get(point, {}).get("kind") not in _registry[point]]
+    if wanting:
+        return f"has no known kind of {', '.join(wanting)}"
+    for point in points:
+        try:
+            fill(point, rule, None)
+        except ValidationError as error:
+            odd = [fault for fault in error.errors(include_url=False) if fault["type"] != "missing"]
+            if odd:
+                return f"does not fit its {point}: {'.'.join(map(str, odd[0]['loc']))}: {odd[0]['msg']}"
+    return ""
+
+
+def undiscovered() -> dict[str, str]:
+    """Return the packages that could not be loaded, or not all of them, and why."""
+    return {name: why for name, why in _discovered.items() if why}
+
+
+def not_loaded() -> str:
+    """Name the packages whose plugins are missing, to be added to what is not known."""
+    return "".join(f"; the plugin package {name!r} {why}" for name, why in undiscovered().items())
+
+
+def culprit(error: BaseException) -> Plugin | None:
+    """Return the plugin that an error arose in, if it did."""
+    found: Plugin | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        found = owner if isinstance(owner, Plugin) and hasattr(owner, "kind") else found
+    return found
+
+
+def blame(error: BaseException) -> str:
+    """Say why something failed, in our words if we foresaw it, and name the plugin that it arose in, if it did."""
+    found = culprit(error)
+    return f"{found.point} {found.kind!r}: {reason(error)}" if found else reason(error)

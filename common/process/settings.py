@@ -1,0 +1,91 @@
+"""Defaults for options from a TOML file. Flags come first, then HANSA_* variables, then the file.
+
+[operator]                      # job and site commands
+controller = "10.0.0.5:7300"
+[learner]                       # hansa learner start|stop|status
+site = "st-mary"
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.words import suggestion
+
+PLACES = (Path("hansa.toml"), Path("~/.config/hansa/hansa.toml"))
+GROUPS = {
+    "controller": ("start", "stop"),
+    "learner": ("start", "stop", "status"),
+    "evaluator": ("start", "stop", "status"),
+}
+OPERATOR = {
+    "job": ("submit", "list", "show", "watch", "cancel", "model"),
+    "site": ("list",),
+    "controller": ("status", "health"),
+}
+
+
+def defaults(given: str | None) -> dict[str, Any]:
+    """Return click's default map for all commands."""
+    path = _find(given)
+    if path is None:
+        return {}
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            held = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path}: {error}") from None
+    unknown = sorted(set(held) - set(GROUPS) - {"operator"})
+    if unknown:
+        raise InvalidInput(
+            f"{path}: unknown section [{unknown[0]}]; known: {', '.join([*GROUPS, 'operator'])}"
+        )
+    found = {
+        group: dict.fromkeys(commands, _options(held, group, path)) for group, commands in GROUPS.items()
+    }
+    for group, commands in OPERATOR.items():
+        found[group] = found.get(group, {}) | dict.fromkeys(commands, _options(held, "operator", path))
+    return found
+
+
+def _find(given: str | None) -> Path | None:
+    if given:
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise InvalidInput(f"--config {given}: no such file")
+        return path
+    return next((place.expanduser() for place in PLACES if place.expanduser().is_file()), None)
+
+
+def _options(held: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
+    options = held.get(section, {})
+    if not isinstance(options, dict):
+        raise InvalidInput(f"{path}: [{section}] must be a section")
+    return {name.replace("-", "_"): value for name, value in options.items()} | (
+        {"apps": options["app"] if isinstance(options["app"], list) else [options["app"]]}
+        if "app" in options
+        else {}
+    )
+
+
+def show_variables(command: click.Command) -> click.Command:
+    """Have the help of a command, or of all commands of a group, name the variables that options are taken from."""
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for each in commands:
+        for option in each.params:
+            if isinstance(option, click.Option) and option.envvar:
+                option.show_envvar = True
+    return command
+
+
+def check_options(group: str, known: set[str], defaults: dict[str, Any]) -> None:
+    """Refuse options in the file that no command of the group has."""
+    given = {name for options in defaults.get(group, {}).values() for name in options} - {"app"}
+    unknown = sorted(given - known)
+    if unknown:
+        hint = suggestion(unknown[0], sorted(known))
+        raise InvalidInput(f"the settings file gives [{group}] an unknown option {unknown[0]!r}{hint}")

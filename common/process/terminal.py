@@ -1,0 +1,73 @@
+"""The terminal: all that a command prints passes here, so that text of others can neither steer it nor hide in it.
+
+Names and reasons come from sites, from the controller, from files. Each is checked or cleaned where it comes
+in; this is the last place on the way out, for standard output and standard error alike, and for everything
+that writes there: commands, log lines, click's messages, tracebacks. Only `screen` may send escape sequences,
+and only those that it makes itself.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hansa.common.values.words import WITHIN_LINES
+
+
+class Cleaned:
+    """A text stream that takes control characters out of everything except the ends of lines."""
+
+    def __init__(self, beneath: Any) -> None:
+        self.beneath = beneath
+
+    def write(self, text: str) -> int:
+        """Write text without what could steer a terminal."""
+        self.beneath.write(WITHIN_LINES.sub(" ", text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several pieces of text."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.beneath, name)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Clean what is written to standard output and standard error."""
+    held = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Cleaned(sys.stdout), Cleaned(sys.stderr)
+    try:
+        yield
+    except Exception:
+        raise  # the streams stay guarded: the traceback that follows passes them, too
+    except BaseException:
+        sys.stdout, sys.stderr = held
+        raise
+    else:
+        sys.stdout, sys.stderr = held
+
+
+def screen() -> Any:
+    """Return a rich console on standard output. Text is taken as it is: without markup, and cleaned.
+
+    rich lays text out before it comes here, and counts no columns for control characters: they are left out.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Screen(Console):
+        """Sends the escape sequences that rich makes, and none that are in a text."""
+
+        def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
+            """Yield what is to be printed."""
+            for segment in super().render(*args, **options):
+                text, style, control = segment
+                yield segment if control else Segment(WITHIN_LINES.sub("", text), style)
+
+    beneath = sys.stdout
+    while isinstance(beneath, Cleaned):
+        beneath = beneath.beneath
+    return Screen(file=beneath, markup=False, emoji=False, highlight=False)

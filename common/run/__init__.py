@@ -1,0 +1,1 @@
+"""`hansa run`: a whole federation on one machine."""

@@ -1,0 +1,116 @@
+"""Processes for a federation on one machine: heavy imports are paid once, then each daemon is forked.
+
+A fork server imports PyTorch and the daemons' modules; every daemon is a real process of its own, forked from
+it in milliseconds.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from hansa.common.process import faults
+from hansa.common.process.logs import set_up_brief
+
+PRELOADED = [
+    "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it, which takes seconds
+    "hansa.common.run.nursery",
+    "hansa.controller.server",
+    "hansa.learner.daemon",
+    "hansa.evaluator.daemon",
+]
+
+set_up_brief()  # the fork server imports this module, too, before others that may have something to say
+
+
+def _become(
+    arguments: Sequence[str], log: Path, answer: Connection | None, folder: Path, environment: dict[str, str]
+) -> None:
+    """Run a hansa command in a new process, its output in a log file."""
+    gc.freeze()  # what the fork server loaded will never be garbage, and stays shared
+    os.chdir(folder)  # the fork server keeps those of its own start
+    os.environ.clear()
+    os.environ.update(environment)
+    faults.arm(environment)
+    from hansa.common.cli import hansa
+    from hansa.common.process.state import READY
+
+    os.setpgid(0, 0)  # Ctrl-C is for whoever started the federation; it stops us in order
+    handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if answer is not None:
+        os.environ[READY] = str(os.dup(answer.fileno()))
+        answer.close()
+    sys.argv = ["hansa", *arguments]
+    hansa.main(args=list(arguments), standalone_mode=True)
+
+
+def _ensure_fork_server() -> None:
+    """Start the fork server if there is none, deaf to Ctrl-C: it would die of it while it imports, with a traceback."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits nothing but this
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+class Nursery:
+    """Starts hansa commands as processes and ends them."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
+        self.processes: dict[str, ForkServerProcess] = {}
+
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        answer: Connection | None = None,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start a command under a name, in this or another folder, with our environment and some more."""
+        place = (folder or Path.cwd(), dict(os.environ) | dict(environment or {}))
+        _ensure_fork_server()
+        process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
+        process.start()
+        self.processes[name] = process
+
+    def pipe(self) -> tuple[Connection, Connection]:
+        """Return the two ends of a pipe: read, write."""
+        return self._context.Pipe(duplex=False)
+
+    def close(self) -> None:
+        """End the fork server, too; it would otherwise end a moment after us."""
+        with contextlib.suppress(Exception):
+            forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+    def kill(self) -> None:
+        """End every process now; `stop` then has nothing to wait for."""
+        for process in self.processes.values():
+            process.kill()
+
+    def stop(self, names: Sequence[str], patience: float = 5.0) -> None:
+        """End processes: politely first, then for certain."""
+        for name in names:
+            self.processes[name].terminate()
+        for name in names:
+            process = self.processes[name]
+            process.join(patience)
+            if process.exitcode is None:
+                process.kill()
+                process.join()

@@ -1,0 +1,115 @@
+"""Federations from a script: `hansa run` as a process of its own, and what its report says.
+
+The comparisons below examples/ and benchmarks/accuracy.py run theirs with it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hansa.common.values.errors import HansaError
+from hansa.common.values.words import in_order
+
+Report = dict[str, Any]  # as report.json has it
+
+
+def run_trial(
+    job: Path, out: Path, changes: Mapping[str, object] | None = None, slow: Mapping[str, float] | None = None
+) -> Report:
+    """Run a job's federation to its end, with changes by dotted path; its report, model and logs are left in `out`."""
+    words = [sys.executable, "-m", "hansa", "run", str(job), "--out", str(out), "--json"]
+    for key, value in (changes or {}).items():
+        words += ["--set", f"{key}={json.dumps(value)}"]  # JSON is YAML
+    for site, factor in (slow or {}).items():
+        words += ["--slow", f"{site}={factor:g}"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, complaint = process.communicate()
+    except BaseException:
+        process.terminate()  # politely: it ends every process of the federation
+        process.wait()
+        raise
+    if process.returncode:
+        reason = json.loads(said).get("reason") if said.startswith("{") else ""
+        raise HansaError(complaint.strip() or f"{job}: the federation did not complete: {reason}")
+    report: Report = json.loads((out / "report.json").read_text())
+    return report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How good a federation's model became, and what it took."""
+
+    accuracy: float | None  # of the last version that was evaluated on enough examples to count
+    best: float | None  # of all versions that were
+    loss: float | None
+    rounds: int  # merges
+    updates: int  # that were merged; where models travelled, those of every hop are in what was merged
+    updates_by_site: Mapping[str, int]
+    steps: int  # of optimizers, that were merged, likewise
+    virtual: (
+        float  # the time it took if nothing took time but steps: one of a site that is not slowed takes 1
+    )
+    bytes_up: int
+    bytes_down: int
+    seconds: float  # from the first model to the last: without the start of the processes
+    curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
+
+
+def outcome(report: Report, slow: Mapping[str, float] | None = None, within: float | None = None) -> Outcome:
+    """Sum a report up; perhaps only what happened `within` so much virtual time."""
+    start = report["history"][0]["seconds"] if report["history"] else 0.0
+    times = virtual_times(report, slow or {})
+    history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
+    measured = [
+        entry for entry in history if entry["covered"] and entry["metrics"].get("accuracy") is not None
+    ]
+    curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
+    merged = [site for entry in history for trained in _trainings(entry) for site in trained]
+    return Outcome(
+        accuracy=curve[-1][-1] if curve else None,
+        best=max((accuracy for *_, accuracy in curve), default=None),
+        loss=measured[-1]["metrics"]["loss"] if measured else None,
+        rounds=max(len(history) - 1, 0),
+        updates=len(merged),
+        updates_by_site={site: merged.count(site) for site in sorted(set(merged), key=in_order)},
+        steps=sum(sum(trained.values()) for entry in history for trained in _trainings(entry)),
+        virtual=times[len(history) - 1] if history else 0.0,
+        bytes_up=sum(entry["bytes_up"] for entry in history),
+        bytes_down=sum(entry["bytes_down"] for entry in history),
+        seconds=round(history[-1]["seconds"] - start, 1) if history else 0.0,
+        curve=curve,
+    )
+
+
+def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
+    """Return when each version would have been there if nothing took time but steps, `slow` times as much at some.
+
+    Sites that are played on one machine compete for it, and other work slows all of them down: seconds tell
+    little. The versions that updates started from, and those that they were merged into, tell what had to
+    wait for what.
+    """
+    free: dict[str, float] = {}  # when each site has done its last task
+    times: list[float] = []
+    for entry in report["history"]:
+        at = times[-1] if times else 0.0
+        *hops, last = _trainings(entry)
+        for trained in hops:  # each waits for the one before
+            at += max((steps * slow.get(site, 1) for site, steps in trained.items()), default=0.0)
+        begun = at
+        for site, steps in last.items():
+            start = begun if hops else times[entry["version"] - 1 - entry["staleness"][site][0]]
+            free[site] = max(free.get(site, 0.0), start) + steps * slow.get(site, 1)
+            at = max(at, free[site])
+        times.append(at)
+    return times
+
+
+def _trainings(entry: Mapping[str, Any]) -> list[Mapping[str, int]]:
+    """Return the steps of each site in a version's updates; of each hop, one after the other, if models travelled."""
+    hops = [hop["steps"] for hop in entry.get("hops", ()) if hop.get("steps")]
+    return hops or [entry["steps"]]

@@ -1,0 +1,51 @@
+"""A site's examples as tensors: made once, kept whole on the device, indexed by batches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hansa.common.app import App, Examples
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Features and targets, one row each."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def to_tensors(app: App, examples: Examples, device: str) -> Tensors:
+    """Convert arrays: floats become float32, bytes are taken as pixels and scaled to 0 … 1, other integers int64."""
+    x = _features(np.ascontiguousarray(examples.x))
+    kind = np.int64 if app.task == "classification" else np.float32
+    y = torch.from_numpy(np.ascontiguousarray(examples.y).astype(kind))
+    return Tensors(x.to(device), y.to(device))
+
+
+def _features(x: np.ndarray) -> torch.Tensor:
+    if x.dtype == np.uint8:
+        return torch.from_numpy(x.astype(np.float32) / np.float32(255))
+    if x.dtype.kind == "f":
+        return torch.from_numpy(x.astype(np.float32))
+    return torch.from_numpy(x.astype(np.int64))
+
+
+def loss_of(app: App, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of a batch by the app's loss or the usual one for its task."""
+    if app.loss is not None:
+        found: torch.Tensor = app.loss(outputs, targets)
+        return found
+    if app.task == "classification":
+        return torch.nn.functional.cross_entropy(outputs, targets)
+    if app.task == "multilabel":
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            outputs, targets
+        )  # mean over examples and labels
+    if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
+        outputs = outputs.squeeze(-1)  # else (n, 1) and (n,) would be compared pair by pair
+    return torch.nn.functional.mse_loss(outputs, targets)

@@ -1,0 +1,76 @@
+"""Between torch modules and tensors by name: the spec of a module, its values out, other values in."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from hansa.common.models.frames import Layout, allocate, views
+from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.torch.layers import layers_of, normalises
+from hansa.common.values.errors import InvalidApp
+from hansa.common.values.words import listed
+
+
+def spec_of(module: nn.Module) -> ModelSpec:
+    """Describe a module's state: parameters, float buffers as statistics, other buffers as counters."""
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    layers, layer_of = layers_of(module)
+    norms = _norms(module)
+    infos = []
+    for name, tensor in module.state_dict().items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise InvalidApp(f"{name}: tensors of type {dtype} cannot be sent")
+        role = Role.COUNT if dtype not in FLOATS else Role.PARAM if name in parameters else Role.STAT
+        part = name.rpartition(".")[0]
+        infos.append(
+            TensorInfo(name, dtype, tuple(tensor.shape), role, layer_of.get(part, 0), norms.get(part))
+        )
+    if not infos:
+        raise InvalidApp("the model has no parameters")
+    return ModelSpec(tuple(infos), tuple(layers))
+
+
+def _norms(module: nn.Module) -> dict[str, float]:
+    """Return ε of every normalisation layer: rules that compare the statistics of models need to know."""
+    return {name: _epsilon(part) for name, part in module.named_modules() if normalises(part)}
+
+
+def _epsilon(part: nn.Module) -> float:
+    said = (getattr(part, name, None) for name in ("eps", "epsilon", "variance_epsilon"))
+    return next((float(eps) for eps in said if isinstance(eps, int | float) and 0 <= eps < 1), 1e-5)
+
+
+def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:
+    """Copy a module's values into a payload, a new one if no room is given."""
+    layout = Layout(spec)
+    payload = allocate(layout, room)
+    state = module.state_dict()
+    for name, place in views(layout, payload).items():
+        np.copyto(place, _as_array(state[name].cpu()))
+    return payload
+
+
+def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy values into a module. Names and shapes must be the module's own."""
+    state = module.state_dict()
+    missing = [name for name in state if name not in arrays]
+    wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
+    if missing or wrong:
+        raise InvalidApp(f"the app's model does not fit the job's model at {listed(missing + wrong)}")
+    for name, array in arrays.items():
+        if state[name].device.type == "cpu":
+            np.copyto(_as_array(state[name]), array)
+        else:
+            room = torch.empty_like(state[name], device="cpu")
+            np.copyto(_as_array(room), array)
+            state[name].copy_(room)
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """Return an array that shares a CPU tensor's memory."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
+    return tensor.numpy()

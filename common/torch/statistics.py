@@ -1,0 +1,53 @@
+"""Buffers of a network that stay at a site: batch-norm statistics and counters (baselines §7)."""
+
+import torch
+from torch import nn
+
+from hansa.common.torch.data import Tensors
+from hansa.common.values.errors import InvalidData
+
+BATCH = 256
+Statistics = dict[str, torch.Tensor]
+
+
+def statistics_of(module: nn.Module) -> Statistics:
+    """Return copies of a network's buffers."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+@torch.no_grad()
+def put_statistics(module: nn.Module, held: Statistics) -> None:
+    """Give a network buffers that it had before."""
+    for name, buffer in module.named_buffers():
+        if name in held:
+            buffer.copy_(held[name])
+
+
+@torch.no_grad()
+def estimate_statistics(module: nn.Module, data: Tensors) -> None:
+    """Find the batch-norm statistics that a network has on some data; no label is used.
+
+    Everything but batch norm is in evaluation mode: dropout would distort what is found. Batches count the
+    same, so they are of nearly equal size. They are drawn at random: of data in the order of their classes,
+    no batch is as varied as the whole.
+    """
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    norms = [part for part in norms if part.track_running_stats]
+    if not norms:
+        return
+    if len(data) < 2:
+        raise InvalidData(
+            "there are too few training examples here to find the model's batch-norm statistics"
+        )
+    usual = [part.momentum for part in norms]
+    module.eval()
+    for part in norms:
+        part.reset_running_stats()
+        part.momentum = None  # the mean over all batches
+        part.train()
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    for rows in order.tensor_split(-(-len(data) // BATCH)):
+        module(data.x[rows])
+    for part, momentum in zip(norms, usual, strict=True):
+        part.momentum = momentum
+    module.eval()

@@ -1,0 +1,1 @@
+"""What the parts of Hansa speak of: names, tasks, results, errors, views."""

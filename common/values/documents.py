@@ -1,0 +1,87 @@
+"""JSON documents: what those from elsewhere may hold, and how ours are written for programs and for the history.
+
+JSON knows neither NaN nor infinity, so such numbers are null in what we write.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+DEPTH = 20  # levels of sections and lists within one another; our own have seven
+VALUES = 100_000  # in one document; an alias of YAML that stands for much counts as much
+TEXT = 10_000  # characters of one text
+KEY = 200  # characters of a key
+NUMBER = 1 << 63  # whole numbers are smaller: not every reader of JSON takes larger ones
+SHOWN = 4  # steps of a path that goes too deep
+
+Path = tuple[Any, ...]
+
+
+def excess(document: object) -> "tuple[Path, str] | None":
+    """Return where a document holds what cannot be stored, sent and read again, and what it is; none if it does not.
+
+    It is asked before anything else looks at a document, so it does not call itself and stops at the first
+    fault.
+    """
+    waiting: list[tuple[Path, object]] = [((), document)]
+    seen = 0
+    while waiting:
+        path, value = waiting.pop()
+        seen += 1
+        why = f"more than {VALUES} values in one document" if seen > VALUES else _unfit(value, len(path))
+        if why:
+            return path if len(path) < DEPTH else (*path[:SHOWN], "…"), why
+        inner = list(_inner(value))
+        for key, _ in inner:
+            if isinstance(key, str) and (why := _unfit_text(key, KEY)):
+                return (*path, key[:40].encode("ascii", "backslashreplace").decode()), f"as a key, {why}"
+        waiting += [((*path, key), each) for key, each in reversed(inner)]
+    return None
+
+
+def _inner(value: object) -> Iterable[tuple[Any, object]]:
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
+def _unfit(value: object, depth: int) -> str:
+    if isinstance(value, Mapping | list | tuple):
+        return f"nested more than {DEPTH} levels deep" if depth >= DEPTH else ""
+    if isinstance(value, str):
+        return _unfit_text(value, TEXT)
+    if isinstance(value, int) and not -NUMBER <= value < NUMBER:
+        return "a whole number beyond 64 bits"
+    return ""
+
+
+def _unfit_text(text: str, most: int) -> str:
+    if len(text) > most:
+        return f"a text of {len(text)} characters; at most {most} are allowed"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "a text with half a surrogate pair, which UTF-8 cannot express"
+    return ""
+
+
+def finite(value: Any) -> Any:
+    """Return a value of JSON's kinds with null in the place of every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value
+
+
+def written(document: object) -> str:
+    """Write a document for programs."""
+    return escaped(finite(document), indent=2)
+
+
+def escaped(document: object, indent: int | None = None) -> str:
+    """Write JSON in which nothing can steer a terminal: of ASCII, json escapes all control characters except DEL."""
+    return json.dumps(document, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,101 @@
+"""Names and identifiers: what they look like and how new ones are made."""
+
+import re
+import secrets
+from collections.abc import Iterable
+from typing import NewType
+
+from hansa.common.values.errors import InvalidInput
+
+PROTOCOL = 1  # raised when old and new daemons can no longer talk to each other
+
+SiteName = NewType("SiteName", str)
+JobId = NewType("JobId", str)
+TaskId = NewType("TaskId", str)
+ModelKey = NewType("ModelKey", str)
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+# Names of tensors and layers, and keys of models: what PyTorch and other frameworks give (`encoder.0.weight`,
+# `dense/kernel:0`), and nothing that is a step out of a folder, or more than a name where it is printed.
+_STEP = r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*"
+TENSOR = re.compile(rf"{_STEP}(?:/{_STEP})*")
+LONGEST = 1024  # characters of such a name
+
+
+def odd_tensor(names: Iterable[str]) -> str:
+    """Say which is the first of these names that no tensor or layer may have, and what may be; nothing: all may be."""
+    for name in names:
+        if len(name) > LONGEST or not TENSOR.fullmatch(name):
+            shown = ascii(name[:40]) + ("…" if len(name) > 40 else "")
+            return (
+                f"{shown} cannot be the name of a tensor or layer: use up to {LONGEST} letters, digits and"
+                " '.', '_', '-', '+', ':', '@', in steps separated by '/' that begin with a letter, digit or '_'"
+            )
+    return ""
+
+
+def site_name(text: str) -> SiteName:
+    """Parse a site's name; names become parts of paths and keys, so the alphabet is small."""
+    if not NAME.fullmatch(text):
+        raise InvalidInput(
+            f"{text[:64]!r} is not a name: use up to 64 letters, digits, '.', '_' and '-', with a letter or digit at"
+            " both ends"
+        )
+    return SiteName(text)
+
+
+def identifier(text: str, what: str) -> str:
+    """Return what a peer calls a job, a task or a plugin; such names have the same alphabet as those of sites."""
+    if not NAME.fullmatch(text):
+        raise InvalidInput(f"{text[:64]!r} is not the name of a {what}")
+    return text
+
+
+def new_job_id() -> JobId:
+    """Return an id nobody else has: short enough to type, long enough never to collide in one controller."""
+    return JobId("j" + secrets.token_hex(4))
+
+
+def new_instance() -> str:
+    """Return the identity of one daemon process."""
+    return secrets.token_hex(8)
+
+
+def task_id(job: JobId, number: int) -> TaskId:
+    """Return the id of a job's n-th task; the same events give the same ids, which makes tasks idempotent."""
+    return TaskId(f"{job}-{number}")
+
+
+def job_of(task: TaskId) -> JobId:
+    """Return the job that a task belongs to."""
+    return JobId(task.rpartition("-")[0])
+
+
+def community_key(job: JobId, version: int) -> ModelKey:
+    """Return the key of a community model."""
+    return ModelKey(f"{job}/v{version}")
+
+
+def moment_key(job: JobId, version: int, name: str) -> ModelKey:
+    """Return the key of what a server update carries on from a community model."""
+    return ModelKey(f"{job}/v{version}.{name}")
+
+
+def hop_key(job: JobId, version: int, hop: int) -> ModelKey:
+    """Return the key of the mean of travelling models after a hop of the round that leads to a version."""
+    return ModelKey(f"{job}/v{version}.h{hop}")
+
+
+def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
+    """Return the key of an array that a part of the rule keeps from an examination of updates."""
+    return ModelKey(f"{job}/x{inquiry}.{place}")
+
+
+def reference_key(job: JobId) -> ModelKey:
+    """Return the key of the model that a job's community models are measured against."""
+    return ModelKey(f"{job}/reference")
+
+
+def update_key(task: TaskId) -> ModelKey:
+    """Return the key of the update that answers a task."""
+    return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

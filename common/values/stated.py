@@ -1,0 +1,86 @@
+"""What a site states of an app when it enrols. Its reports are held to it."""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from pydantic import Field
+
+from hansa.common.app import App, TaskKind
+from hansa.common.values.tasks import Value
+from hansa.common.values.words import counted, in_order, listed
+
+OWN = "own"  # the task of an app with its own train and evaluate functions
+TASKS = (*get_args(TaskKind), OWN)
+SHORT = 8  # digits of a digest that people are shown
+GROUPS = 5  # of daemons that are named
+
+
+class Stated(Value):
+    """An app as a daemon of a site has loaded it."""
+
+    task: str = ""
+    classes: int = Field(0, ge=0)  # or labels; 0: reports count none
+    source: str = ""  # digest of its source, in hex
+    changed: bool = False  # the source on disk is no longer the one that was loaded
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """How many classes the confusion matrix of a report may have; 0: it has none."""
+        return {"classification": (self.classes,), OWN: (0, self.classes)}.get(self.task, (0,))
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """How many labels a report may count; 0: it counts none."""
+        return {"multilabel": (self.classes,), OWN: (0, self.classes)}.get(self.task, (0,))
+
+    @property
+    def shape(self) -> str:
+        """What reports look like, in words; daemons that differ here cannot work for one job."""
+        several = (
+            counted(self.classes, "label")
+            if self.task == "multilabel"
+            else counted(self.classes, "class", "classes")
+        )
+        task = "own functions" if self.task == OWN else self.task or "no task"
+        return f"{task} with {several if self.classes else 'no classes'}"
+
+
+def stated_of(app: App, source: str = "", changed: bool = False) -> Stated:
+    """Return what a site states of an app."""
+    task = OWN if app.evaluate is not None else app.task
+    return Stated(task=task, classes=app.classes or 0, source=source, changed=changed)
+
+
+def short(source: str) -> str:
+    """Return a digest of an app's source as people see it."""
+    return source[:SHORT] or "unknown"
+
+
+def shapes_differ(apps: Mapping[str, Stated]) -> bool:
+    """Whether reports of daemons, by name, cannot be pooled: an app with its own functions may do any task."""
+    tasks = {app.task for app in apps.values()} - {OWN}
+    return len(tasks) > 1 or len({app.classes for app in apps.values()}) > 1
+
+
+def sources_differ(apps: Mapping[str, Stated]) -> bool:
+    """Whether daemons, by name, have loaded different sources."""
+    return len({app.source for app in apps.values()}) > 1
+
+
+def by_shape(apps: Mapping[str, Stated]) -> str:
+    """Say which daemons have which kind of app."""
+    return _grouped({name: app.shape for name, app in apps.items()})
+
+
+def by_source(apps: Mapping[str, Stated]) -> str:
+    """Say which daemons have loaded which source."""
+    return _grouped({name: f"source {short(app.source)}" for name, app in apps.items()})
+
+
+def _grouped(kinds: Mapping[str, str]) -> str:
+    groups: dict[str, list[str]] = {}
+    for name in sorted(kinds, key=in_order):
+        groups.setdefault(kinds[name], []).append(name)
+    largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    told = "; ".join(f"{kind}: {listed(names)}" for kind, names in largest_first[:GROUPS])
+    return told + (f"; and {len(groups) - GROUPS} more" if len(groups) > GROUPS else "")

@@ -1,0 +1,1 @@
+"""The services that sites and operators call."""

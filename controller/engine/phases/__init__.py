@@ -1,0 +1,1 @@
+"""The phases of a job, from gathering sites to its end."""

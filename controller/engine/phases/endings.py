@@ -1,0 +1,105 @@
+"""How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
+
+from hansa.common.job.spec import TargetSpec
+from hansa.common.values.words import share_of
+from hansa.controller.engine.accounts import participation
+from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.phases import hops, inquiries
+from hansa.controller.engine.phases.evaluation import ALARM, awaited, give_up, metrics, offer, offer_last
+from hansa.controller.engine.state import MERGING, Status, VersionRecord
+
+
+def close(job: Job, reason: str, now: float) -> list[Effect]:
+    """No more training: wait for the last evaluation, studies of hops and measurements, then the job is complete."""
+    state = job.state
+    if state.version < 0:
+        return end(job, "failed", f"{reason} before there was a model", now)
+    if state.version > 0 and not any(record.contributions for record in state.history):
+        return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
+    state.phase = "closing"
+    state.reason = reason
+    participation.stopped(job)
+    _give_up_merges(job)
+    unfinished = [*job.desk.work(), *(state.tasks[task] for task in state.judging)]
+    effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
+    for task in unfinished:
+        job.finish(task.id)
+    effects += hops.withdraw(job, reason)
+    if state.version > 0:
+        effects += offer_last(job)
+    if _done(job):
+        return [*effects, *end(job, "completed", reason, now)]
+    state.alarms = {}
+    return [*effects, job.set_alarm(ALARM, now + job.rule.evaluate.timeout)]
+
+
+def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
+    """Nothing more will happen."""
+    state = job.state
+    participation.stopped(job)
+    effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
+    give_up(job)
+    for task in list(state.tasks):
+        job.finish(task)
+    for key in list(state.fresh):
+        job.let_go(key)
+    for plan in list(state.studies):
+        job.end_study(plan.version, plan.hop)
+    state.alarms = {}
+    _give_up_merges(job)
+    inquiries.forget(job)
+    job.let_first_go()
+    job.let_reference_go()
+    state.status, state.reason = status, reason
+    state.phase, state.ended = "ended", now
+    return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
+
+
+def _give_up_merges(job: Job) -> None:
+    """Forget merges that are under way, wait for their turn or for evaluations."""
+    job.state.plan = None
+    job.state.queue = []
+    job.state.preparing = {}
+    inquiries.give_up(job)
+    job.state.appraisals = {}
+
+
+def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
+    """An evaluation has ended, one way or another: it was the last, the target is reached, or the newest is next."""
+    if job.state.phase == "closing":
+        return complete(job, now)
+    effects: list[Effect] = []
+    if job.state.phase in MERGING and not awaited(job, record):
+        reason = _target_reached(job, record)
+        effects = close(job, reason, now) if reason else offer(job, now)
+    return effects + job.models.drop_idle()
+
+
+def complete(job: Job, now: float) -> list[Effect]:
+    """End a job that has stopped training, if nothing is awaited any more."""
+    if job.state.phase == "closing" and _done(job):
+        return end(job, "completed", job.state.reason, now)
+    return job.models.drop_idle()
+
+
+def _done(job: Job) -> bool:
+    return not job.desk.evaluates() and not job.state.studies and job.state.measuring is None
+
+
+def _target_reached(job: Job, record: VersionRecord) -> str:
+    """Say that a version has reached the target; some sites' data alone must not stop a job."""
+    target = job.spec.stop.target
+    if target is None or not record.covered:
+        return ""
+    value = metrics(job, record).get(target.metric)
+    if value is None or not _reached(target, value):
+        return ""
+    part = (
+        f" on {share_of(record.examples, record.total)} examples" if record.examples != record.total else ""
+    )
+    return f"target reached: {target.metric} {value:.4f} at version {record.version}{part}"
+
+
+def _reached(target: TargetSpec, value: float) -> bool:
+    return value >= target.value if target.metric == "accuracy" else value <= target.value

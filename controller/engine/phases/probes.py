@@ -1,0 +1,42 @@
+"""Probes: before the first round every site measures the first model on its data, if the sampler wants that."""
+
+from hansa.common.values.tasks import Probe
+from hansa.controller.engine.effects import Effect, WithdrawTask
+from hansa.controller.engine.job import Job
+
+ALARM = "probes"  # the alarm that ends the wait for them
+PATIENCE = 600.0  # seconds: whoever has not measured by then is drawn like one that was never heard
+
+
+def wanted(job: Job) -> bool:
+    """Whether sites are to be asked before the first round."""
+    return job.rule.sample.probe is not None and not job.state.probed
+
+
+def ask(job: Job, now: float) -> list[Effect]:
+    """Ask every site that is here; who comes later is drawn without having been asked."""
+    plugin = job.rule.sample.probe
+    assert plugin is not None
+    assert job.state.current is not None
+    job.state.phase = "probing"
+    work = Probe(model=job.state.current, batch_size=job.spec.train.batch_size, plugin=plugin)
+    asked = [job.issue(site, 0, work) for site in list(job.eligible)]
+    return [*asked, job.set_alarm(ALARM, now + PATIENCE)]
+
+
+def complete(job: Job) -> bool:
+    """Whether nobody is awaited any more; said only once."""
+    if job.state.phase != "probing" or job.desk.busy:
+        return False
+    job.state.alarms.pop(ALARM, None)
+    job.state.probed = True
+    job.state.phase = "gathering"
+    return True
+
+
+def give_up(job: Job) -> list[Effect]:
+    """Wait no longer."""
+    late = job.desk.work()
+    for task in late:
+        job.finish(task.id)
+    return [WithdrawTask(task, f"no answer in {PATIENCE:g} s") for task in late]

@@ -1,0 +1,80 @@
+"""Jobs that had ended before the controller was started: listed by their summaries, read in full when somebody asks.
+
+A summary is written when a job has ended, its models are tidied up and its end is in the audit log. A start
+therefore reads the events of those jobs only that have no summary: of jobs under way, and of those that ended
+as the controller was killed. Whatever a summary says follows from the job's journal; a damaged one is made
+again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from hansa.common.values.errors import NotFound, Stale, one_line
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, job_of
+from hansa.common.values.tasks import Value
+from hansa.common.values.views import JobView
+from hansa.controller.jobs.runner import JobRunner
+
+log = logging.getLogger(__name__)
+LOADED = 16  # jobs that are held in full: those that were asked for last
+
+
+class Summary(Value):
+    """What is known of an ended job without its events."""
+
+    view: JobView  # as it is listed: without sites and history
+    submitted: float
+    ended: float
+    models: frozenset[ModelKey]  # that are kept
+    receipts: Mapping[SiteName, TaskId]  # whose receipt is each site's last
+
+
+def summary_of(runner: JobRunner) -> Summary:
+    """Sum up a job that has ended."""
+    state = runner.machine.state
+    assert state.ended is not None, "only jobs that have ended are summed up"
+    return Summary(
+        view=runner.view(history=False),
+        submitted=state.submitted,
+        ended=state.ended,
+        models=frozenset(state.models),
+        receipts={site: receipt.task for site, receipt in state.receipts.items() if receipt.task},
+    )
+
+
+def read_summary(job: JobId, text: str) -> Summary | None:
+    """Return a summary; none if it is damaged, or of a Hansa that wrote others: the journal knows all of it."""
+    try:
+        summary = Summary.model_validate_json(text)
+    except ValueError as error:
+        log.warning("job %s is read from its events: its summary cannot be used: %s", job, one_line(error))
+        return None
+    return summary if summary.view.job == job else None
+
+
+class Archive:
+    """Ended jobs, by id. `load` reads one from the journal."""
+
+    def __init__(self, load: Callable[[JobId], Awaitable[JobRunner]]) -> None:
+        self.summaries: dict[JobId, Summary] = {}
+        self._load = load
+        self._loading = asyncio.Lock()
+        self._loaded: dict[JobId, JobRunner] = {}
+
+    def require_receipt(self, site: SiteName, task: TaskId) -> None:
+        """Raise Stale if a task's job is here and holds no receipt for it: then there is nothing to read it for."""
+        summary = self.summaries.get(job_of(task))
+        if summary and summary.receipts.get(site) != task:
+            raise Stale(f"task {task} is over")
+
+    async def recall(self, job: JobId) -> JobRunner:
+        """Return a job in full; the last few are remembered."""
+        if job not in self.summaries:
+            raise NotFound(f"there is no job {job}")
+        async with self._loading:  # whoever asks for the same job finds it read
+            runner = self._loaded.pop(job, None) or await self._load(job)
+            self._loaded[job] = runner
+            while len(self._loaded) > LOADED:
+                self._loaded.pop(next(iter(self._loaded)))
+        return runner

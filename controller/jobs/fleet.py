@@ -1,0 +1,232 @@
+"""The fleet: which daemons attend, since when, and what they are doing."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from hansa.common.process.clock import Clock, iso
+from hansa.common.values.errors import Taken
+from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.stated import Stated, short
+from hansa.common.values.tasks import Progress, Task
+from hansa.common.values.views import DaemonView
+from hansa.common.values.words import in_order
+
+log = logging.getLogger(__name__)
+
+DaemonRole = Literal["learner", "evaluator"]
+ROLES: tuple[DaemonRole, ...] = ("learner", "evaluator")
+REMEMBERED = 1000  # daemons that have left
+
+
+@dataclass(frozen=True)
+class AppState:
+    """Whether an app can be used at a site."""
+
+    error: str
+    examples: int
+    stated: Stated = field(default_factory=Stated)
+
+
+@dataclass(frozen=True)
+class CancelTask:
+    """Tell a daemon to drop a task."""
+
+    task: TaskId
+    reason: str
+
+
+@dataclass(frozen=True)
+class PulseDue:
+    """Tell a daemon how far a job has come; the session knows."""
+
+    job: JobId
+
+
+@dataclass
+class Session:
+    """One daemon, attending."""
+
+    site: SiteName
+    role: DaemonRole
+    instance: str
+    apps: Mapping[str, AppState]
+    in_hand: set[TaskId]
+    since: float
+    last_seen: float
+    version: str = ""
+    peer: str = ""
+    outbox: asyncio.Queue[Task | CancelTask | PulseDue | None] = field(default_factory=asyncio.Queue)
+    pulses: dict[JobId, int] = field(
+        default_factory=dict
+    )  # steps committed to jobs that the daemon has yet to hear
+    progress: dict[TaskId, Progress] = field(default_factory=dict)
+
+    def send(self, message: Task | CancelTask) -> None:
+        """Put a message into the daemon's stream."""
+        if isinstance(message, Task):
+            self.in_hand.add(message.id)
+        else:
+            self.in_hand.discard(message.task)
+        self.outbox.put_nowait(message)
+
+    def pulse(self, job: JobId, steps: int) -> None:
+        """Tell the daemon how far a job has come; one that is slow to hear is told only the newest."""
+        if job not in self.pulses:
+            self.outbox.put_nowait(PulseDue(job))
+        self.pulses[job] = steps
+
+    def close(self) -> None:
+        """End the daemon's stream."""
+        self.outbox.put_nowait(None)
+
+    @property
+    def name(self) -> str:
+        """How logs call it."""
+        return f"{self.role} {self.site}"
+
+
+@dataclass
+class Absence:
+    """A daemon that is away."""
+
+    since: float
+    why: str
+    departing: "asyncio.Task[None] | None" = None  # ends with the grace period; none: it has left
+
+
+class FleetListener(Protocol):
+    """Who wants to know of comings and goings."""
+
+    def attended(self, session: Session) -> None:
+        """A daemon attends, for the first time or again."""
+
+    def left(self, site: SiteName, role: DaemonRole) -> None:
+        """A daemon is gone for good: it said goodbye or was away for longer than the grace period."""
+
+
+class Fleet:
+    """All daemons. A daemon whose stream breaks is away; only after the grace period has it left."""
+
+    def __init__(self, clock: Clock, listener: FleetListener, heartbeat: float, grace: float) -> None:
+        self.heartbeat = heartbeat
+        self._clock = clock
+        self._listener = listener
+        self._grace = grace
+        self._sessions: dict[tuple[SiteName, DaemonRole], Session] = {}
+        self._away: dict[tuple[SiteName, DaemonRole], Absence] = {}  # in the order in which they left
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The daemons that attend, by site and role."""
+        return [self._sessions[key] for key in sorted(self._sessions)]
+
+    def find(self, site: SiteName, role: DaemonRole) -> Session | None:
+        """Return a daemon's session if it attends."""
+        return self._sessions.get((site, role))
+
+    def attend(self, session: Session) -> None:
+        """Enter a daemon; refuse it if another living process has its name and role."""
+        key = (session.site, session.role)
+        held = self._sessions.get(key)
+        if held and held.instance != session.instance:
+            silent = self._clock.now() - held.last_seen
+            if silent < 2 * self.heartbeat:
+                raise Taken(
+                    f"another {session.role} of site {session.site!r} is attending from {held.peer or 'elsewhere'}"
+                    f" since {iso(held.since)}; stop it first or choose another --site name"
+                )
+        if held:
+            held.close()
+        self._sessions[key] = session
+        absence = self._away.pop(key, None)
+        if absence and absence.departing:
+            absence.departing.cancel()
+        log.info("%s attends from %s", session.name, session.peer)
+        self._listener.attended(session)
+
+    def broken(self, session: Session, goodbye: bool, why: str = "") -> None:
+        """Take note that a daemon's stream has ended, and why, if it is known."""
+        key = (session.site, session.role)
+        if self._sessions.get(key) is not session:
+            return  # it attends again already
+        del self._sessions[key]
+        if goodbye:
+            log.info("%s said goodbye", session.name)
+            self._remember(key, Absence(self._clock.now(), "it was stopped"))
+            self._listener.left(*key)
+        else:
+            log.warning("%s lost its connection; it has %g s to come back", session.name, self._grace)
+            self.expect(*key, why or "its connection was lost")
+
+    def expect(
+        self, site: SiteName, role: DaemonRole, why: str = "it has not attended since the start"
+    ) -> None:
+        """Give a daemon the grace period to attend."""
+        key = (site, role)
+        if key not in self._sessions and key not in self._away:
+            self._remember(key, Absence(self._clock.now(), why, asyncio.create_task(self._depart(key))))
+
+    def _remember(self, key: tuple[SiteName, DaemonRole], absence: Absence) -> None:
+        """Keep an absence for operators to see; of those that have left, the newest."""
+        gone = [each for each, held in self._away.items() if held.departing is None]
+        for each in gone[: max(0, len(gone) - REMEMBERED + 1)]:
+            del self._away[each]
+        self._away[key] = absence
+
+    def reap(self) -> None:
+        """Close the streams of daemons that have been silent for too long."""
+        for session in list(self._sessions.values()):
+            if self._clock.now() - session.last_seen > 3 * self.heartbeat:
+                log.warning("%s has been silent for %g s", session.name, 3 * self.heartbeat)
+                session.close()
+                self.broken(session, goodbye=False, why=f"it was silent for {3 * self.heartbeat:g} s")
+
+    def close(self) -> None:
+        """End all streams."""
+        for session in self._sessions.values():
+            session.close()
+        for absence in self._away.values():
+            if absence.departing:
+                absence.departing.cancel()
+
+    def views(self) -> list[DaemonView]:
+        """Return what operators see."""
+        here = [_view(session) for session in self.sessions]
+        away = [
+            DaemonView(site=site, role=role, state="away", since=iso(absence.since), why=absence.why)
+            for (site, role), absence in self._away.items()
+        ]
+        return sorted(here + away, key=lambda view: (view.state == "away", in_order(view.site), view.role))
+
+    async def _depart(self, key: tuple[SiteName, DaemonRole]) -> None:
+        await self._clock.sleep_until(self._clock.now() + self._grace)
+        absence = self._away[key]
+        absence.departing, absence.why = None, f"{absence.why}; it did not come back within {self._grace:g} s"
+        log.warning("%s %s did not come back", key[1], key[0])
+        self._listener.left(*key)
+
+
+def _view(session: Session) -> DaemonView:
+    return DaemonView(
+        site=session.site,
+        role=session.role,
+        state="attending",
+        since=iso(session.since),
+        doing=tuple(sorted(session.in_hand, key=in_order)),
+        apps={ref: _words(app) for ref, app in session.apps.items()},
+        sources={ref: app.stated.source for ref, app in session.apps.items() if app.stated.source},
+        changed=tuple(sorted(ref for ref, app in session.apps.items() if app.stated.changed)),
+        version=session.version,
+        peer=session.peer,
+    )
+
+
+def _words(app: AppState) -> str:
+    """Say whether an app can be used, with how many examples, and which source was loaded."""
+    if app.error:
+        return app.error
+    source = f", source {short(app.stated.source)}" if app.stated.source else ""
+    return f"ok, {app.examples} examples{source}{' (changed on disk since)' if app.stated.changed else ''}"

@@ -1,0 +1,128 @@
+"""What the journal holds of jobs: submissions, events and snapshots, written as they come, read on a restart."""
+
+import logging
+from collections.abc import Sequence
+
+from hansa.common.job.spec import JobSpec
+from hansa.common.process.clock import Clock, is_time
+from hansa.common.values.errors import Broken, InvalidJob
+from hansa.common.values.ids import JobId
+from hansa.controller.audit.log import digest_of
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.machine import Machine
+from hansa.controller.jobs.workers import Workers
+from hansa.controller.storage.journal import Entry, JobRecord, Journal, fault
+
+log = logging.getLogger(__name__)
+NO_EVENTS = "the journal lost the job's events: the store has models of it"
+SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
+
+
+class Records:
+    """All jobs' records. The journal's own thread reads and writes them, one at a time, in order."""
+
+    def __init__(self, journal: Journal, workers: Workers, clock: Clock) -> None:
+        self._journal, self._workers, self._clock = journal, workers, clock
+
+    async def all(self) -> list[JobRecord]:
+        """Return all submissions in their order."""
+        return await self._workers.journal(self._journal.jobs)
+
+    async def one(self, job: JobId) -> JobRecord | None:
+        """Return a submission."""
+        return await self._workers.journal(self._journal.job, job)
+
+    async def summaries(self) -> dict[JobId, str]:
+        """Return the summaries of ended jobs."""
+        return await self._workers.journal(self._journal.summaries)
+
+    async def conclude(self, job: JobId, summary: str) -> None:
+        """Keep the summary of an ended job."""
+        await self._workers.journal(self._journal.conclude, job, summary)
+
+    async def enter(self, record: JobRecord) -> None:
+        """Make a submission durable."""
+        await self._workers.journal(self._journal.create, record)
+
+    async def append(self, job: JobId, entries: Sequence[Entry]) -> None:
+        """Make events durable. While the journal cannot be written the job waits; nothing is acknowledged."""
+        await self._workers.journal(self._journal.append, job, entries)
+
+    async def save(self, machine: Machine) -> None:
+        """Save a snapshot of a job now and then."""
+        if machine.unsaved >= max(
+            SNAPSHOT_EVERY, 2 * len(machine.state.learners)
+        ):  # its size grows with the sites
+            await self._workers.journal(self._journal.save_snapshot, machine.job, machine.snapshot())
+
+    async def catch_up(self, machine: Machine) -> Machine:
+        """Bring a new machine to where its job's journal ends."""
+        machine.start()
+        try:
+            snapshot = await self._workers.journal(self._journal.snapshot, machine.job)
+            if snapshot:
+                machine.restore(snapshot)
+        except (Broken, KeyError, ValueError) as error:  # it only saves time: every event is in the journal
+            log.warning(
+                "job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error
+            )
+            machine = Machine(machine.job, machine.spec, machine.rule, machine.state.submitted)
+            machine.start()
+        known = machine.state.sequence
+        entries = await self._workers.journal(self._journal.entries, machine.job, max(0, known - 1))
+        if known and (not entries or entries[0].sequence != known):
+            raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
+        for entry in entries[1 if known else 0 :]:
+            self._clock.catch_up(replay(machine, entry).at)
+        if machine.state.history:
+            self._clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
+        return machine
+
+    async def digest(self, job: JobId) -> str:
+        """Return the digest of a submission and all its events."""
+        return await self._workers.journal(self._digest, job)
+
+    def _digest(self, job: JobId) -> str:
+        record = self._journal.job(job)
+        if record is None:
+            raise Broken(f"the journal has lost job {job}")
+        return digest_of(record.spec, self._journal.entries(job))
+
+
+def read_again(spec: JobSpec) -> JobSpec:
+    """Return a job as a restart would read it from the journal; refuse one that it could not read."""
+    try:
+        return JobSpec.model_validate_json(spec.model_dump_json())
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"the job cannot be stored and read again: {fault(error)}") from None
+
+
+def read_spec(record: JobRecord) -> JobSpec:
+    """Return what was submitted or raise Broken, naming the job, if the record is damaged."""
+    try:
+        return JobSpec.model_validate_json(record.spec)
+    except ValueError as error:
+        raise Broken(f"the record of job {record.id} is damaged: {fault(error)}") from error
+
+
+def replay(machine: Machine, entry: Entry) -> ev.Event:
+    """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
+    if entry.sequence != machine.state.sequence + 1:
+        raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
+    if not entry.sound:
+        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: its checksum is wrong")
+    try:
+        event = _event(entry)
+        machine.handle(event)
+    except Exception as error:
+        raise Broken(
+            f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}"
+        ) from error
+    return event
+
+
+def _event(entry: Entry) -> ev.Event:
+    event = ev.EVENT.validate_json(entry.event)
+    if not is_time(event.at):
+        raise ValueError(f"at: {event.at:g} is no time")
+    return event

@@ -1,0 +1,169 @@
+"""Numbers for Prometheus: `--metrics HOST:PORT`.
+
+A scrape is answered on a thread of its own; the event loop, which owns all state, is asked for a snapshot. On
+loopback the numbers are served plainly; elsewhere only over TLS, to operators and controllers.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as TooLate
+from contextlib import contextmanager
+from threading import Thread
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hansa import __version__
+from hansa.common.rpc.channel import is_loopback, parse_address
+from hansa.common.rpc.tls import ServerTls
+from hansa.common.values.errors import InvalidInput, Taken
+from hansa.controller.jobs.federation import Federation
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.metrics.server import bound
+
+PATIENCE = 5.0  # seconds for the event loop to answer
+SHOWN = 20  # ended jobs, besides all that run
+BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)  # seconds of training
+
+
+class TaskTimes:
+    """How long learners trained for their updates."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count an update."""
+        self.counts[next((i for i, most in enumerate(BUCKETS) if seconds <= most), len(BUCKETS))] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the counts as Prometheus adds them up."""
+        edges = [*(f"{edge:g}" for edge in BUCKETS), "+Inf"]
+        return [(edge, float(sum(self.counts[: i + 1]))) for i, edge in enumerate(edges)]
+
+
+class FederationCollector(Collector):
+    """Reads the numbers off a federation."""
+
+    def __init__(self, federation: Federation, times: TaskTimes, loop: asyncio.AbstractEventLoop) -> None:
+        self._federation, self._times, self._loop = federation, times, loop
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask the event loop for a snapshot; this runs on the thread of a scrape."""
+
+        async def look() -> list[Metric]:
+            return [*self._controller(), *self._jobs()]
+
+        asked = asyncio.run_coroutine_threadsafe(look(), self._loop)
+        try:
+            return asked.result(PATIENCE)
+        except TooLate:
+            asked.cancel()
+            return []
+
+    def describe(self) -> Iterable[Metric]:
+        """Names are the same at every scrape; nothing is asked when the collector is registered."""
+        return []
+
+    def _controller(self) -> Iterator[Metric]:
+        federation = self._federation
+        yield _gauge("hansa_info", "Always 1.", {(__version__,): 1}, ["version"])
+        roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in federation.fleet.sessions)
+        yield _gauge("hansa_daemons", "Daemons that attend.", roles, ["role"])
+        states: dict[tuple[str, ...], int] = {
+            (status,): count for status, count in federation.statuses().items()
+        }
+        yield _gauge("hansa_jobs", "Jobs.", states, ["status"])
+        usable = 0 if federation.workers.trouble else 1
+        yield _gauge("hansa_store_usable", "Whether the store and the journal can be used.", {(): usable})
+        audit = CounterMetricFamily("hansa_audit_records", "Audit records since the start.", labels=["what"])
+        for what, count in federation.audit.counts.items():
+            audit.add_metric([what], count)
+        yield audit
+        yield HistogramMetricFamily(
+            "hansa_training_seconds",
+            "Training time of updates, as learners report it.",
+            buckets=self._times.buckets(),
+            sum_value=self._times.total,
+        )
+
+    def _jobs(self) -> Iterator[Metric]:
+        labels = ["job", "name"]
+        counters = {
+            "hansa_job_rounds": "Community models merged.",
+            "hansa_job_commits": "Updates that are part of a community model.",
+            "hansa_job_bytes_up": "Bytes from sites.",
+            "hansa_job_bytes_down": "Bytes to sites.",
+        }
+        gauges = {
+            "hansa_job_open_tasks": "Tasks that sites have yet to answer.",
+            "hansa_job_waiting_merges": "Merges that are decided on and not done.",
+            "hansa_job_staleness_versions": "Mean staleness of the contributions to the newest community model.",
+            "hansa_job_lost_updates": "Updates that did not come or were refused, in all rounds.",
+        }
+        made: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            **{name: CounterMetricFamily(name, text, labels=labels) for name, text in counters.items()},
+            **{name: GaugeMetricFamily(name, text, labels=labels) for name, text in gauges.items()},
+        }
+        jobs = self._federation.jobs
+        ended = [runner for runner in jobs if runner.machine.ended][:SHOWN]
+        for runner in [*(runner for runner in jobs if not runner.machine.ended), *ended]:
+            for name, value in _numbers(runner).items():
+                made[name].add_metric([runner.id, runner.machine.spec.name], value)
+        yield from made.values()
+
+
+def _numbers(runner: JobRunner) -> dict[str, float]:
+    state, view = runner.machine.state, runner.view(history=False)
+    staleness = [versions for versions, _ in state.history[-1].staleness.values()] if state.history else []
+    return {
+        "hansa_job_rounds": view.rounds,
+        "hansa_job_commits": sum(len(record.contributions) for record in state.history),
+        "hansa_job_bytes_up": view.bytes_up,
+        "hansa_job_bytes_down": view.bytes_down,
+        "hansa_job_open_tasks": len(state.tasks),
+        "hansa_job_waiting_merges": len(state.queue),
+        "hansa_job_staleness_versions": sum(staleness) / len(staleness) if staleness else 0,
+        "hansa_job_lost_updates": sum(len(record.lost) for record in state.history),
+    }
+
+
+def _gauge(
+    name: str, text: str, values: Mapping[tuple[str, ...], int], labels: list[str] | None = None
+) -> Metric:
+    made = GaugeMetricFamily(name, text, labels=labels or [])
+    for words, value in values.items():
+        made.add_metric(list(words), value)
+    return made
+
+
+@contextmanager
+def serving_metrics(
+    listen: str, federation: Federation, times: TaskTimes, tls: ServerTls | None
+) -> Iterator[str]:
+    """Serve the numbers while the block lasts; yield the address."""
+    host, _, port = parse_address(listen).rpartition(":")
+    local = is_loopback(listen)
+    if not local and tls is None:
+        raise InvalidInput(
+            f"--metrics {listen} can be reached from other machines: give --tls, or use 127.0.0.1"
+        )
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(FederationCollector(federation, times, asyncio.get_running_loop()))
+    try:
+        server = bound(host.strip("[]"), int(port), make_wsgi_app(registry), None if local else tls)
+    except OSError as error:
+        raise Taken(f"--metrics {listen}: {error.strerror}") from None
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,1 @@
+"""From a job's words to the plugins that carry it out."""

@@ -1,0 +1,50 @@
+"""The resolved job: what a submission means, with every default filled in."""
+
+from typing import Any
+
+from hansa import __version__
+from hansa.common.job.resolved import Resolved, Software
+from hansa.common.job.spec import JobSpec
+from hansa.common.plugins.packages import origin_of, plugin_packages
+from hansa.common.plugins.registry import POINTS
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.rulebook.compose import composed_again
+from hansa.controller.rules.adaptive import Until
+from hansa.controller.rules.fedmmb import Window
+
+# Files that the submission brought (the digests stand beside the job), what only `hansa run` reads, who
+# submitted it.
+ELSEWHERE = {"init", "reference", "data", "operator", "made_with"}
+
+
+def resolved(spec: JobSpec) -> Resolved:
+    """Return a job that says everything that its rule would say for it; read again it gives the same composition."""
+    rule = composed_again(spec)
+    job: dict[str, Any] = spec.model_dump(mode="json", exclude=ELSEWHERE | set(POINTS))
+    for point in POINTS:
+        part = rule.parts[point]
+        job[point] = {"kind": part.kind} | part.model_dump(mode="json", by_alias=True)
+    job["train"] |= _training(rule)
+    return Resolved(
+        job=job,
+        made_with=spec.made_with or software(rule),
+        init=spec.init or "",
+        reference=spec.reference or "",
+    )
+
+
+def software(rule: Composition) -> Software:
+    """Return what a job of this rule is run with here and now."""
+    plugins = {point: origin_of(rule.parts[point]) for point in POINTS}
+    return Software(hansa=__version__, plugins=plugins, packages=plugin_packages())
+
+
+def _training(rule: Composition) -> dict[str, Any]:
+    """Return how long a task lasts; `proximal` is short for what stands under `local`."""
+    window, until = rule.policies.get(Window.point), rule.policies.get(Until.point)
+    return {
+        "epochs": None if window else rule.epochs,
+        "batches": window.batches if isinstance(window, Window) else None,
+        "until": until.until.model_dump(mode="json") if isinstance(until, Until) else None,
+        "proximal": None,
+    }

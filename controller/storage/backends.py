@@ -1,0 +1,58 @@
+"""Opening what a controller keeps: store and journal together, from the words of the command line."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hansa.common.process.state import check_format
+from hansa.common.values.errors import InvalidInput
+from hansa.controller.storage.journal import Journal, RedisJournal, SqliteJournal
+from hansa.controller.storage.redis_space import SCHEMES, RedisSpace, is_redis
+from hansa.controller.storage.stores.base import Store
+from hansa.controller.storage.stores.disk import DiskStore
+from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.storage.stores.redis import RedisStore
+
+
+@dataclass(frozen=True)
+class Backends:
+    """Where models and events live. `renew` keeps a lease alive, where there is one."""
+
+    store: Store
+    journal: Journal
+    renew: Callable[[], None] | None = None
+
+
+@contextmanager
+def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
+    """Open `memory:`, `disk:PATH` (journal in the state directory) or a Redis URL (journal in Redis, too)."""
+    if is_redis(url):
+        space = RedisSpace(url)
+        try:
+            if lease:
+                space.acquire()
+                space.warn_of_settings()
+            space.check_format(mark=lease)
+            with closing(RedisStore(space)) as models:
+                yield Backends(models, RedisJournal(space), space.acquire)
+        finally:
+            space.close()
+        return
+    if not lease:  # a controller has checked it with its lock
+        check_format(state, mark=False)
+    with closing(_local_store(url)) as store:
+        if lease and isinstance(store, DiskStore):
+            store.acquire()
+        with closing(SqliteJournal(state / "journal.sqlite")) as journal:
+            yield Backends(store, journal)
+
+
+def _local_store(url: str) -> Store:
+    kind, colon, place = url.partition(":")
+    if kind == "memory" and colon and not place:
+        return MemoryStore()
+    if kind == "disk" and place:
+        return DiskStore(Path(place).expanduser())
+    known = ", ".join(f"{scheme}://…" for scheme in SCHEMES)
+    raise InvalidInput(f"{url!r} is no store: write memory:, disk:PATH or a Redis URL ({known})")

@@ -1,0 +1,7 @@
+"""Journals: what happened, in order, durably."""
+
+from hansa.controller.storage.journal.base import Entry, JobRecord, Journal, fault
+from hansa.controller.storage.journal.redis import RedisJournal
+from hansa.controller.storage.journal.sqlite import SqliteJournal
+
+__all__ = ["Entry", "JobRecord", "Journal", "RedisJournal", "SqliteJournal", "fault"]

@@ -1,0 +1,5 @@
+"""Stores: where models live. One contract, several implementations; `hansa.controller.storage.backends` opens them by URL."""
+
+from hansa.controller.storage.stores.base import Draft, Store, StoredModel
+
+__all__ = ["Draft", "Store", "StoredModel"]

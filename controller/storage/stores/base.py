@@ -1,0 +1,90 @@
+"""The contract of a store. Methods block and may be called from any worker thread.
+
+A model is immutable: it is written frame by frame into a draft, and appears under its key at once and whole
+when the draft is published. Publishing returns when the model is durable. Readers that opened a model may go
+on after it is deleted.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+
+from hansa.common.models.frames import Buffer, Layout
+from hansa.common.models.model import Manifest, ModelSpec
+from hansa.common.values.ids import ModelKey
+
+
+class StoredModel(ABC):
+    """A published model, open for reading."""
+
+    def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float]) -> None:
+        self.key = key
+        self.manifest = manifest
+        self.peaks = tuple(peaks)  # largest magnitude of each tensor, for the grid of the accumulators
+        self.layout = Layout(manifest.spec)
+
+    @abstractmethod
+    def read(self, index: int) -> bytes:
+        """Return frame `index`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what reading needed."""
+
+    def __enter__(self) -> "StoredModel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Draft(ABC):
+    """A model being written; nobody sees it until it is published."""
+
+    @abstractmethod
+    def write(self, index: int, frame: Buffer) -> None:
+        """Write frame `index`. Frames may come in any order and may be repeated."""
+
+    @abstractmethod
+    def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
+        """Make the model appear under its key, durably. A model that is there already is replaced whole."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Throw the draft away; harmless after publish. From then on, writing and publishing raise Broken."""
+
+
+class Store(ABC):
+    """Keeps models by key."""
+
+    url: str
+
+    @abstractmethod
+    def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
+        """Begin to write a model."""
+
+    @abstractmethod
+    def open(self, key: ModelKey) -> StoredModel:
+        """Open a model for reading or raise NotFound."""
+
+    @abstractmethod
+    def has(self, key: ModelKey) -> bool:
+        """Whether a model is there."""
+
+    @abstractmethod
+    def delete(self, key: ModelKey) -> None:
+        """Remove a model; harmless if there is none."""
+
+    @abstractmethod
+    def keys(self, prefix: str = "") -> list[ModelKey]:
+        """Return the keys that begin with `prefix`, sorted."""
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Remove drafts that nobody will publish: those of a controller that was killed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the store."""

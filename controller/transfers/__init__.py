@@ -1,0 +1,1 @@
+"""Models on their way in and out."""

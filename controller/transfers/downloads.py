@@ -1,0 +1,141 @@
+"""Models on their way to sites and operators: only what they lack travels, and the store reads it once for all."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from blake3 import blake3
+
+from hansa.common.models.frames import FRAME, Layout, select
+from hansa.common.models.model import ModelSpec
+from hansa.common.rpc import codec
+from hansa.common.values.ids import ModelKey
+from hansa.controller.jobs.workers import Workers
+from hansa.controller.storage.stores import Store, StoredModel
+from hansa.controller.transfers.gate import Gate
+from hansa.protos import fleet_pb2 as fleet
+
+AHEAD = 2  # frames read at once while those before are sent: memory for each download is twice that
+HOT = 64 << 20  # bytes of frames that are kept, at most
+Reading = asyncio.Future[list[bytes]]
+
+
+@dataclass
+class _Shared:
+    """An open model and how many read it."""
+
+    opening: asyncio.Future[StoredModel]
+    readers: int = 0
+
+
+class Downloads:
+    """Sends models. The frames sent last are kept: the sites of a round fetch the same model at about the same time."""
+
+    def __init__(self, store: Store, workers: Workers, memory: int) -> None:
+        self._store, self._workers = store, workers
+        self._gate = Gate(memory)
+        self._room = min(HOT, memory // 8)
+        self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
+        self._open: dict[ModelKey, _Shared] = {}
+
+    async def send(
+        self,
+        key: ModelKey,
+        held: set[bytes],
+        who: str,
+        start: int = 0,
+        continued: bytes = b"",
+        origin: str = "",
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn.
+
+        Whoever has the frames before `start` of what a header with the digest `continued` announced gets the
+        others, after an empty message in place of that header. `origin` is what the header says of a
+        community model beside its manifest.
+        """
+        async with self._opened(key) as model:
+            sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
+            told = fleet.FetchHeader(
+                manifest=codec.manifest_to_wire(model.manifest), sent=sent, origin_json=origin
+            )
+            header = told.SerializeToString()
+            layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
+            goes_on = continued == blake3(header).digest() and start <= layout.frames
+            start = start if goes_on else 0
+            yield b"" if goes_on else header
+            whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
+            reading = self._whole(model, start) if whole else self._part(model, sent, start)
+            # Whoever hangs up gives the place to others at once; the model stays open for what is being read
+            # still.
+            async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
+                async for batch in batches:
+                    for frame in batch:
+                        await place.moved()
+                        yield frame
+
+    @asynccontextmanager
+    async def _opened(self, key: ModelKey) -> AsyncIterator[StoredModel]:
+        """Lend a model that is open as long as somebody reads it."""
+        shared = self._open.get(key)
+        if shared is None:
+            opening = asyncio.ensure_future(self._workers.io(self._store.open, key))
+            shared = self._open[key] = _Shared(opening)
+        shared.readers += 1
+        try:
+            yield await asyncio.shield(shared.opening)  # others wait for it, too
+        finally:
+            shared.readers -= 1
+            if not shared.readers:
+                del self._open[key]
+                if not shared.opening.done():
+                    shared.opening.cancel()  # the store may be away; what it opens nevertheless closes itself
+                elif not shared.opening.cancelled() and shared.opening.exception() is None:
+                    await self._workers.io(shared.opening.result().close)
+
+    async def _whole(self, model: StoredModel, start: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield all frames of a model from one on; those that were sent a moment ago come from memory."""
+        ahead: Reading | None = None
+        try:
+            for at in range(start - start % AHEAD, model.layout.frames, AHEAD):
+                frames = self._recall(model, at)
+                if frames is None:
+                    frames = await (ahead or self._read(model, at))
+                    self._keep(model, at, frames)
+                missing = at + AHEAD < model.layout.frames and self._recall(model, at + AHEAD) is None
+                ahead = self._read(model, at + AHEAD) if missing else None
+                yield frames[max(start - at, 0) :]
+        finally:
+            if ahead:
+                await asyncio.wait([ahead])  # it needs the model open
+
+    async def _part(
+        self, model: StoredModel, sent: Sequence[int], start: int
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the frames of some of a model's tensors, from one on."""
+        frames = select(model.layout, model.read, sent, start)
+        ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
+        try:
+            while batch := await ahead:
+                ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
+                yield batch
+        finally:
+            await asyncio.wait([ahead])
+
+    def _read(self, model: StoredModel, at: int) -> Reading:
+        return self._workers.begin(
+            lambda: [model.read(i) for i in range(at, min(at + AHEAD, model.layout.frames))]
+        )
+
+    def _recall(self, model: StoredModel, at: int) -> list[bytes] | None:
+        frames = self._hot.get((model.key, at))
+        if frames:
+            self._hot.move_to_end((model.key, at))
+        return frames
+
+    def _keep(self, model: StoredModel, at: int, frames: list[bytes]) -> None:
+        self._hot[model.key, at] = frames
+        while len(self._hot) * AHEAD * FRAME > self._room:
+            self._hot.popitem(last=False)

@@ -1,0 +1,116 @@
+"""Carrying out an examination: a part of the rule reads stored models, and what it keeps becomes a model of its own."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from pydantic import JsonValue
+
+from hansa.common.models.frames import FRAME, Sealer, cut, pack
+from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
+from hansa.common.values.ids import JobId, ModelKey, kept_key
+from hansa.controller.community.reading import Cache, Library, read_numbers
+from hansa.controller.engine.state import Inquiry
+from hansa.controller.plugin.evidence import Evidence
+from hansa.controller.plugin.parts import Part
+from hansa.controller.plugin.view import Contribution
+from hansa.controller.storage.stores import Store
+
+LEAST = 1024  # columns of many models that are read at once, however little memory there is
+NUMBERS = "numbers"  # the tensor of a model that is a kept array
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of an examination, with the models in the store that it made."""
+
+    facts: JsonValue
+    digests: dict[str, str] = field(default_factory=dict)
+    keys: tuple[ModelKey, ...] = ()
+
+
+def examine(job: JobId, number: int, inquiry: Inquiry, part: Part, store: Store, memory: int) -> Found:
+    """Let a part look at models and put what it keeps into the store. It blocks: run it on a worker thread."""
+    with Library(store.open) as library:
+        evidence = StoredEvidence(inquiry, library, memory // 4)
+        findings = part.examine(inquiry.question, inquiry.contributions, evidence)
+    # What the engine hears now must be what it will hear from the journal: tuples are lists there, and NaN is
+    # nothing.
+    facts = json.loads(json.dumps(findings.facts, allow_nan=False))
+    digests: dict[str, str] = {}
+    keys: list[ModelKey] = []
+    for place, (name, array) in enumerate(sorted(findings.keep.items())):
+        digests[name] = ""
+        if array is not None:
+            keys.append(kept_key(job, number, place))
+            digests[name] = _keep(store, keys[-1], np.asarray(array))
+    return Found(facts, digests, tuple(keys))
+
+
+def _keep(store: Store, key: ModelKey, array: np.ndarray) -> str:
+    """Store an array as a model with one tensor and return the model's digest."""
+    role = Role.PARAM if array.dtype.kind == "f" else Role.COUNT
+    spec = ModelSpec((TensorInfo(NUMBERS, array.dtype.name, array.shape, role),))
+    draft, sealer = store.draft(key, spec), Sealer(spec)
+    try:
+        for index, frame in enumerate(cut(pack(spec, {NUMBERS: array}))):
+            sealer.feed(frame)
+            draft.write(index, frame)
+        draft.publish(sealer.manifest(), sealer.peaks)
+    finally:
+        draft.discard()
+    return sealer.manifest().digest.hex()
+
+
+class StoredEvidence(Evidence):
+    """The models of an inquiry, read from the store; frames that were read are held as long as there is memory."""
+
+    def __init__(self, inquiry: Inquiry, library: Library, memory: int) -> None:
+        self._inquiry, self._library, self._memory = inquiry, library, memory
+        self._caches: dict[ModelKey, Cache] = {}
+        self.spec = library.get(inquiry.current).manifest.spec
+
+    def carried(self, contribution: Contribution) -> Sequence[str]:
+        """Return the tensors that an update carries."""
+        return self._library.get(contribution.model).manifest.spec.names
+
+    def numbers(self, contribution: Contribution, tensor: str) -> np.ndarray:
+        """Return a tensor of the model behind a contribution."""
+        return self._read(self._source(contribution, tensor), tensor)
+
+    def community(self, tensor: str) -> np.ndarray:
+        """Return a tensor of the newest community model."""
+        return self._read(self._inquiry.current, tensor)
+
+    def rows(self, contributions: Sequence[Contribution], tensor: str) -> Iterator[np.ndarray]:
+        """Yield a tensor of many models, a row for each, piece by piece."""
+        count = self.spec.tensors[self.spec.index[tensor]].elements
+        columns = max(LEAST, self._memory // (8 * max(1, len(contributions))))
+        for start in range(0, count, columns):
+            stop = min(start + columns, count)
+            rows = np.empty((len(contributions), stop - start))
+            for row, contribution in zip(rows, contributions, strict=True):
+                row[...] = self._part(self._source(contribution, tensor), tensor, start, stop)
+            yield rows
+
+    def kept(self, name: str) -> np.ndarray | None:
+        """Return what was kept under a name."""
+        return self._read(self._inquiry.kept[name], NUMBERS) if name in self._inquiry.kept else None
+
+    def _source(self, contribution: Contribution, tensor: str) -> ModelKey:
+        carries = tensor in self._library.get(contribution.model).manifest.spec.index
+        return contribution.model if carries or contribution.base is None else contribution.base
+
+    def _read(self, key: ModelKey, tensor: str) -> np.ndarray:
+        spec = self._library.get(key).manifest.spec
+        info = spec.tensors[spec.index[tensor]]
+        return self._part(key, tensor, 0, info.elements).reshape(info.shape)
+
+    def _part(self, key: ModelKey, tensor: str, start: int, stop: int) -> np.ndarray:
+        if start == stop:
+            spec = self._library.get(key).manifest.spec
+            return np.empty(0, dtype=DTYPES[spec.tensors[spec.index[tensor]].dtype])
+        while self._caches and sum(map(len, self._caches.values())) * FRAME > self._memory:
+            self._caches.pop(next(iter(self._caches)))  # whoever was read first
+        return read_numbers(self._library.get(key), tensor, start, stop, self._caches.setdefault(key, {}))

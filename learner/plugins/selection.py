@@ -1,0 +1,174 @@
+"""The plugins of learners: which there are, which a task asks for, and how they take part in its training."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from hansa.common.app import App
+from hansa.common.job.check import described
+from hansa.common.plugins.registry import discover, kinds, not_loaded
+from hansa.common.values.errors import InvalidApp, Refused, TooLarge, Unequipped
+from hansa.common.values.ids import NAME
+from hansa.common.values.tasks import METRICS, LocalPluginSpec, Probe, Train
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins.importance import Score
+from hansa.learner.training.loop import Hooks
+
+P = TypeVar("P", LocalPlugin, BatchSource)
+WORDS = {"learner": "the learner's plugin", "batches": "the source of batches"}
+
+discover(())
+
+
+def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin], BatchSource | None]:
+    """Return the plugins and the source of batches that a task asks for; to leave one out would be another method."""
+    if work.keep_optimizer and app.train is not None:
+        raise InvalidApp(
+            "train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own"
+        )
+    if work.source is not None and work.batches:
+        raise Refused(
+            f"batches {work.source.name!r}: a task that is a window of batches has no other source of them"
+        )
+    plugins = [_made(LocalPlugin, "learner", spec, app) for spec in work.plugins]
+    source = _made(BatchSource, "batches", work.source, app) if work.source else None  # type: ignore[type-abstract]
+    return plugins, source
+
+
+def probe_of(app: App, work: Probe) -> Score:
+    """Return who measures gradients without training."""
+    found = _made(LocalPlugin, "learner", work.plugin, app)
+    if not isinstance(found, Score):
+        raise Refused(f"learner {found.kind!r} takes part in training, and this task has none")
+    return found
+
+
+def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
+    cls = kinds(point).get(spec.name)
+    if cls is None:
+        lacking = f"{WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}"
+        raise Unequipped(f"the rule asks for {lacking}")
+    assert issubclass(cls, kind)
+    if app.train is not None:
+        raise InvalidApp(cls.alone)
+    try:
+        return cls.model_validate(spec.args)
+    except ValidationError as error:
+        wrong = described(error, cls)
+        raise Refused(f"{point} {spec.name!r}: {wrong}") from None
+
+
+class Company:
+    """The plugins of one task at work."""
+
+    def __init__(self, plugins: Sequence[LocalPlugin], source: BatchSource | None, run: LocalRun) -> None:
+        self._run = run
+        self._source = source
+        self._held = [(plugin, plugin.begin(run)) for plugin in plugins]
+
+    def hooks(self, awaken: Callable[[], object]) -> Hooks:
+        """Return what the training loop is to call: nothing that no plugin has a use for."""
+        return Hooks(
+            course=self._run,
+            awaken=awaken,
+            batches=self._batches if self._source else None,
+            penalty=self._penalty if self._having("penalty") else None,
+            watch=self._each("watch"),
+            pull=self._each("pull"),
+            enough=self._enough if self._having("after_epoch") else None,
+        )
+
+    def finish(self) -> dict[str, float]:
+        """Return what all have found."""
+        found: dict[str, float] = {}
+        for plugin, held in self._held:
+            told = plugin.finish(held, self._run)
+            if not isinstance(told, Mapping):
+                raise Refused(f"learner {plugin.kind!r} found {told!r:.100}; it takes numbers by name")
+            for name, number in told.items():
+                if (
+                    not isinstance(name, str)
+                    or not NAME.fullmatch(name)
+                    or not isinstance(number, int | float)
+                ):
+                    said = f"{name!r}: {number!r:.100}"
+                    raise Refused(
+                        f"learner {plugin.kind!r} found {said}; it takes a name without spaces, and a number"
+                    )
+                if name in found:
+                    raise Refused(
+                        f"learner {plugin.kind!r} found {name!r}, which another plugin has found, too"
+                    )
+                found[name] = float(number)
+        if len(found) > METRICS:
+            raise TooLarge(f"the plugins found {len(found)} numbers; {METRICS} are allowed")
+        return found
+
+    def _having(self, method: str) -> list[tuple[LocalPlugin, Any]]:
+        """Return the plugins that have a method of their own."""
+        usual = getattr(LocalPlugin, method)
+        return [(plugin, held) for plugin, held in self._held if getattr(type(plugin), method) is not usual]
+
+    def _each(self, method: str) -> Callable[[], None] | None:
+        calls = [(getattr(plugin, method), held) for plugin, held in self._having(method)]
+
+        def call() -> None:
+            for ask, held in calls:
+                ask(held, self._run)
+
+        return call if calls else None
+
+    def _penalty(self) -> torch.Tensor | None:
+        terms: list[torch.Tensor] = []
+        for plugin, held in self._having("penalty"):
+            term = plugin.penalty(held, self._run)
+            if term is None:
+                continue
+            if not isinstance(term, torch.Tensor) or term.ndim:
+                raise Refused(
+                    f"learner {plugin.kind!r}: a penalty is a tensor of one number, this one is {term!r:.100}"
+                )
+            terms.append(term)
+        return torch.stack(terms).sum() if terms else None
+
+    def _enough(self) -> bool:
+        said = [plugin.after_epoch(held, self._run) for plugin, held in self._having("after_epoch")]
+        return any(said)  # all are asked, as each may count epochs
+
+    def _batches(self, generator: torch.Generator) -> Iterator[torch.Tensor]:
+        assert self._source is not None
+        count = len(self._run.examples)
+        epoch = self._source.epoch(self._run, generator)
+        if not isinstance(epoch, Iterable):
+            raise Refused(
+                f"batches {self._source.kind!r}: an epoch is a row of batches, this one is {epoch!r:.100}"
+            )
+        for rows in epoch:
+            yield _require_rows(self._source, rows, count)
+
+
+def _require_rows(
+    source: BatchSource, given: "Iterable[int] | torch.Tensor | np.ndarray", count: int
+) -> torch.Tensor:
+    """Return row numbers as a tensor; numbers that are none of a row are told, not wrapped around."""
+    try:
+        rows = (
+            given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))
+        )  # in any order in memory
+    except (TypeError, ValueError):
+        rows = torch.empty(0)
+    odd_kind = rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool
+    if rows.ndim != 1 or odd_kind or not len(rows):
+        raise Refused(
+            f"batches {source.kind!r}: a batch is a list of row numbers, this one is {given!r:.100}"
+        )
+    rows = rows.long()
+    if rows.min() < 0 or rows.max() >= count:
+        odd = rows.min() if rows.min() < 0 else rows.max()
+        raise Refused(
+            f"batches {source.kind!r}: row {int(odd)} is none of the site's {count}, which begin with 0"
+        )
+    return rows

@@ -1,0 +1,135 @@
+"""The training loop: plain PyTorch on tensors in memory, nothing between the batches that a hand-written loop lacks."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hansa.common.app import App
+from hansa.common.torch.data import Tensors, loss_of
+from hansa.common.values.tasks import Train
+from hansa.learner.plugins.contract import Course
+from hansa.learner.training.batches import normalises, shuffled
+from hansa.learner.training.optimizers import make_optimizer
+from hansa.learner.training.slow import require_wanted
+from hansa.learner.training.window import Window
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training did."""
+
+    steps: int
+    n_used: int
+    epochs: float
+    loss: float  # mean over the last epoch
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What plugins of the learner do while it trains."""
+
+    course: Course | None = None  # is told how far training is
+    pull: Callable[[], None] | None = None  # may change the gradients of a batch
+    enough: Callable[[], bool] | None = None  # says after an epoch whether an update is due
+    awaken: Callable[[], object] | None = (
+        None  # puts a module of which only a part is trained into training mode
+    )
+    watch: Callable[[], None] | None = None  # sees the gradients of a batch, before `pull`
+    penalty: Callable[[], torch.Tensor | None] | None = None  # is added to the loss of a batch
+    batches: Callable[[torch.Generator], Iterable[torch.Tensor]] | None = (
+        None  # of an epoch, instead of all shuffled
+    )
+
+
+NO_HOOKS = Hooks()
+HELD = 4096  # losses of batches before they are summed up: a window may have any number of them
+
+
+def train(
+    app: App,
+    module: nn.Module,
+    data: Tensors,
+    work: Train,
+    seed: int,
+    progress: Callable[[int, int, float], None],
+    cancelled: Callable[[], bool],
+    hooks: Hooks = NO_HOOKS,
+    window: Window | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Trained:
+    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough`.
+
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer`
+    it is a new one: no state survives from task to task.
+    """
+    torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = optimizer or make_optimizer(work.optimizer, module)
+    awaken = hooks.awaken or module.train
+    awaken()
+    drop_single = normalises(module)
+    course = hooks.course or Course()
+    used = 0
+    mean = float("nan")
+    while course.steps < work.steps if work.steps else course.epoch < work.epochs:
+        course.epoch += 1
+        losses: list[torch.Tensor] = []
+        sizes: list[int] = []
+        total, seen = 0.0, 0
+        for rows in _epoch(data, work, generator, drop_single, window, hooks, cancelled):
+            require_wanted(cancelled)
+            x = data.x[rows]
+            if app.transform is not None:
+                x = app.transform(x)
+            optimizer.zero_grad()
+            loss = loss_of(app, module(x), data.y[rows])
+            added = hooks.penalty() if hooks.penalty is not None else None
+            (loss if added is None else loss + added).backward()  # type: ignore[no-untyped-call]
+            if hooks.watch is not None:
+                hooks.watch()
+            if hooks.pull is not None:
+                hooks.pull()
+            optimizer.step()
+            losses.append(loss.detach())  # summed up after many: nothing but training between two batches
+            sizes.append(len(rows))
+            if len(sizes) == HELD:
+                total, seen = total + _summed(losses, sizes), seen + sum(sizes)
+                losses, sizes = [], []
+            course.steps += 1
+            if course.steps == work.steps:
+                break
+        total, seen = total + _summed(losses, sizes), seen + sum(sizes)
+        used += seen
+        mean = total / seen if seen else float("nan")
+        progress(course.epoch, course.steps, mean)
+        if not seen or window:
+            break  # nothing to train on, or nothing more
+        if hooks.enough is not None:
+            if hooks.enough():
+                break
+            awaken()  # it may have been measured meanwhile
+    return Trained(course.steps, used, used / len(data) if len(data) else 0.0, mean)
+
+
+def _summed(losses: list[torch.Tensor], sizes: list[int]) -> float:
+    """Return the sum of losses over examples."""
+    return float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) if losses else 0.0
+
+
+def _epoch(
+    data: Tensors,
+    work: Train,
+    generator: torch.Generator,
+    drop_single: bool,
+    window: Window | None,
+    hooks: Hooks,
+    cancelled: Callable[[], bool],
+) -> Iterable[torch.Tensor]:
+    """Return the batches of an epoch: those of the window or source that the task names, or all examples shuffled."""
+    if window is not None:
+        return window.batches(drop_single, cancelled)
+    if hooks.batches is not None:
+        return (rows for rows in hooks.batches(generator) if not (drop_single and len(rows) == 1))
+    return shuffled(len(data), work.batch_size, generator, drop_single)

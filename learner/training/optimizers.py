@@ -1,0 +1,55 @@
+"""Optimizers of learners, and what they remember from task to task if a job wants that (`train.keep_optimizer`)."""
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from hansa.common.values.tasks import OptimizerSpec, Task
+
+log = logging.getLogger(__name__)
+States = dict[str, dict[str, Any]]  # momentum and the like, by the parameter they belong to
+
+
+def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
+    """Return a new optimizer over the trainable parameters."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    match spec.kind:
+        case "sgd":
+            return torch.optim.SGD(
+                parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay
+            )
+        case "adam":
+            return torch.optim.Adam(
+                parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad
+            )
+        case "adamw":
+            return torch.optim.AdamW(
+                parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad
+            )
+
+
+def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+    """Let an optimizer go on from what is known; parameters that nothing is known of start anew."""
+    if not states and task.round > 1:
+        log.warning(
+            "task %s: no optimizer state of the job's tasks before is here; this is the site's first, or the learner"
+            " was restarted",
+            task.id,
+        )
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and name in states:
+            optimizer.state[parameter] = _copied(states[name])
+
+
+def states_after(states: States, optimizer: torch.optim.Optimizer, module: nn.Module) -> States:
+    """Return what the optimizer knows now; what it has not touched stays as it was."""
+    held = {
+        name: _copied(optimizer.state[p]) for name, p in module.named_parameters() if p in optimizer.state
+    }
+    return states | held
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}

@@ -1,0 +1,89 @@
+"""Training by a function of the app's own, in whatever framework: it gets arrays and returns arrays."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.values.tasks import Task, Train
+from hansa.learner.training.slow import Drag, require_wanted
+from hansa.learner.training.window import Window
+
+
+def train_own(
+    app: App,
+    task: Task,
+    work: Train,
+    seed: int,
+    arrays: dict[str, np.ndarray],
+    examples: Examples,
+    progress: Callable[[int, int, float], None],
+    drag: Drag,
+    window: Window | None,
+    device: str = "cpu",
+    data: Path = Path(),
+) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """Let the user's own function train; the arrays are its own. A window's examples are all that it gets.
+
+    A window that goes through the data several times is trained on pass by pass, so that it takes no more
+    memory than the data do.
+    """
+    if window is None:
+        return _trained(app, task, work, seed, arrays, examples, progress, drag, device, data)
+    once = work.model_copy(update={"epochs": 1, "steps": 0})
+    made: Mapping[str, np.ndarray] = arrays
+    total = {"n_used": 0, "steps": 0, "epochs": 0.0, "seconds": 0.0}
+    for rows in window.passes(drag):
+        steps = int(total["steps"])
+
+        def heard(epoch: int, own: int, loss: float, before: int = steps) -> None:
+            progress(epoch, before + own, loss)
+
+        part = examples.take(rows.numpy())
+        made, facts = _trained(app, task, once, seed, arrays | dict(made), part, heard, drag, device, data)
+        facts["epochs"] *= len(part) / len(examples)
+        total = {name: held + facts[name] for name, held in total.items()}
+    return made, total
+
+
+def _trained(
+    app: App,
+    task: Task,
+    work: Train,
+    seed: int,
+    arrays: dict[str, np.ndarray],
+    examples: Examples,
+    progress: Callable[[int, int, float], None],
+    drag: Drag,
+    device: str,
+    data: Path,
+) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """Call the user's function once."""
+    assert app.train is not None
+    per_epoch = -(-len(examples) // work.batch_size)
+    run = TrainingRun(
+        examples=examples,
+        epochs=work.epochs,
+        batch_size=work.batch_size,
+        optimizer=work.optimizer,
+        seed=seed % (1 << 32),
+        round=task.round,
+        turn=task.turn or task.round,
+        steps=work.steps,
+        tensors=work.tensors,
+        progress=lambda epoch, loss: progress(epoch, epoch * per_epoch, loss),
+        cancelled=drag,
+        device=device,
+        data=data,
+    )
+    started = time.monotonic()
+    made = app.train(arrays, run)
+    require_wanted(drag)
+    seconds = time.monotonic() - started
+    steps = work.steps or work.epochs * per_epoch
+    epochs = steps / per_epoch if per_epoch else 0.0
+    used = round(epochs * len(examples))
+    return made, {"n_used": used, "steps": steps, "epochs": epochs, "seconds": seconds}

@@ -1,0 +1,263 @@
+"""Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from hansa.common.job.spec import JobSpec
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.tasks import (
+    IMPORTANCE,
+    Evaluate,
+    Evaluation,
+    Init,
+    Probe,
+    Profile,
+    Survey,
+    Task,
+    Train,
+    UpdateFacts,
+)
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import (
+    DropModels,
+    Effect,
+    JobEnded,
+    MergePlan,
+    SendTask,
+    StartMerge,
+    WithdrawTask,
+)
+from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.plugin.outline import Outline
+from hansa.controller.rulebook.compose import compose
+
+JOB = JobId("j1")
+Role = Literal["learner", "evaluator"]
+
+
+def job_spec(**fields: Any) -> JobSpec:
+    """Return a small job; two sites by default."""
+    return JobSpec.model_validate({"app": "app.py:app", "sites": {"min": 2}, **fields})
+
+
+def machine_of(spec: JobSpec) -> Machine:
+    """Return a machine that was submitted at time 0."""
+    return Machine(JOB, spec, compose(spec), 0.0)
+
+
+class Play:
+    """One job under way."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.spec = job_spec(**fields)
+        self.machine = machine_of(self.spec)
+        self.first = self.machine.start()
+        self.now = 0.0
+        self.accepted: list[ev.Event] = []
+        self.effects: list[Effect] = []
+        self.saved = Snapshot(0, "", {})  # as a journal keeps it: with all chapters
+        self.outline: Outline | None = None  # of version 0, for rules that need it
+
+    def do(self, event: ev.Event) -> list[Effect]:
+        """Let something happen."""
+        effects = self.machine.handle(event)
+        self.accepted.append(event)
+        self.effects += effects
+        return effects
+
+    def picture(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return everything that the machine remembers."""
+        memories = {point: memory.model_dump() for point, memory in self.machine.memories.items()}
+        return self.machine.state.model_dump(), memories
+
+    def save(self) -> None:
+        """Save a snapshot as a journal does: new chapters replace old ones."""
+        new = self.machine.snapshot()
+        self.saved = replace(new, chapters={**self.saved.chapters, **new.chapters})
+
+    def again(self, machine: Machine | None = None) -> Machine:
+        """Return the job after a crash: from the snapshot, if one was saved, and the events after it."""
+        again = machine or machine_of(self.spec)
+        again.start()
+        if self.saved.sequence:
+            again.restore(self.saved)
+        for event in self.accepted[self.saved.sequence :]:
+            again.handle(ev.EVENT.validate_json(event.model_dump_json()))
+        return again
+
+    # What can happen.
+
+    def join(self, *sites: str, role: Role = "learner", examples: int = 10) -> list[Effect]:
+        """Let sites join; return the last one's effects."""
+        effects: list[Effect] = []
+        for site in sites:
+            effects = self.do(ev.SiteJoined(at=self.now, site=SiteName(site), role=role, examples=examples))
+        return effects
+
+    def leave(self, site: str, role: Role = "learner") -> list[Effect]:
+        """Let a daemon leave."""
+        return self.do(ev.SiteLeft(at=self.now, site=SiteName(site), role=role))
+
+    def update(
+        self,
+        task: Task,
+        n_train: int = 10,
+        site: str | None = None,
+        loss: float = 0.5,
+        steps: int = 3,
+        own: Evaluation | None = None,
+        importance: float | None = None,
+        n_used: int | None = None,
+    ) -> list[Effect]:
+        """Let an update arrive, perhaps with what its learner found of it on its `own` validation data."""
+        facts = UpdateFacts(
+            n_train=n_train,
+            n_used=n_train if n_used is None else n_used,
+            steps=steps,
+            epochs=1,
+            seconds=0.1,
+            loss=loss,
+            evaluation=own,
+            metrics={} if importance is None else {IMPORTANCE: importance},
+        )
+        who = SiteName(site or task.site)
+        outline = self.outline if isinstance(task.work, Init) else None
+        return self.do(
+            ev.UpdateArrived(
+                at=self.now,
+                task=task.id,
+                site=who,
+                facts=facts,
+                digest=f"d-{task.id}",
+                tensors=2,
+                outline=outline,
+            )
+        )
+
+    def give(self, digest: str = "given", outline: Outline | None = None) -> list[Effect]:
+        """Let version 0 come with the submission."""
+        return self.do(ev.ModelGiven(at=self.now, digest=digest, outline=outline))
+
+    def describe(self, task: Task, site: str | None = None) -> list[Effect]:
+        """Let a site tell of a version 0 that came with the submission."""
+        assert self.outline is not None
+        who = SiteName(site or task.site)
+        told = ev.ModelDescribed(
+            at=self.now, task=task.id, site=who, digest=f"d-{task.id}", outline=self.outline
+        )
+        return self.do(told)
+
+    def quarantine(self, task: Task, reason: str = "NaN") -> list[Effect]:
+        """Let a bad update arrive."""
+        return self.do(ev.UpdateQuarantined(at=self.now, task=task.id, site=task.site, reason=reason))
+
+    def fail(self, task: Task, reason: str = "out of memory", final: bool = False) -> list[Effect]:
+        """Let a site say that it cannot."""
+        return self.do(ev.TaskFailed(at=self.now, task=task.id, site=task.site, reason=reason, final=final))
+
+    def report(self, task: Task, right: int = 5, n: int = 10, loss: float = 1.0) -> list[Effect]:
+        """Let an evaluation arrive: `right` of `n` examples."""
+        found = Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
+        return self.do(ev.Reported(at=self.now, task=task.id, site=task.site, evaluation=found))
+
+    def tell(self, task: Task, n: int = 10, mean: float = 1.0, classes: tuple[int, ...] = ()) -> list[Effect]:
+        """Let a site tell of its data: one column that never changes."""
+        told = Profile(n=n, mean=(mean,), m2=(0.0,), classes=classes)
+        return self.do(ev.Surveyed(at=self.now, task=task.id, site=task.site, profile=told))
+
+    def merged(self, version: int | None = None) -> list[Effect]:
+        """Let the merge under way (or another) be done."""
+        plan = self.machine.state.plan
+        version = version if version is not None else plan.version if plan else 1
+        moments = {name: f"v{version}.{name}" for name in self.machine.rule.server.moments}
+        return self.do(
+            ev.Merged(
+                at=self.now, version=version, digest=f"v{version}", moments=moments, bytes_up=5, bytes_down=7
+            )
+        )
+
+    def studied(self, version: int, hop: int, mean: bool, trouble: bool = False) -> list[Effect]:
+        """Let a hop be looked at."""
+        found = (
+            {"trouble": "no memory"} if trouble else {"divergence": 0.25, "digest": "mean" if mean else ""}
+        )
+        return self.do(
+            ev.HopStudied.model_validate({"at": self.now, "version": version, "hop": hop, **found})
+        )
+
+    def probe(self, task: Task, importance: float) -> list[Effect]:
+        """Let a site tell how large its gradients are."""
+        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, importance=importance))
+
+    def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
+        """Let an alarm ring at its time, or at another."""
+        due = self.machine.state.alarms.get(alarm, self.now)
+        self.now = max(self.now, due) if at is None else at
+        return self.do(ev.AlarmRang(at=self.now, alarm=alarm))
+
+    def cancel(self) -> list[Effect]:
+        """Let the operator end the job."""
+        return self.do(ev.CancelAsked(at=self.now))
+
+    def give_up(self, reason: str) -> list[Effect]:
+        """Let the shell end the job because a rule raised an error."""
+        return self.do(ev.EngineFailed(at=self.now, reason=reason))
+
+    # What is under way.
+
+    def tasks(
+        self, kind: type[Survey] | type[Init] | type[Probe] | type[Train] | type[Evaluate]
+    ) -> dict[str, Task]:
+        """Return the open tasks of a kind by site (the newest, if a site has several)."""
+        return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
+
+    def training(self, *sites: str) -> dict[str, Task]:
+        """Bring the job to its first round with these sites and return their tasks."""
+        self.join(*sites)
+        (init,) = self.tasks(Init).values()
+        self.update(init)
+        return self.tasks(Train)
+
+    def round(self) -> None:
+        """Let every open training task be answered and the result be merged."""
+        for task in self.tasks(Train).values():
+            self.update(task)
+        self.merged()
+
+
+def sent(effects: list[Effect]) -> list[Task]:
+    """Return the tasks that were sent."""
+    return [effect.task for effect in effects if isinstance(effect, SendTask)]
+
+
+def withdrawn(effects: list[Effect]) -> list[TaskId]:
+    """Return the tasks that were withdrawn."""
+    return [effect.task.id for effect in effects if isinstance(effect, WithdrawTask)]
+
+
+def plans(effects: list[Effect]) -> list[MergePlan]:
+    """Return the merges that were started."""
+    return [effect.plan for effect in effects if isinstance(effect, StartMerge)]
+
+
+def dropped(effects: list[Effect]) -> set[str]:
+    """Return the models that were dropped."""
+    return {key for effect in effects if isinstance(effect, DropModels) for key in effect.keys}
+
+
+def endings(effects: list[Effect]) -> list[tuple[str, str]]:
+    """Return how the job ended."""
+    return [(effect.status, effect.reason) for effect in effects if isinstance(effect, JobEnded)]
+
+
+def stale(play: Play, happen: Callable[[], object]) -> None:
+    """Check that something is refused as stale and leaves no trace."""
+    before = play.picture()
+    with pytest.raises(Stale):
+        happen()
+    assert play.picture() == before

@@ -1,0 +1,123 @@
+"""The asynchronous pacer: who is asked again, who is left alone, and when a job has enough."""
+
+import pytest
+
+from hansa.common.values.errors import Stale
+from hansa.common.values.tasks import Task, Train
+from tests.unit.engine.play import Play, endings, plans, sent
+
+
+def started(*sites: str, updates: int = 20, least: int = 2) -> Play:
+    play = Play(rule="async-fedavg", pace={"updates": updates}, sites={"min": least})
+    play.training(*sites)
+    return play
+
+
+def task_of(play: Play, site: str) -> Task:
+    return play.tasks(Train)[site]
+
+
+def commit(play: Play, site: str) -> list[str]:
+    """Let a site's update be merged; return who gets a task then."""
+    play.update(task_of(play, site))
+    return [task.site for task in sent(play.merged())]
+
+
+def fail(play: Play, site: str, times: int = 1) -> list[list[str]]:
+    """Let a site fail so many times; return who is asked each time."""
+    return [[task.site for task in sent(play.fail(task_of(play, site)))] for _ in range(times)]
+
+
+def test_a_site_gets_the_newest_model_with_its_own_commit_and_counts_its_own_tasks() -> None:
+    """The number of a task is in its seed: the same number again would be the same order of examples again."""
+    play = started("a", "b")
+    for number in (1, 2, 3):
+        task = task_of(play, "a")
+        assert isinstance(task.work, Train)
+        assert (task.round, task.work.version) == (number, number - 1)
+        assert commit(play, "a") == ["a"]
+    slow = task_of(play, "b")
+    assert isinstance(slow.work, Train)
+    assert (slow.round, slow.work.version) == (1, 0)
+
+
+def test_a_site_that_fails_three_times_in_a_row_is_left_alone_until_it_joins_again() -> None:
+    play = started("a", "b")
+    assert fail(play, "a", 3) == [["a"], ["a"], []]
+    assert commit(play, "b") == ["b"]  # the others go on
+    assert "a" not in play.tasks(Train)
+    play.leave("a")
+    assert [task.site for task in sent(play.join("a"))] == ["a"]
+    assert fail(play, "a", 3) == [["a"], ["a"], []]  # its failures were forgiven
+
+
+def test_an_update_ends_a_row_of_failures() -> None:
+    play = started("a", "b")
+    for _ in range(3):
+        assert fail(play, "a", 2) == [["a"], ["a"]]
+        assert commit(play, "a") == ["a"]
+
+
+def test_an_update_that_is_too_stale_ends_a_row_of_failures_too_and_is_told_of_once() -> None:
+    play = Play(rule="fedasync", pace={"updates": 20}, server={"max_staleness": 0})
+    play.training("a", "b")
+    for _ in range(2):
+        assert fail(play, "b", 2) == [["b"], ["b"]]
+        commit(play, "a")
+        assert [task.site for task in sent(play.update(task_of(play, "b")))] == ["b"]
+    commit(play, "a")
+    commit(play, "a")
+    told = [list(record.lost) for record in play.machine.state.history]
+    assert told == [[], [], ["b"], ["b"], []]
+
+
+def test_when_every_site_that_is_here_fails_the_job_does() -> None:
+    play = started("a", "b")
+    fail(play, "a", 3)
+    fail(play, "b", 2)
+    effects = play.fail(task_of(play, "b"), "no memory")
+    assert endings(effects) == [("failed", "every site failed 3 times in a row; a: out of memory")]
+
+
+def test_a_job_does_not_fail_while_an_update_is_being_merged() -> None:
+    play = started("a", "b")
+    play.update(task_of(play, "b"))
+    play.leave("b")
+    assert fail(play, "a", 3) == [["a"], ["a"], []]
+    assert not endings(play.merged())
+    assert [task.site for task in sent(play.join("b"))] == ["b"]
+
+
+def test_a_job_has_enough_when_as_many_updates_as_asked_for_are_taken() -> None:
+    play = started("a", "b", updates=3)
+    assert commit(play, "a") == ["a"]
+    play.update(task_of(play, "a"))
+    late = task_of(play, "b")
+    assert len(plans(play.merged())) == 0
+    assert play.update(task_of(play, "a"))
+    with pytest.raises(Stale, match="the job has its 3 updates"):
+        play.update(late)
+    assert endings(play.merged()) == [("completed", "all 3 updates are merged")]
+
+
+def test_updates_that_waited_for_one_another_all_count() -> None:
+    play = Play(rule="async-fedavg", pace={"updates": 4}, sites={"min": 3, "together": 3})
+    for task in play.training("a", "b", "c").values():
+        play.update(task)
+    play.merged()
+    play.update(task_of(play, "c"))
+    assert endings(play.merged()) == [("completed", "all 4 updates are merged")]
+
+
+def test_a_site_that_joined_while_its_update_was_merged_gets_one_task() -> None:
+    play = started("a", "b")
+    play.update(task_of(play, "a"))
+    play.leave("a")
+    play.join("a")
+    play.merged()
+    asked = [
+        task
+        for task in play.machine.state.tasks.values()
+        if task.site == "a" and isinstance(task.work, Train)
+    ]
+    assert len(asked) == 1

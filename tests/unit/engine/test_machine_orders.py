@@ -1,0 +1,548 @@
+"""The engine of a job under any order of events: what always holds, and that a replay gives the same job."""
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from hansa.common.models.model import ModelSpec, TensorInfo
+from hansa.common.models.model import Role as TensorRole
+from hansa.common.values.errors import InvalidData, Refused, Stale
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine import job as engine_job
+from hansa.controller.engine import snapshots
+from hansa.controller.engine.effects import Effect, MergePlan
+from hansa.controller.engine.job import Job
+from hansa.controller.pacers.redistribute import Redistribute, Trip
+from hansa.controller.plugin.outline import outline_of
+from hansa.controller.rules.divergence import METRICS
+from tests.unit.engine import appraised, examined
+from tests.unit.engine.play import Play, Role, dropped, endings, plans, sent, withdrawn
+
+assert appraised  # importing them registers their plugins
+assert examined
+
+FINAL = ("completed", "failed", "cancelled")
+SITES = ("a", "b", "c", "d")
+STEPS = {  # how often each thing happens
+    "join": 3,
+    "leave": 2,
+    "update": 6,
+    "everybody answers": 2,
+    "fail": 1,
+    "quarantine": 1,
+    "report": 4,
+    "tell": 4,
+    "merge": 6,
+    "merge out of turn": 1,
+    "examine": 6,
+    "study": 3,
+    "measure": 2,
+    "study out of turn": 1,
+    "probe": 3,
+    "examine out of turn": 1,
+    "ring": 1,
+    "ring out of turn": 1,
+    "wait": 2,
+    "save": 1,
+    "restart": 1,
+    "seldom": 1,
+}
+Step = tuple[str, int]
+
+JOBS = st.fixed_dictionaries(
+    {
+        "pace": st.fixed_dictionaries(
+            {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
+            optional={"deadline": st.just(30.0)},
+        ),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
+            lambda sites: {"wait": 20.0, **sites}
+        ),
+        "sample": st.sampled_from(
+            [{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]
+        ),
+        "weigh": st.sampled_from(
+            [
+                {"kind": "examples"},
+                {"kind": "equal"},
+                {"kind": "appraised"},
+                {"kind": "dvw"},
+                {"kind": "measured"},
+            ]
+        ),
+        "layers": st.sampled_from(
+            [{}, {"kind": "divide", "prepass": 2}, {"kind": "divide", "prepass": 1, "restart": True}]
+        ),
+        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
+        "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
+    }
+)
+ASYNC_JOBS = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(1, 12)}),
+        "merge": st.sampled_from(
+            [
+                {"kind": "incremental"},
+                {"kind": "incremental", "drop_on_leave": True},
+                {"kind": "latest"},
+                {"kind": "mean"},
+            ]
+        ),
+        "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
+        "weigh": st.sampled_from(
+            [{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
+        ),
+        "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
+        "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
+        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
+        "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
+    }
+)
+TRAVELS = st.fixed_dictionaries(
+    {
+        "pace": st.fixed_dictionaries(
+            {
+                "kind": st.just("redistribute"),
+                "rounds": st.integers(1, 3),
+                "hops": st.integers(1, 3),
+                "retries": st.integers(0, 2),
+                "catch_up": st.integers(0, 2),
+                "no_repeat": st.booleans(),
+                "weight": st.sampled_from(["equal", "hops"]),
+                "divergence": st.sampled_from(["none", "weights", "delta"]),
+            },
+            optional={"deadline": st.just(30.0)},
+        ),
+        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sample": st.sampled_from(
+            [
+                {"kind": "all"},
+                {"kind": "uniform", "fraction": 0.5},
+                {"kind": "patient"},
+                {"kind": "importance", "fraction": 0.6, "init": "probe"},
+                {"kind": "importance", "fraction": 0.5},
+            ]
+        ),
+        "local": st.sampled_from([{}, {}, {"kind": "alternate"}]),
+        "weigh": st.sampled_from(
+            [{"kind": "equal"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]
+        ),
+        "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
+        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
+        "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
+        "reference": st.sampled_from([None, "ab" * 32]),
+    }
+)
+ASYNC_TOGETHER = st.fixed_dictionaries(
+    {
+        "rule": st.just("async-fedavg"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(2, 12)}),
+        "merge": st.sampled_from([{"kind": "incremental"}, {"kind": "latest"}]),
+        "sites": st.just({"min": 2, "together": 2, "wait": 20.0}),
+        "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
+    }
+)
+ORDERS = st.lists(
+    st.tuples(
+        st.sampled_from([name for name, often in STEPS.items() for _ in range(often)]),
+        st.integers(0, 1 << 16),
+    ),
+    min_size=10,
+    max_size=90,
+)
+
+
+OUTLINE = outline_of(
+    ModelSpec(
+        tuple(TensorInfo(name, "float32", (2, 2), TensorRole.PARAM, i) for i, name in enumerate("xyz")),
+        tuple("xyz"),
+    )
+)
+
+
+class AnyOrder:
+    """A job to which anything may happen."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        if job.get("layers") and "until" in job.get("train", {}):
+            job = job | {"train": {}}  # they do not go together
+        self.play = Play(**job)
+        self.play.outline = OUTLINE
+        self.ends: list[tuple[str, str]] = []
+        self.asked: dict[TaskId, Task] = {}
+        self.answered: set[TaskId] = set()
+        self.gone: set[str] = set()
+        self.merging: int | None = None
+
+    def happen(self, act: Callable[[], list[Effect]]) -> None:
+        """Let something happen; what is stale must leave no trace, what is accepted must keep the promises."""
+        before = self.play.picture()
+        over = self.play.machine.ended
+        try:
+            effects = act()
+        except Stale:
+            assert self.play.picture() == before
+            return
+        except (
+            InvalidData,
+            Refused,
+        ) as error:  # a rule may raise it; the shell then ends the job as it was before
+            if "no site has validation data" not in str(
+                error
+            ) and "could not tell where to divide" not in str(error):
+                raise
+            self.play.machine = self.play.again()
+            effects = self.play.give_up(str(error))
+        assert not over, "something happened after the end"
+        for task in sent(effects):
+            assert task.id not in self.asked, "a task id was used twice"
+            self.asked[task.id] = task
+        assert set(withdrawn(effects)) <= set(self.asked)
+        assert not set(withdrawn(effects)) & set(self.play.machine.state.tasks)
+        for plan in plans(effects):
+            self._check_plan(plan)
+        assert not dropped(effects) & self.gone, "a model was dropped twice"
+        assert before[0]["models"] - self.play.machine.state.models <= dropped(effects), (
+            "a model stays in the store"
+        )
+        self.gone |= dropped(effects)
+        self.ends += endings(effects)
+
+    def _check_plan(self, plan: MergePlan) -> None:
+        state = self.play.machine.state
+        assert self.merging is None, "two merges at once"
+        self.merging = plan.version
+        assert plan.version == state.version + 1
+        restart = self.job.get("layers", {}).get("restart")
+        assert plan.current == state.current or (restart and plan.current == state.first)
+        travels = self._travels()
+        whose = [part.slot if travels else part.site for part in plan.added]
+        assert len(set(whose)) == len(whose), "a site, or a slot, counts twice"
+        if travels:
+            assert whose == sorted(whose)
+        for part in plan.added:
+            task = self.asked[part.task]
+            assert isinstance(task.work, Train)
+            assert task.site == part.site
+            if "rule" not in self.job:  # where there are rounds
+                assert (task.round, task.work.version) == (state.round, state.version)
+            assert task.id in self.answered
+            assert part.model not in self.gone
+        rounds = "rule" not in self.job
+        company = {m.site for m in self.play.machine.members(plan) if m.weight > 0 or not rounds}
+        anything = any(part.weight > 0 for part in plan.added)
+        assert len(company) >= self.play.spec.sites.together or not anything, "a model of too few sites"
+
+    # What may happen.
+
+    def step(self, name: str, pick: int) -> None:
+        """Let one thing happen; `pick` says to whom."""
+        play, state = self.play, self.play.machine.state
+        site = SITES[pick % len(SITES)]
+        role: Role = "evaluator" if pick // 4 % 3 == 0 else "learner"
+        match name:
+            case "join":
+                self.happen(lambda: play.join(site, role=role, examples=(10, 20, 10, 10, 0)[pick // 12 % 5]))
+            case "leave":
+                self.happen(lambda: play.leave(site, role=role))
+            case "update":
+                self._answer(self._pick(pick, Survey, Init, Train), n=(0, 1, 30)[pick % 3])
+            case "everybody answers":
+                work = [task for task in state.tasks.values() if isinstance(task.work, Init | Train)]
+                for task in sorted(work, key=lambda task: crc32(f"{task.site}{pick}".encode())):
+                    self._answer(task)
+            case "fail":
+                self._about(pick, play.fail, Survey, Init, Probe, Train, Evaluate)
+            case "quarantine":
+                self._about(pick, play.quarantine, Init, Train)
+            case "report":
+                self._about(pick, lambda task: play.report(task, right=pick % 11), Evaluate)
+            case "tell":
+                self._about(pick, lambda task: play.tell(task, n=pick % 11, mean=float(pick % 5)), Survey)
+            case "merge" if self.merging is not None:
+                version, self.merging = self.merging, None
+                self.happen(lambda: play.merged(version))
+            case "merge out of turn" if pick % 7 != self.merging:
+                self.happen(lambda: play.merged(pick % 7))
+            case "examine" if state.inquiries:
+                numbers = sorted(state.inquiries)
+                self._examine(numbers[pick % len(numbers)], pick)
+            case "examine out of turn":
+                self._examine(pick % 5, pick)
+            case "study" if state.studies:
+                plan = state.studies[pick % len(state.studies)]
+                self.happen(
+                    lambda: play.studied(plan.version, plan.hop, bool(plan.members), trouble=pick % 5 == 0)
+                )
+            case "measure":  # now and then out of turn
+                trouble = "reference: missing x" if pick % 20 == 0 else ""
+                found = ev.Measured(at=play.now, distance=None if trouble else pick / 7, trouble=trouble)
+                self.happen(lambda: play.do(found))
+            case "study out of turn":
+                if all((plan.version, plan.hop) != (pick % 3, pick % 4) for plan in state.studies):
+                    self.happen(lambda: play.studied(pick % 3, pick % 4, mean=True))
+            case "probe":
+                score = (0.0, 1.0, 1e300, float("nan"))[pick % 4]
+                self._about(pick, lambda task: play.probe(task, score), Probe)
+            case "ring" if state.alarms:
+                alarms = sorted(state.alarms)
+                self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
+            case "ring out of turn":
+                alarm = ("gather", "time", "evaluation", "round-1-1", "appraisal-j1-2")[pick % 5]
+                if alarm not in state.alarms:
+                    self.happen(lambda: play.ring(alarm))
+            case "wait":
+                play.now += pick % 10
+            case "save":
+                self.play.save()
+            case "restart":
+                self.restart()
+            case "seldom":
+                self._seldom(pick)
+
+    def _examine(self, number: int, pick: int) -> None:
+        """Let a part find something, keep something, or fail."""
+        play = self.play
+        inquiry = play.machine.state.inquiries.get(number)
+        facts: JsonValue = {site: float(pick % 3) for site in SITES}
+        if inquiry and inquiry.point == "layers":
+            facts = {"divergences": {metric: [0.1, 0.5 * (pick % 3), None] for metric in METRICS}}
+        kept = (
+            {}
+            if inquiry and inquiry.point == "layers"
+            else dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
+        )
+        found = ev.Examined(at=play.now, inquiry=number, facts=facts, kept=kept)
+        failed = ev.ExaminationFailed(at=play.now, inquiry=number, reason="no memory")
+        self.happen(lambda: play.do(failed if pick % 5 == 0 else found))
+
+    def _seldom(self, pick: int) -> None:
+        play, version = self.play, self.merging
+        match pick % 20:
+            case 0:
+                self.happen(play.cancel)
+            case 1:
+                self._about(pick, lambda task: play.fail(task, final=True), Init, Train, Evaluate)
+            case 2 if version is not None and play.machine.state.plan:
+                self.merging = None
+                self.happen(lambda: play.do(ev.MergeFailed(at=play.now, version=version, reason="disk full")))
+
+    def _pick(self, pick: int, *kinds: type[Any]) -> Task | None:
+        """Pick an open task, or one in eight times any that was ever sent."""
+        held = self.asked if pick % 8 == 0 else self.play.machine.state.tasks
+        tasks = [task for task in held.values() if isinstance(task.work, kinds)]
+        return tasks[pick // 8 % len(tasks)] if tasks else None
+
+    def _about(self, pick: int, act: Callable[[Task], list[Effect]], *kinds: type[Any]) -> None:
+        task = self._pick(pick, *kinds)
+        if task:
+            self.happen(lambda: act(task))
+
+    def _answer(self, task: Task | None, n: int = 10) -> None:
+        if task:
+            self.answered |= {task.id} & set(self.play.machine.state.tasks)
+            right = min(n, 4)
+            own = Evaluation(n=n, loss_sum=1.0 * n, confusion=((right, n - right), (0, 0)))
+            if isinstance(task.work, Init) and self.play.machine.state.version >= 0:
+                self.happen(lambda: self.play.describe(task))
+            else:
+                self.happen(lambda: self.play.update(task, n_train=n, own=own, importance=float(n)))
+
+    def restart(self) -> None:
+        """Kill the controller and replay the journal, from the last snapshot on; the job is the same and goes on."""
+        again = self.play.again()
+        assert again.state.model_dump() == self.play.machine.state.model_dump()
+        assert again.memories == self.play.machine.memories
+        assert again.resume() == self.play.machine.resume()
+        self.play.machine = again
+
+    # What always holds.
+
+    def check(self) -> None:
+        """Check all promises."""
+        self._ends_once()
+        self._history_is_whole()
+        self._needed_models_are_kept()
+        self._tasks_are_for_this_round()
+        self._indices_follow_from_the_state()
+        self._training_is_standardised()
+        self._evaluations_are_sound()
+
+    def _ends_once(self) -> None:
+        state = self.play.machine.state
+        assert len(self.ends) == int(self.play.machine.ended)
+        assert (state.status in FINAL) is self.play.machine.ended
+        if self.ends:
+            assert (state.status, state.reason) == self.ends[0]
+            assert not state.tasks
+            assert not state.alarms
+            assert state.plan is None
+            assert not state.inquiries
+            assert not state.kept
+            assert (state.reference, state.measuring) == (None, None)
+            assert self.play.machine.resume() == []
+
+    def _history_is_whole(self) -> None:
+        state = self.play.machine.state
+        assert [record.version for record in state.history] == list(range(state.version + 1))
+        assert state.sequence == len(self.play.accepted)
+        assert (state.current is None) is (state.version < 0)
+
+    def _needed_models_are_kept(self) -> None:
+        """What a task, the next merge or the check of the last one needs is in the store."""
+        state = self.play.machine.state
+        needed = {key for task in state.tasks.values() for key in task.models}
+        needed |= {key for plan in state.studies for key in plan.models}
+        if state.plan:
+            needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
+        needed |= {member.model for held in state.members.values() for member in held}
+        needed |= {key for key in (state.current, state.reference, state.measuring) if key}
+        if not self.play.machine.ended:
+            needed |= state.fresh
+        needed |= {key for inquiry in state.inquiries.values() for key in inquiry.models()}
+        needed |= {kept.key for held in state.kept.values() for kept in held.values()}
+        assert needed <= state.models
+        assert not state.models & self.gone
+
+    def _tasks_are_for_this_round(self) -> None:
+        """At most one training task per site, of this round, and none while a merge is under way."""
+        state = self.play.machine.state
+        work = [task for task in state.tasks.values() if not isinstance(task.work, Evaluate)]
+        assert len({task.site for task in work}) == len(work)
+        if "rule" in self.job:
+            return  # there are no rounds
+        assert all(task.round == state.round for task in work if not isinstance(task.work, Probe))
+        if self._travels():
+            self._slots_are_sound()
+        if state.merging:
+            assert not work
+
+    def _travels(self) -> bool:
+        return isinstance(self.play.machine.rule.pace, Redistribute)
+
+    def _slots_are_sound(self) -> None:
+        """Every slot under way is at one site, which has its model; nothing else is kept for slots."""
+        state, trip = self.play.machine.state, self.play.machine.memories["pace"]
+        assert isinstance(trip, Trip)
+        if state.phase not in ("training", "gathering") or trip.phase == "idle":
+            return
+        held = {slot.held.model for slot in trip.slots if slot.held}
+        before = {slot.before.model for slot in trip.slots if slot.before}
+        assert state.fresh == held | before, "a model of a slot leaked, or is gone"
+        tasks = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
+        assert set(tasks) == set(trip.errands)
+        assert len({errand.slot for errand in trip.errands.values()}) == len(trip.errands)
+        for site, errand in trip.errands.items():
+            task, slot = tasks[SiteName(site)], trip.slots[errand.slot]
+            assert isinstance(task.work, Train)
+            assert (task.id, task.slot, task.hop) == (errand.task, errand.slot + 1, trip.hop)
+            assert task.work.model == (slot.held.model if slot.held else state.current)
+            assert task.work.base == (slot.held.base if slot.held else None)
+        assert all(slot.hops <= trip.hop for slot in trip.slots)
+        assert len({record.hop for record in state.hops}) == len(state.hops)
+
+    def _indices_follow_from_the_state(self) -> None:
+        """What is kept beside the state, step by step, is what would be made of the state anew."""
+        job = self.play.machine._job
+        fresh = Job(job.id, job.spec, job.rule, 0.0)
+        fresh.remember(job.state)
+        for one, other in ((job.eligible, fresh.eligible), (job.evaluators, fresh.evaluators)):
+            assert list(one) == list(other)
+        assert job.studies == fresh.studies
+        assert vars(job.desk) == vars(fresh.desk)
+        assert {key: n for key, n in vars(job.models)["_reasons"].items() if n} == vars(fresh.models)[
+            "_reasons"
+        ]
+        assert vars(job.models)["_idle"] == vars(fresh.models)["_idle"]
+
+    def _training_is_standardised(self) -> None:
+        """With a global standard nobody trains or measures without it, and all have the same."""
+        state, spec = self.play.machine.state, self.play.spec.survey
+        tasks = [task for task in state.tasks.values() if isinstance(task.work, Train | Evaluate)]
+        if spec.standardise == "global":
+            assert all(task.standard is not None and task.standard == state.standard for task in tasks)
+        else:
+            assert all((task.standard is not None) is (spec.standardise == "local") for task in tasks)
+
+    def _evaluations_are_sound(self) -> None:
+        """Nobody is behind, one version is awaited at a time, and what counts was evaluated on all examples."""
+        state, machine = self.play.machine.state, self.play.machine
+        open_ = [task for task in state.tasks.values() if isinstance(task.work, Evaluate)]
+        whole = [task for task in open_ if task.id not in state.judging and task.id not in state.scoring]
+        if state.phase != "closing":
+            assert len({task.site for task in whole}) == len(whole), "an evaluator falls behind"
+            awaited = [record.version for record in state.history if machine.awaits(record)]
+            assert len(awaited) == int("evaluation" in state.alarms)
+        for record in state.history:
+            if record.covered:
+                assert 0 < record.examples == record.total
+                assert not machine.awaits(record)
+        counted = [record.version for record in state.history if record.covered]
+        assert state.covered == (counted[-1] if counted else None)
+
+    def check_something_can_happen(self) -> None:
+        """A merge is under way, or a site that is here has a task, or an alarm of this phase will ring."""
+        state = self.play.machine.state
+        if self.play.machine.ended or state.merging:
+            return
+        at_work = any(
+            task.site in (state.evaluators if isinstance(task.work, Evaluate) else state.learners)
+            for task in state.tasks.values()
+            if state.phase == "closing" or not isinstance(task.work, Evaluate)
+        )
+        due = {alarm for alarm in state.alarms if alarm.startswith(f"hop-{state.round}-")}
+        due |= {"gather", "evaluation", "probes", f"round-{state.round}-1", f"round-{state.round}-2"} & set(
+            state.alarms
+        )
+        if state.preparing:  # merges wait for evaluations, and only so long
+            due |= {alarm for alarm in state.alarms if alarm.startswith("appraisal-")}
+        assert at_work or due, f"{state.phase}: nobody works and no alarm is set"
+
+
+def _begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
+    order = AnyOrder(job)
+    if given_model:
+        order.happen(lambda: order.play.do(ev.ModelGiven(at=0, digest="given")))
+    order.happen(lambda: order.play.join("a", role="evaluator"))
+    for site in ("a", "b"):
+        order.happen(lambda site=site: order.play.join(site))  # type: ignore[misc]
+    return order
+
+
+@settings(max_examples=200, deadline=None)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
+def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
+    job: dict[str, Any], given_model: bool, steps: list[Step]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine_job, snapshots):
+            patch.setattr(module, "CHAPTER", 2)  # so that the history of such small jobs has several
+        order = _begin(job, given_model)
+        for name, pick in steps:
+            order.step(name, pick)
+            order.check()
+        order.restart()
+
+
+@settings(max_examples=200, deadline=None)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
+def test_under_any_order_of_events_a_job_that_has_not_ended_never_waits_for_nothing(
+    job: dict[str, Any], given_model: bool, steps: list[Step]
+) -> None:
+    order = _begin(job, given_model)
+    for name, pick in steps:
+        order.step(name, pick)
+        order.check_something_can_happen()

@@ -1,0 +1,431 @@
+"""The engine of a job: rounds with deadlines, a quorum, and sites that are lost."""
+
+import pytest
+
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import ASKED, Task, Train, UpdateFacts
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
+from tests.unit.engine.play import Play, endings, plans, sent, stale, withdrawn
+
+# Deadlines and quorum.
+
+
+def test_at_the_deadline_a_round_with_a_quorum_is_merged_without_the_late() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 0.5})
+    tasks = play.training("a", "b")
+    assert play.machine.state.alarms == {"round-1-1": 30.0}
+    play.update(tasks["a"])
+    effects = play.ring("round-1-1")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 30 s"}
+
+
+@pytest.mark.parametrize(
+    ("quorum", "answers", "closes"), [(0.5, 1, False), (0.5, 2, True), (2, 1, False), (2, 2, True)]
+)
+def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bool) -> None:
+    play = Play(pace={"deadline": 30, "quorum": quorum})
+    tasks = play.training("a", "b", "c")
+    if len(tasks) == 2:  # c joined after the round had begun
+        play.round()
+        tasks = play.tasks(Train)
+    for site in ["a", "b"][:answers]:
+        play.update(tasks[site])
+    assert bool(plans(play.ring(f"round-{play.machine.state.round}-1"))) is closes
+
+
+def test_a_share_of_sites_that_is_a_whole_number_is_that_number() -> None:
+    names = [f"s{number:02}" for number in range(25)]
+    play = Play(
+        pace={"deadline": 30, "quorum": 0.28}, sites={"min": 25}
+    )  # in binary 0.28 · 25 is a little more than 7
+    tasks = play.training(*names)
+    for site in names[:7]:
+        play.update(tasks[site])
+    assert plans(play.ring("round-1-1"))
+
+
+def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_merged() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    effects = play.ring("round-1-1")
+    assert effects == [SetAlarm("round-1-2", 60.0)]
+    assert set(play.tasks(Train)) == {"b"}
+    effects = play.ring("round-1-2")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+
+
+def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
+    play = Play(pace={"deadline": 30, "quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    play.ring("round-1-1")
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+    assert play.ring("round-1-2") == []  # merging already
+
+
+def test_a_round_without_any_answer_makes_a_version_without_contributions() -> None:
+    play = Play(pace={"deadline": 30, "rounds": 2})
+    play.training("a", "b")
+    play.ring("round-1-1")
+    (plan,) = plans(play.ring("round-1-2"))
+    assert plan.added == ()
+    assert [task.site for task in sent(play.merged())] == ["a", "b"]
+    assert set(play.machine.state.history[-1].lost) == {"a", "b"}
+
+
+def test_the_alarm_of_an_old_round_does_nothing() -> None:
+    play = Play(pace={"deadline": 30})
+    play.training("a", "b")
+    play.round()
+    assert play.machine.state.round == 2
+    assert play.ring("round-1-1") == []
+    assert set(play.tasks(Train)) == {"a", "b"}
+
+
+def test_an_alarm_that_was_never_set_or_has_rung_is_stale() -> None:
+    play = Play(pace={"deadline": 30})
+    play.training("a", "b")
+    stale(play, lambda: play.ring("gather"))
+    play.ring("round-1-1")
+    stale(play, lambda: play.ring("round-1-1"))
+
+
+def test_an_alarm_that_rings_for_an_earlier_setting_of_it_is_stale() -> None:
+    play = Play(
+        sites={"min": 2, "wait": 60}
+    )  # the first alarm is set for 60 and goes off when the sites have gathered
+    play.training("a", "b")
+    play.now = 50.0
+    play.leave("a")
+    play.leave("b")
+    assert play.machine.state.alarms == {"gather": 110.0}
+    stale(play, lambda: play.ring("gather", at=60.0))
+
+
+# Sites that are lost.
+
+
+def test_a_round_goes_on_without_a_site_that_left_if_the_others_make_a_quorum() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    effects = play.leave("b")
+    assert withdrawn(effects) == [tasks["b"].id]
+    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"b": "the site left"}
+
+
+def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when_it_is_back() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    assert play.leave("b") == []
+    assert play.tasks(Train) == tasks
+    assert SendTask(tasks["b"]) in play.machine.resume()
+    play.join("b")
+    play.update(tasks["a"])
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {}
+
+
+def test_a_site_that_left_is_not_called_late() -> None:
+    play = Play(pace={"rounds": 2, "deadline": 10.0, "quorum": 1.0}, sites={"min": 3})
+    tasks = play.training("a", "b", "c")
+    play.update(tasks["a"])
+    play.leave("c")
+    play.ring("round-1-1")
+    play.ring("round-1-2")
+    play.merged()
+    assert play.machine.state.history[-1].lost == {
+        "b": "late: no update by the deadline of 10 s",
+        "c": "the site left",
+    }
+
+
+def test_a_site_that_left_and_is_back_is_waited_for_again() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.leave("b")
+    play.join("b")
+    assert play.update(tasks["a"]) == []
+    assert play.machine.state.plan is None
+
+
+def test_an_update_counts_even_if_its_site_is_away() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.leave("b")
+    play.update(tasks["b"])
+    assert plans(play.update(tasks["a"]))
+
+
+def test_a_round_that_was_closed_while_a_site_was_away_does_not_want_its_update() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    play.leave("b")
+    stale(play, lambda: play.update(tasks["b"]))
+    play.merged()
+    stale(play, lambda: play.update(tasks["b"]))
+
+
+def test_a_failed_task_is_lost_and_the_others_are_merged() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    assert play.fail(tasks["a"]) == []
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["b"]
+    assert set(play.tasks(Train)) == set()
+    effects = play.merged()
+    assert play.machine.state.history[-1].lost == {"a": "out of memory"}
+    assert [task.site for task in sent(effects)] == ["a", "b"]  # it is asked again in the next round
+
+
+def test_a_quarantined_update_is_lost_with_its_reason_and_the_round_goes_on() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.update(tasks["b"])
+    assert plans(play.quarantine(tasks["a"], "tensor w holds NaN"))
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"a": "update quarantined: tensor w holds NaN"}
+    assert play.machine.state.history[-1].contributions == {"b": 10.0}
+
+
+@pytest.mark.parametrize("deadline", [None, 30])
+def test_a_round_below_its_quorum_is_issued_once_more_to_those_that_failed(deadline: float | None) -> None:
+    play = Play(pace={"quorum": 0.75, "deadline": deadline}, sites={"min": 4})
+    tasks = play.training("a", "b", "c", "d")
+    play.update(tasks["a"])
+    for site in "bc":
+        assert play.fail(tasks[site]) == []
+    play.now = 7.0
+    effects = play.update(tasks["d"])
+    again: dict[str, Task] = {task.site: task for task in sent(effects)}
+    assert set(again) == {"b", "c"}
+    assert not plans(effects)
+    if deadline:
+        assert SetAlarm("round-1-2", 37.0) in effects
+        assert play.ring("round-1-1") == []  # it has another one now
+    stale(play, lambda: play.update(tasks["b"]))
+    play.update(again["b"])
+    (plan,) = plans(play.fail(again["c"], "disk full"))  # not a third time
+    assert [part.site for part in plan.added] == ["a", "b", "d"]
+    play.merged()
+    assert play.machine.state.history[-1].lost == {"c": "disk full"}
+
+
+def test_at_the_deadline_a_round_below_its_quorum_is_issued_again_to_those_that_failed_and_waits_for_the_late() -> (
+    None
+):
+    play = Play(pace={"quorum": 1.0, "deadline": 30}, sites={"min": 3})
+    tasks = play.training("a", "b", "c")
+    play.update(tasks["a"])
+    play.fail(tasks["b"])
+    effects = play.ring("round-1-1")
+    (again,) = sent(effects)
+    assert again.site == "b"
+    assert withdrawn(effects) == []
+    play.update(again)
+    (plan,) = plans(play.update(tasks["c"]))
+    assert [part.site for part in plan.added] == ["a", "b", "c"]
+
+
+def test_a_failed_site_that_has_left_is_not_asked_again() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.fail(tasks["b"])
+    play.leave("b")
+    (plan,) = plans(play.update(tasks["a"]))
+    assert [part.site for part in plan.added] == ["a"]
+
+
+def test_a_failed_site_that_comes_back_while_the_others_are_away_is_asked_again() -> None:
+    play = Play(pace={"quorum": 1.0})
+    tasks = play.training("a", "b")
+    play.fail(tasks["a"])
+    play.leave("a")
+    assert sent(play.leave("b")) == []
+    (again,) = sent(play.join("a"))
+    assert again.site == "a"
+    assert "gather" not in play.machine.state.alarms
+    assert play.update(again) == [SetAlarm("gather", 60.0)]  # b may still come back
+    play.join("b")
+    (plan,) = plans(play.update(tasks["b"]))
+    assert [part.site for part in plan.added] == ["a", "b"]
+
+
+def test_a_site_that_was_asked_again_and_then_left_may_come_back_though_the_others_failed_twice() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.fail(tasks["a"])
+    again: dict[str, Task] = {task.site: task for task in sent(play.fail(tasks["b"]))}
+    play.fail(again["a"])
+    assert not endings(play.leave("b"))
+    play.join("b")
+    (plan,) = plans(play.update(again["b"]))
+    assert [part.site for part in plan.added] == ["b"]
+
+
+def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    play.fail(tasks["b"], "disk full")
+    again: dict[str, Task] = {task.site: task for task in sent(play.quarantine(tasks["a"], "NaN"))}
+    play.fail(again["b"], "disk full")
+    ((status, reason),) = endings(play.quarantine(again["a"], "NaN"))
+    assert status == "failed"
+    assert reason == "every site has failed by round 1; a: update quarantined: NaN"
+
+
+def test_a_site_that_fails_when_it_is_drawn_alone_does_not_end_the_job_of_the_others() -> None:
+    play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
+    ((first, task),) = play.training("a", "b").items()
+    (again,) = sent(play.fail(task))
+    (plan,) = plans(play.fail(again, "disk full"))
+    assert plan.added == ()
+    play.merged()
+    assert play.machine.state.history[-1].lost == {first: "disk full"}
+    while set(play.tasks(Train)) == {first}:
+        for _ in range(2):
+            play.fail(play.tasks(Train)[first], "disk full")
+        play.merged()
+    play.round()
+    assert list(play.machine.state.history[-1].contributions) == sorted({"a", "b"} - {first})
+    assert play.machine.state.status == "running"
+
+
+def test_when_every_site_has_failed_whenever_it_was_drawn_the_job_fails() -> None:
+    play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
+    play.training("a", "b")
+    play.round()  # who answered before does not matter
+    seen: set[str] = set()
+    effects: list[Effect] = []
+    while not endings(effects):
+        (site,) = play.tasks(Train)
+        seen.add(site)
+        for _ in range(2):
+            effects = play.fail(play.tasks(Train)[site], f"no disk at {site}")
+        if plans(effects):
+            play.merged()
+    assert seen == {"a", "b"}
+    reason = f"every site has failed by round {play.machine.state.round}; a: no disk at a"
+    assert endings(effects) == [("failed", reason)]
+
+
+def test_sites_that_fail_while_they_are_away_do_not_end_the_job() -> None:
+    play = Play(pace={"rounds": 2}, sites={"min": 1})
+    task = play.training("a")["a"]
+    play.leave("a")
+    (plan,) = plans(play.quarantine(task))
+    assert plan.added == ()
+    play.merged()
+    assert [task.site for task in sent(play.join("a"))] == ["a"]
+
+
+def test_a_final_failure_ends_the_job_naming_the_site() -> None:
+    play = Play()
+    tasks = play.training("a", "b")
+    effects = play.fail(tasks["b"], "the data are gone", final=True)
+    assert endings(effects) == [("failed", "site b: the data are gone")]
+    assert set(withdrawn(effects)) == {tasks["a"].id, tasks["b"].id}
+
+
+def test_a_site_where_the_app_cannot_be_used_fails_the_job() -> None:
+    play = Play()
+    play.join("a")
+    effects = play.do(ev.SiteUnfit(at=1, site=SiteName("b"), role="evaluator", reason="app not allowed"))
+    assert endings(effects) == [("failed", "site b (evaluator): app not allowed")]
+
+
+# Rounds of equal length.
+
+
+def test_semi_synchronous_steps_follow_what_was_measured_in_the_round_before() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 5, "lambda": 2.0})
+
+    def round_of(**measured: tuple[int, float, float]) -> dict[str, int]:
+        """Answer with steps, epochs and seconds; return the steps that the sites get next."""
+        for site, (steps, epochs, seconds) in measured.items():
+            task = play.tasks(Train)[site]
+            facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=epochs, seconds=seconds)
+            arrived = ev.UpdateArrived(
+                at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2
+            )
+            play.do(arrived)
+        play.merged()
+        works = {task.site: task.work for task in play.tasks(Train).values()}
+        return {site: work.steps for site, work in works.items() if isinstance(work, Train)}
+
+    tasks = play.training("fast", "slow")
+    assert [task.work.steps for task in tasks.values() if isinstance(task.work, Train)] == [
+        0,
+        0,
+    ]  # the job's epochs
+    # An epoch of the slow site takes 10 s, so a round takes 20 s.
+    assert round_of(fast=(10, 1, 1.0), slow=(40, 1, 10.0)) == {"fast": 200, "slow": 80}
+    # It has become faster: 4 s for an epoch.
+    assert round_of(fast=(200, 20, 20.0), slow=(80, 2, 8.0)) == {"fast": 80, "slow": 80}
+    # The other is the slow one now: 5 s for an epoch.
+    assert round_of(fast=(80, 8, 40.0), slow=(80, 2, 8.0)) == {"fast": 20, "slow": 100}
+
+
+def timed(play: Play, task: Task, steps: int, seconds: float) -> None:
+    """Answer with an epoch of so many steps that took so long."""
+    facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=1, seconds=seconds)
+    play.do(ev.UpdateArrived(at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2))
+
+
+def steps_of(play: Play) -> dict[str, int]:
+    return {site: task.work.steps for site, task in play.tasks(Train).items() if isinstance(task.work, Train)}
+
+
+def test_a_round_that_is_shorter_than_a_step_has_one_step() -> None:
+    """None would stand for the job's epochs."""
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2, "lambda": 0.001})
+    for task in play.training("a", "b").values():
+        timed(play, task, 10, 5.0)
+    play.merged()
+    assert steps_of(play) == {"a": 1, "b": 1}
+
+
+def test_sites_that_measure_absurd_times_get_steps_that_a_task_can_have() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2}, sites={"min": 4})
+    tasks = play.training("idle", "instant", "slow", "usual")
+    timed(play, tasks["idle"], 0, 0.0)  # it had nothing to train on
+    timed(play, tasks["instant"], 10, 0.0)
+    timed(play, tasks["slow"], 1, 1e9)
+    timed(play, tasks["usual"], 100, 1.0)
+    play.merged()
+    assert steps_of(play) == {"idle": 0, "instant": ASKED, "slow": 1, "usual": ASKED}
+
+
+def test_a_slow_site_that_is_gone_does_not_set_the_length_of_rounds() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+    seconds = {"a": 1.0, "b": 2.0, "slow": 100.0}
+    for site, task in play.training(*seconds).items():
+        timed(play, task, 10, seconds[site])
+    play.leave("slow")
+    play.merged()
+    assert steps_of(play) == {"a": 20, "b": 10}
+
+
+@pytest.mark.parametrize("steps", [1, 7, 49, 63, 100])
+def test_the_slowest_site_goes_on_with_the_steps_of_an_epoch_however_quotients_are_rounded(
+    steps: int,
+) -> None:
+    """With λ = 1 it makes an epoch in each round, though t / (t / 49) may be less than 49 in floating point."""
+    for seconds in (0.7, 3.1, 7.3, 11.9, 29.3, 57.7, 91.1):
+        play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+        for task in play.training("a", "b").values():
+            timed(play, task, steps, seconds)
+        play.merged()
+        assert steps_of(play) == {"a": steps, "b": steps}, seconds

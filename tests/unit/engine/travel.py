@@ -1,0 +1,230 @@
+"""Plays a job with real models: a store in memory, real merges and studies, and sites that are a function."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from hansa.common.models.frames import Layout, pack, seal, views
+from hansa.common.models.model import ModelSpec, Role
+from hansa.common.values.ids import ModelKey, community_key, moment_key, update_key
+from hansa.common.values.tasks import IMPORTANCE, Evaluate, Init, Task, Train, UpdateFacts
+from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.merge import Means, make
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import (
+    Change,
+    DropModels,
+    Effect,
+    MergePlan,
+    SendTask,
+    StartMerge,
+    StartStudy,
+)
+from hansa.controller.pacers.redistribute import Trip
+from hansa.controller.plugin.arithmetic import MergeInfo
+from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.work.hops import study
+from hansa.learner.daemon import task_seed
+from tests.unit.engine.play import JOB, Play
+from tests.unit.samples import keep, spec_of, values
+
+Arrays = Mapping[str, np.ndarray]
+Training = Callable[[Arrays, Task], Arrays]
+SPEC = spec_of(
+    {"w": ("float32", (3, 4)), "b": ("float64", (2,)), "var": ("float32", (4,)), "n": ("int64", ())},
+    {"var": Role.STAT},
+)
+MEMORY = 1 << 20
+SITES = tuple(f"s{i}" for i in range(8))
+FIRST = values(SPEC, 3)
+
+
+def arrays_of(store: MemoryStore, *keys: ModelKey) -> dict[str, np.ndarray]:
+    """Return the numbers of models, each laid over those before; a model that was dropped raises NotFound."""
+    found: dict[str, np.ndarray] = {}
+    for key in keys:
+        with store.open(key) as model:
+            payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
+            found |= views(Layout(model.manifest.spec), payload)
+    return found
+
+
+class Travel(Play):
+    """A job whose tasks are answered by a function, in random order."""
+
+    def __init__(self, train: Training, spec: ModelSpec = SPEC, chance: int = 0, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.store, self.spec_, self.train = MemoryStore(), spec, train
+        self.chance = Random(chance)
+        self.tasks_given: list[Task] = []
+        self.merges: list[MergePlan] = []
+        self.importance: Callable[[Task], float | None] = lambda _: None
+        self.n_train: Callable[[Task], int] = lambda _: 10
+        self.fails: Callable[[Task], bool] = lambda _: False
+        self.waiting: list[Effect] = []
+
+    @property
+    def model(self) -> dict[str, np.ndarray]:
+        """The newest community model."""
+        assert self.machine.state.current is not None
+        return arrays_of(self.store, self.machine.state.current)
+
+    @property
+    def digest(self) -> str:
+        """What tells two community models apart."""
+        return self.machine.state.history[-1].digest
+
+    def do(self, event: ev.Event) -> list[Effect]:
+        """Let something happen and take note of what must be done."""
+        effects = super().do(event)
+        for effect in effects:
+            if isinstance(effect, DropModels):
+                for key in effect.keys:
+                    assert self.store.has(key), f"{key} is dropped and was not there"
+                    self.store.delete(key)
+            elif isinstance(effect, SendTask | StartMerge | StartStudy):
+                self.waiting.append(effect)
+        return effects
+
+    def run(
+        self, *sites: str, first: Arrays | None = None, until: Callable[[], bool] = lambda: False
+    ) -> "Travel":
+        """Let sites join and everything happen that is to be done, in random order, until nothing is or `until`."""
+        if first is not None:
+            digest = keep(self.store, community_key(JOB, 0), self.spec_, first).manifest.digest.hex()
+            self.do(ev.ModelGiven(at=0, digest=digest))
+        for site in sites:
+            if not self.machine.ended:
+                self.join(site)
+        while self.waiting and not until():
+            self._carry_out(self.waiting.pop(self.chance.randrange(len(self.waiting))))
+        return self
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case StartMerge(plan):
+                self._merge(plan)
+            case StartStudy(plan):
+                with ThreadPoolExecutor(2) as pool:
+                    apart, digest = study(JOB, plan, self.store, pool, MEMORY)
+                found = {"version": plan.version, "hop": plan.hop, "divergence": apart, "digest": digest}
+                self.do(ev.HopStudied.model_validate({"at": self.now, **found}))
+            case SendTask(task) if task.id in self.machine.state.tasks:
+                self._answer(task)
+
+    def _answer(self, task: Task) -> None:
+        if isinstance(task.work, Evaluate):
+            arrays_of(self.store, *task.models)
+            self.report(task)
+            return
+        if isinstance(task.work, Init):
+            made: Arrays = {i.name: np.zeros(i.shape, i.dtype) for i in self.spec_.tensors}
+        else:
+            assert isinstance(task.work, Train)
+            self.tasks_given.append(task)
+            if self.fails(task):
+                self.fail(task)
+                return
+            made = self.train(arrays_of(self.store, *task.models), task)
+        scope = task.work.tensors if isinstance(task.work, Train) else ()
+        spec = self.spec_.subset(scope) if scope else self.spec_
+        held = keep(self.store, update_key(task.id), spec, {name: made[name] for name in spec.names})
+        score = self.importance(task)
+        facts = UpdateFacts(
+            n_train=self.n_train(task),
+            n_used=1,
+            steps=3,
+            epochs=1,
+            seconds=0,
+            loss=0.5,
+            metrics={} if score is None else {IMPORTANCE: score},
+        )
+        digest, tensors = held.manifest.digest.hex(), len(spec.tensors)
+        self.do(
+            ev.UpdateArrived(
+                at=self.now, task=task.id, site=task.site, facts=facts, digest=digest, tensors=tensors
+            )
+        )
+
+    def _merge(self, plan: MergePlan) -> None:
+        self.merges.append(plan)
+        rule, store = self.machine.rule, self.store
+        members = tuple(self.machine.members(plan))
+
+        def draft(name: str, spec: ModelSpec) -> Any:
+            key = moment_key(JOB, plan.version, name) if name else community_key(JOB, plan.version)
+            return store.draft(key, spec)
+
+        with ExitStack() as stack:
+            current = stack.enter_context(store.open(plan.current))
+            keys = self.machine.moments(plan.version - 1)
+            before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
+            means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
+            info = MergeInfo(plan.version, plan.staleness, len(plan.added))
+            sums, change = (
+                Accumulator(current.manifest.spec, kept=False),
+                Change(members, (), members, members),
+            )
+            made = make(rule.merge, rule.server, sums, change, current, before, info, means, draft)
+            made.publish()
+        moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
+        digest = made.manifest.digest.hex()
+        self.do(
+            ev.Merged(
+                at=self.now, version=plan.version, digest=digest, moments=moments, bytes_up=0, bytes_down=0
+            )
+        )
+
+
+def digest_of(spec: ModelSpec, arrays: Arrays) -> str:
+    """Return the digest of a model with these numbers."""
+    return seal(spec, pack(spec, arrays)).digest.hex()
+
+
+def noise(arrays: Arrays, task: Task) -> Arrays:
+    """Train as a learner does: what comes out depends on what came in, the site, the round and the hop."""
+    rng = np.random.default_rng(task_seed(task))
+    made = {}
+    for name, array in arrays.items():
+        step = (
+            rng.standard_normal(array.shape) if array.dtype.kind == "f" else rng.integers(1, 9, array.shape)
+        )
+        made[name] = (array * (0.9 if array.dtype.kind == "f" else 1) + step).astype(array.dtype)
+    return made
+
+
+def constant(arrays: Arrays, task: Task) -> Arrays:
+    """Add the number in the site's name."""
+    return {name: array + array.dtype.type(int(task.site[1:])) for name, array in arrays.items()}
+
+
+def radfed(rounds: int = 2, hops: int = 3, fraction: float = 0.5, **more: Any) -> dict[str, Any]:
+    pace = {"rounds": rounds, "hops": hops} | more.pop("pace", {})
+    return {"rule": "radfed", "pace": pace, "sample": {"fraction": fraction}, "sites": {"min": 8}} | more
+
+
+def sync(rounds: int = 2, fraction: float = 0.5, **more: Any) -> dict[str, Any]:
+    sample = {"kind": "uniform", "fraction": fraction}
+    equal = {"weigh": {"kind": "equal"}, "sites": {"min": 8}}
+    return {"rule": "fedavg", "pace": {"rounds": rounds}, "sample": sample} | equal | more
+
+
+def trip_of(play: Play) -> Trip:
+    trip = play.machine.memories["pace"]
+    assert isinstance(trip, Trip)
+    return trip
+
+
+def hop_of(play: Play) -> dict[str, Task]:
+    return play.tasks(Train)
+
+
+def small(**pace: Any) -> Play:
+    """Four sites, two slots, in the first hop."""
+    play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}))
+    play.training("a", "b", "c", "d")
+    return play

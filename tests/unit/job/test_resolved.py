@@ -1,0 +1,138 @@
+"""The resolved job: it says everything, can be read again, and means the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import hansa
+from hansa.common.job.check import parse_job
+from hansa.common.job.file import load_job
+from hansa.common.job.resolved import MADE_WITH, PluginOrigin, Software
+from hansa.common.job.spec import JobSpec
+from hansa.common.plugins import packages
+from hansa.common.plugins import registry as plugins
+from hansa.common.plugins.registry import POINTS
+from hansa.common.values.errors import InvalidJob
+from hansa.controller.rulebook.compose import compose
+from hansa.controller.rulebook.resolve import resolved
+from tests.support import install
+from tests.unit.engine.play import job_spec
+
+BUILT_IN = sorted(name for name, rule in plugins.rules().items() if "." not in name)
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+def test_a_resolved_job_of_every_rule_means_the_same_when_it_is_read_again(rule: str) -> None:
+    spec = job_spec(rule=rule)
+    told = resolved(spec)
+    again = parse_job(json.loads(json.dumps(told.job)))
+    assert compose(again) == compose(spec)
+    assert again.train.optimizer == spec.train.optimizer
+    assert (again.seed, again.validation, again.survey, again.stop) == (
+        spec.seed,
+        spec.validation,
+        spec.survey,
+        spec.stop,
+    )
+    assert resolved(again) == told  # there is nothing left to fill in
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"train": {"proximal": 0.1}},
+    {"train": {"batches": 7}},
+    {"train": {"until": {"vc_loss": 2.0, "groups": {"slow": {"sites": ["a"], "tombstones": 3}}}}},
+    {"train": {"epochs": 4, "keep_optimizer": True}},
+    {"rule": "semisync-fedavg", "pace": {"lambda": 3.5}},
+    {"rule": "async-dvw", "weigh": {"metric": "mcc"}},
+    {"pace": {"rounds": 3, "deadline": 20.5, "quorum": 2}, "sample": {"kind": "uniform", "fraction": 0.3}},
+    {"stop": {"target": {"metric": "loss", "value": 0.1}}, "survey": {"standardise": "global", "columns": 3}},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_what_a_job_says_itself_is_kept(changes: dict[str, Any]) -> None:
+    spec = job_spec(**changes)
+    told = resolved(spec)
+    assert compose(parse_job(dict(told.job))) == compose(spec)
+
+
+def test_every_part_is_there_with_every_parameter() -> None:
+    told = resolved(job_spec(rule="fedadam", seed=3))
+    for point in POINTS:
+        part = told.job[point]
+        assert isinstance(part, dict)
+        fields = plugins.kinds(point)[str(part["kind"])].model_fields
+        assert set(part) == {"kind"} | {field.alias or name for name, field in fields.items()}
+    assert told.job["seed"] == 3
+    assert told.job["app"] == "app.py:app"
+    assert told.job["rule"] == "fedadam"
+    train = told.job["train"]
+    assert isinstance(train, dict)
+    assert train["epochs"] == plugins.rules()["fedadam"].epochs
+    assert train["optimizer"] == {
+        "kind": "sgd",
+        "lr": 0.01,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "amsgrad": False,
+    }
+    assert told.made_with.hansa == hansa.__version__
+    assert told.made_with.plugins["server"] == PluginOrigin(
+        kind="adam", package="hansa", version=hansa.__version__
+    )
+
+
+def test_models_that_a_job_brings_are_told_by_their_digests_and_not_as_files() -> None:
+    told = resolved(JobSpec(app="app.py:app", init="ab" * 32, reference="cd" * 32, operator="ana"))
+    assert (told.init, told.reference) == ("ab" * 32, "cd" * 32)
+    assert not {"init", "reference", "operator", "data"} & told.job.keys()
+
+
+def test_a_file_that_tells_what_it_was_made_with_is_a_job_file(tmp_path: Path) -> None:
+    told = resolved(job_spec(rule="fedavg"))
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({**told.job, MADE_WITH: told.made_with.model_dump()}))
+    assert compose(load_job(path, here=True)) == compose(job_spec(rule="fedavg"))
+
+
+def test_what_a_job_was_run_with_is_written_down_when_it_is_submitted_and_not_when_it_is_looked_at() -> None:
+    then = Software(hansa="0.0.1")
+    assert resolved(job_spec(made_with=then)).made_with == then
+
+
+def test_a_submission_cannot_say_what_it_is_run_with() -> None:
+    with pytest.raises(InvalidJob, match="made_with: only the controller says"):
+        parse_job({"app": "app.py:app", "made_with": {"hansa": "9"}})
+
+
+PACKAGE = """
+from hansa.common.plugins.registry import register
+from hansa.controller.rules.fedavg import ByExamples
+
+@register("weigh", "test-foreign")
+class Foreign(ByExamples):
+    '''Weighs by examples.'''
+"""
+
+
+def test_a_plugin_of_another_package_is_named_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "foreign_rule", PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plugins, "_discovered", {})
+    monkeypatch.setattr(
+        plugins, "_registry", {point: dict(kinds) for point, kinds in plugins._registry.items()}
+    )
+    packages._by_module.cache_clear()
+    try:
+        plugins.discover()
+        told = resolved(job_spec(weigh={"kind": "test-foreign"}))
+        foreign = PluginOrigin(kind="test-foreign", package="foreign_rule", version="1.0")
+        assert told.made_with.plugins["weigh"] == foreign
+        assert told.made_with.packages["foreign_rule"] == "1.0"
+    finally:
+        packages._by_module.cache_clear()

@@ -1,0 +1,338 @@
+"""Plugins in the tasks of a learner: what they remember, what is wrong with them, and how they work together."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hansa.common.app import App
+from hansa.common.plugins.registry import blame, register
+from hansa.common.values.errors import InvalidApp, Refused, TooLarge
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import LocalPluginSpec, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins.selection import asked_of
+from hansa.learner.training.memory import Notes
+from tests.contract.test_learner_plugins import APP, data, network, state, work
+from tests.unit.learner.local import run_of, trained_by
+from tests.unit.learner.local_parts import AllRounder, Diary, Some
+from tests.unit.learner.test_learning_tasks import LINEAR, do
+from tests.unit.learner.test_partial_tasks import TORCH, learner_of
+
+OWN = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
+
+
+def named(kind: str, **args: Any) -> LocalPluginSpec:
+    return LocalPluginSpec(name=kind, args=args)
+
+
+@register("learner", "clumsy")
+class Clumsy(LocalPlugin):
+    """Fails, or tells and remembers what cannot be told or remembered."""
+
+    raises: bool = False
+    tells: str = ""
+    remembers: str = ""
+
+    def begin(self, run: LocalRun) -> None:
+        """Raise at once, if it is to."""
+        if self.raises:
+            raise KeyError("lost")
+
+    def finish(self, held: None, run: LocalRun) -> Mapping[str, float]:
+        """Tell nonsense, if it is to."""
+        if self.remembers:
+            run.memory["clumsy"] = "x" * 2_000_000 if self.remembers == "much" else {1, 2}  # type: ignore[assignment]
+        return {self.tells: 1.0} if self.tells else {}
+
+
+@register("learner", "confused")
+class Confused(LocalPlugin):
+    """Returns what a method cannot return."""
+
+    method: str
+    what: str
+
+    def penalty(self, held: None, run: LocalRun) -> Any:
+        """Return no tensor, or too large a one."""
+        return self._returned("penalty", None)
+
+    def finish(self, held: None, run: LocalRun) -> Any:
+        """Return nothing that has numbers by name."""
+        return self._returned("finish", {})
+
+    def _returned(self, method: str, usual: object) -> object:
+        if method != self.method:
+            return usual
+        many = {f"m{number}": 1.0 for number in range(101)}
+        return {"float": 0.5, "vector": torch.ones(3), "none": None, "number": {7: 1.0}, "many": many}[
+            self.what
+        ]
+
+
+@register("learner", "curious")
+class Curious(LocalPlugin):
+    """Measures the model whenever it can."""
+
+    def pull(self, held: None, run: LocalRun) -> None:
+        """Measure between two batches."""
+        run.measure()
+
+    def finish(self, held: None, run: LocalRun) -> Mapping[str, float]:
+        """Measure before others look at the network."""
+        return {"loss": run.measure().loss_sum}
+
+
+@register("learner", "ended")
+class Ended(LocalPlugin):
+    """Takes the next of what has come to its end."""
+
+    def pull(self, held: None, run: LocalRun) -> None:
+        """Raise StopIteration."""
+        next(iter(()))
+
+
+@register("batches", "odd")
+class Odd(BatchSource):
+    """Yields what is no row of the data."""
+
+    what: str
+
+    def epoch(self, run: LocalRun, generator: torch.Generator) -> Iterator[Any]:
+        """Yield one batch of it."""
+        yield {
+            "negative": np.array([0, -1]),
+            "beyond": torch.tensor([0, len(run.examples)]),
+            "fractions": torch.tensor([0.5]),
+            "masks": torch.ones(len(run.examples), dtype=torch.bool),
+            "tables": torch.zeros((2, 2), dtype=torch.long),
+            "nothing": torch.tensor([], dtype=torch.long),
+            "words": ["first"],
+            "complex": torch.tensor([1j]),
+            "sets": {1, 2},
+        }[self.what]
+
+
+def test_plugins_of_a_task_work_together_in_its_order() -> None:
+    plain, both = network(), network()
+    none, _ = trained_by(run_of(APP, plain, data(), work()))
+    specs = (named("proximal", mu=0.1), named("all-rounder", decay=0.5, epochs=2), named("diary"))
+    done, found = trained_by(run_of(APP, both, data(), work(plugins=specs)))
+    assert (none.epochs, done.epochs) == (3, 2)
+    assert found["batches"] == done.steps == 10
+    assert found["tasks"] == 1
+    assert state(plain) != state(both)
+
+
+def test_a_penalty_is_minimised_and_not_reported() -> None:
+    """Where the data pull nowhere, the penalty alone moves the model; the loss is the app's."""
+    module = nn.Linear(3, 2)
+    app = App(model=lambda: module, classes=2, loss=lambda outputs, _: outputs.sum() * 0)
+    before = float(sum(each.detach().square().sum() for each in module.parameters()))
+    spec = named("all-rounder", decay=0.1, noise=0.0, epochs=9)
+    done, _ = trained_by(run_of(app, module, data(), work(plugins=(spec,))))
+    after = float(sum(each.detach().square().sum() for each in module.parameters()))
+    assert after < before / 2
+    assert done.loss == 0
+
+
+def test_a_source_decides_how_much_an_epoch_is() -> None:
+    done, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=2))))
+    assert (done.steps, done.n_used) == (6, 30)  # three epochs of two batches of five
+    steps, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=2), steps=7)))
+    assert steps.steps == 7
+    nothing, _ = trained_by(run_of(APP, network(), data(), work(source=named("some", batches=0))))
+    assert (nothing.steps, nothing.n_used) == (0, 0)
+
+
+def test_a_batch_of_one_row_is_left_out_where_the_network_normalises_batches() -> None:
+    done, _ = trained_by(run_of(APP, network(), data(), work(source=named("some"), batch_size=1)))
+    assert done.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("negative", "batches 'odd': row -1 is none of the site's 23, which begin with 0"),
+        ("beyond", "batches 'odd': row 23 is none of the site's 23"),
+        *(
+            (what, "batches 'odd': a batch is a list of row numbers")
+            for what in ("fractions", "masks", "tables")
+        ),
+        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("nothing", "words")),
+        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("complex", "sets")),
+    ],
+)
+def test_rows_that_are_none_are_told(what: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        trained_by(run_of(APP, network(), data(), work(source=named("odd", what=what))))
+
+
+@register("batches", "arrays")
+class Arrays(BatchSource):
+    """Yields arrays as numpy makes them."""
+
+    what: str
+
+    def epoch(self, run: LocalRun, generator: torch.Generator) -> Any:
+        """Return one batch, or no epoch at all."""
+        return {"backwards": [np.arange(6)[::-1]], "unsigned": [np.arange(6, dtype=np.uint64)], "none": None}[
+            self.what
+        ]
+
+
+@pytest.mark.parametrize("what", ["backwards", "unsigned"])
+def test_rows_may_be_any_array_of_integers(what: str) -> None:
+    done, _ = trained_by(run_of(APP, network(), data(), work(source=named("arrays", what=what))))
+    assert (done.steps, done.n_used) == (3, 18)
+
+
+def test_an_epoch_that_is_none_is_told() -> None:
+    with pytest.raises(Refused, match="batches 'arrays': an epoch is a row of batches, this one is None"):
+        trained_by(run_of(APP, network(), data(), work(source=named("arrays", what="none"))))
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "said"),
+    [
+        ("penalty", "float", "learner 'confused': a penalty is a tensor of one number, this one is 0.5"),
+        ("penalty", "vector", "learner 'confused': a penalty is a tensor of one number"),
+        ("finish", "none", "learner 'confused' found None; it takes numbers by name"),
+        ("finish", "number", "learner 'confused' found 7: 1.0; it takes a name"),
+        ("finish", "many", "the plugins found 101 numbers; 100 are allowed"),
+    ],
+)
+def test_what_a_plugin_cannot_return_is_told_with_its_name(method: str, what: str, said: str) -> None:
+    with pytest.raises((Refused, TooLarge), match=said):
+        trained_by(
+            run_of(APP, network(), data(), work(plugins=(named("confused", method=method, what=what),)))
+        )
+
+
+async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_it_unanswered(
+    tmp_path: Path,
+) -> None:
+    learner = learner_of(tmp_path, LINEAR)
+
+    def trained() -> None:
+        trained_by(run_of(APP, network(), data(), work(plugins=(named("ended"),))))
+
+    with pytest.raises(RuntimeError, match="StopIteration") as raised:
+        await asyncio.wait_for(learner.compute(trained), 30)
+    assert blame(raised.value) == "learner 'ended': RuntimeError: StopIteration was raised"
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            work(plugins=(named("telepathy"),)),
+            "the learner's plugin 'telepathy', which this learner does not have",
+        ),
+        (
+            work(source=named("telepathy")),
+            "the source of batches 'telepathy', which this learner does not have",
+        ),
+        (work(plugins=(named("proximal", mu=-1),)), r"learner 'proximal': mu: .*greater than or equal to 0"),
+        (work(plugins=(named("proximal"),)), "learner 'proximal': mu: is required"),
+        (work(source=named("some", batch=3)), "batches 'some': batch: unknown key of some"),
+        (
+            work(source=named("some"), batches=3),
+            "batches 'some': a task that is a window of batches has no other",
+        ),
+    ],
+)
+def test_what_a_learner_cannot_do_is_refused_in_words(task: Train, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        asked_of(APP, task)
+
+
+@pytest.mark.parametrize("plugin", [AllRounder(), Diary(), Some()])
+def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
+    with pytest.raises(InvalidApp, match="the app trains by a function of its own"):
+        asked_of(OWN, work(plugin))
+
+
+def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
+    with pytest.raises(Refused, match="learner 'diary' found 'tasks', which another plugin has found, too"):
+        trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
+
+
+async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
+    learner = learner_of(tmp_path, LINEAR)
+    _, facts = do(learner, named("diary"))
+    assert facts.metrics == {"tasks": 1.0}
+    with pytest.raises(KeyError) as raised:
+        do(learner, named("clumsy", raises=True))
+    assert blame(raised.value) == "learner 'clumsy': KeyError: 'lost'"
+    with pytest.raises(
+        Refused, match=r"learner 'clumsy' found 'no name': 1.0; it takes a name without spaces"
+    ):
+        do(learner, named("clumsy", tells="no name"))
+    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+        do(learner, named("clumsy", remembers="sets"))
+    with pytest.raises(TooLarge, match="1048576 are allowed"):
+        do(learner, named("clumsy", remembers="much"))
+
+
+@pytest.mark.parametrize("score", [named("importance"), named("importance", online=True)])
+async def test_to_measure_in_the_midst_of_training_changes_neither_it_nor_what_others_find(
+    tmp_path: Path, score: LocalPluginSpec
+) -> None:
+    learner = learner_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
+    plain, facts = do(learner, score)
+    both, more = do(learner, named("curious"), score)
+    assert np.array_equal(plain, both)
+    assert facts.metrics["importance"] == more.metrics["importance"]
+
+
+def task(number: int, job: str = "j") -> Task:
+    asked = Train(model=ModelKey("j/v0"), version=0, epochs=1, batch_size=1, optimizer=OptimizerSpec())
+    place = {"job": JobId(job), "site": SiteName("a"), "app": "app.py:app", "validation": ValidationSpec()}
+    return Task(id=TaskId(f"{job}-{number}"), round=number, seed=7, work=asked, **place)
+
+
+def test_notes_survive_restarts_and_a_task_that_is_done_again_starts_from_the_same(tmp_path: Path) -> None:
+    for number in (1, 2, 2, 2, 3):
+        notes = Notes(tmp_path)  # a learner that was started again
+        found = notes.recall(task(number))
+        assert found == ({"seen": [number - 1]} if number > 1 else {})
+        found["seen"] = [number]
+        notes.keep(task(number), found)
+    assert Notes(tmp_path).recall(task(1, "other")) == {}
+    (path,) = (tmp_path / "notes").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("odd", [np.arange(2), iter(()), "\ud800", (1, 2), float("nan")])
+def test_what_a_restart_could_not_read_is_refused_whatever_was_known_before(tmp_path: Path, odd: Any) -> None:
+    notes = Notes(tmp_path)
+    notes.keep(task(1), {"seen": [0, 1]})
+    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+        notes.keep(task(2), {"seen": odd})
+    assert notes.recall(task(2)) == {"seen": [0, 1]}
+
+
+def test_as_much_as_may_be_remembered_once_may_be_remembered_in_every_task(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    for number in (1, 2, 3):
+        notes.keep(task(number), {"much": f"{number}" * 1_000_000})
+    assert notes.recall(task(3)) == {"much": "2" * 1_000_000}
+
+
+def test_what_a_plugin_still_holds_is_no_part_of_the_notes(tmp_path: Path) -> None:
+    notes, mine = Notes(tmp_path), {"seen": [{"rows": [1]}]}
+    notes.keep(task(1), mine)  # type: ignore[arg-type]
+    mine["seen"][0]["rows"].append(2)
+    assert notes.recall(task(2)) == {"seen": [{"rows": [1]}]}
+
+
+def test_plugins_that_remember_nothing_leave_no_file(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    notes.keep(task(1), notes.recall(task(1)))
+    assert not (tmp_path / "notes").exists()

@@ -1,0 +1,701 @@
+"""What the engine does for server updates and aggregators: which models it keeps, what it refuses, what it tells."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from hansa.common.cli import hansa
+from hansa.common.job.check import parse_job
+from hansa.common.job.file import load_job
+from hansa.common.job.spec import JobSpec, UntilSpec
+from hansa.common.plugins.registry import register, rules
+from hansa.common.values.errors import InvalidJob, Stale
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import PROXIMAL, Evaluation, Train
+from hansa.controller.engine import events as ev
+from hansa.controller.engine.index.retention import Models
+from hansa.controller.rulebook.compose import compose
+from hansa.controller.rules.fedavg import Equal
+from tests.e2e.conftest import ROOT
+from tests.support import install
+from tests.unit.engine.play import Play, dropped, endings, job_spec, plans, sent
+
+# Models that a version stands on.
+
+
+def test_the_model_before_and_the_moments_are_kept_until_the_next_version() -> None:
+    play = Play(rule="fedadam", pace={"rounds": 4})
+    play.training("a", "b")
+    play.round()
+    state = play.machine.state
+    assert state.footing == {
+        "j1/u1": "d-j1-1",
+        "j1/v1.m": "v1.m",
+        "j1/v1.v": "v1.v",
+    }  # version 0 was task 1's update
+    assert play.machine.moments(1) == {"m": "j1/v1.m", "v": "j1/v1.v"}
+    assert play.machine.moments(0) == {}
+    for task in play.tasks(Train).values():
+        play.update(task)
+    gone = dropped(play.merged())
+    assert "j1/u1" in gone
+    assert set(state.footing) == {"j1/v1", "j1/v1.m", "j1/v1.v", "j1/v2.m", "j1/v2.v"}
+    assert set(state.footing) <= state.models
+    for task in play.tasks(Train).values():
+        play.update(task)
+    assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= dropped(play.merged())
+    assert set(state.footing) == {"j1/v2", "j1/v2.m", "j1/v2.v", "j1/v3.m", "j1/v3.v"}
+
+
+def test_a_plain_rule_keeps_nothing_but_the_newest_model_and_its_updates() -> None:
+    play = Play(rule="fedavg", pace={"rounds": 3})
+    play.training("a", "b")
+    for _ in range(2):
+        play.round()
+    assert play.machine.state.footing == {}
+    members = {member.model for held in play.machine.state.members.values() for member in held}
+    assert play.machine.state.models == members | {"j1/v2"}
+
+
+@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "fedasync", "server-mix"])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_a_version_stands_on_survives_a_crash(rule: str, snapshot: bool) -> None:
+    play = Play(rule=rule)
+    play.training("a", "b", "c")
+    for turn in range(3):
+        for task in list(play.tasks(Train).values()):
+            play.update(task)
+            if rule == "fedasync":
+                play.merged()
+        if rule != "fedasync":
+            play.merged()
+        if snapshot and turn == 1:
+            play.save()
+    again = play.again()
+    assert again.state == play.machine.state
+    held, counted = Models(again.state), Models(play.machine.state)
+    assert held.drop_idle() == counted.drop_idle() == []
+
+
+def test_the_receipt_of_a_version_names_its_moments() -> None:
+    play = Play(rule="fedyogi", pace={"rounds": 1})
+    play.training("a", "b")
+    play.round()
+    plain = Play(pace={"rounds": 1})
+    plain.training("a", "b")
+    plain.round()
+    issued, other = play.machine.issued, plain.machine.issued
+    assert issued is not None
+    assert other is not None
+    assert issued.moments == {"m": "v1.m", "v": "v1.v"}
+    assert issued.sealed().hash == issued.hash
+    assert issued.model_copy(update={"moments": {"m": "another", "v": "v1.v"}}).sealed().hash != issued.hash
+    assert other.moments == {}
+
+
+# Staleness.
+
+
+def _stale_play(limit: int) -> tuple[Play, Any]:
+    """Let site a bring updates until the task of site b is one version too old; return it."""
+    play = Play(rule="fedasync", pace={"updates": 50}, server={"max_staleness": limit})
+    slow = play.training("a", "b")["b"]
+    for _ in range(limit + 1):
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    return play, slow
+
+
+def test_an_update_that_is_too_stale_is_answered_with_the_newest_model_and_no_version_is_made_of_it() -> None:
+    play, slow = _stale_play(2)
+    effects = play.update(slow)
+    assert plans(effects) == []
+    assert dropped(effects) == {"j1/u1", "j1/u3"}  # the update, and the model that it started from
+    fresh = play.tasks(Train)["b"]
+    assert isinstance(fresh.work, Train)
+    assert fresh.work.version == play.machine.state.version == 3
+    assert play.machine.state.receipts[SiteName("b")].task == slow.id  # it was received
+    play.update(play.tasks(Train)["a"])
+    play.merged()
+    newest = play.machine.state.history[-1]
+    assert newest.contributions == {"a": 1.0}
+    assert newest.lost == {"b": "3 versions stale, which is more than max_staleness 2"}
+    for _ in range(5):  # it is no failure: the site is not given up
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    assert play.again().state == play.machine.state
+
+
+def test_merges_that_wait_count_as_versions_to_come() -> None:
+    play = Play(rule="fedasync", server={"max_staleness": 0})
+    tasks = play.training("a", "b")
+    assert len(plans(play.update(tasks["a"]))) == 1
+    assert plans(play.update(tasks["b"])) == []
+    play.merged()
+    assert play.machine.state.queue == []
+    assert play.machine.state.history[-1].contributions == {"a": 1.0}
+
+
+def test_an_update_that_becomes_too_stale_while_it_is_appraised_does_not_count() -> None:
+    play = Play(rule="fedasync", weigh={"kind": "dvw"}, server={"max_staleness": 0}, evaluate={"every": 1000})
+    play.join("a", "b", role="evaluator")
+    tasks = play.training("a", "b")
+    found = Evaluation(n=4, loss_sum=1.0, confusion=((3, 1), (0, 0)))
+    asked = {site: sent(play.update(tasks[site], own=found))[0] for site in ("a", "b")}
+    for site, weight in (("a", 8 / 14), ("b", 0.0)):
+        (plan,) = plans(play.report(asked[site]))
+        assert [(member.site, member.weight) for member in plan.added] == [(site, weight)]
+        play.merged()
+    assert play.machine.state.history[1].lost == {}
+    assert play.machine.state.history[2].lost == {"b": "1 versions stale, which is more than max_staleness 0"}
+
+
+def test_the_mixing_share_is_that_of_the_version_before_the_merge() -> None:
+    play = Play(rule="fedasync")
+    slow = play.training("a", "b")["b"]
+    for _ in range(3):
+        play.update(play.tasks(Train)["a"])
+        play.merged()
+    (plan,) = plans(play.update(slow))
+    assert (plan.version, plan.staleness) == (4, 3)
+
+
+def test_an_update_after_the_last_one_is_stale_even_if_it_would_be_refused() -> None:
+    play = Play(rule="fedasync", pace={"updates": 1}, server={"max_staleness": 0})
+    tasks = play.training("a", "b")
+    play.update(tasks["a"])
+    with pytest.raises(Stale):
+        play.update(tasks["b"])
+
+
+# Tasks.
+
+
+def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
+    for rule, mu in (("fedprox", 0.01), ("fedasync", 0.005)):
+        task = Play(rule=rule).training("a", "b")["a"]
+        assert isinstance(task.work, Train)
+        assert [(plugin.name, plugin.args) for plugin in task.work.plugins] == [(PROXIMAL, {"mu": mu})]
+    task = Play(rule="fedasync", local={"kind": "plain"}).training("a", "b")["a"]
+    assert isinstance(task.work, Train)
+    assert task.work.plugins == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "kinds"),
+    [
+        ("fedavg", "sync all plain examples mean plain"),
+        ("async-fedavg", "async all plain examples incremental plain"),
+        ("semisync-fedavg", "semisync all plain examples mean plain"),
+        ("fedprox", "sync all proximal examples mean plain"),
+        ("fedasync", "async all proximal equal mean mix"),
+        ("fedasync-constant", "async all proximal equal mean mix"),
+        ("fedasync-hinge", "async all proximal equal mean mix"),
+        ("server-mix", "sync all plain examples mean mix"),
+        ("fedadam", "sync all plain examples mean adam"),
+        ("fedyogi", "sync all plain examples mean yogi"),
+        ("fedadagrad", "sync all plain examples mean adagrad"),
+        ("fedavgm", "sync all plain examples mean momentum"),
+        ("sync-dvw", "sync all plain dvw mean plain"),
+        ("async-dvw", "async all plain dvw incremental plain"),
+        ("async-dvw-adaptive", "async all plain dvw incremental plain"),
+        ("median", "sync all plain equal median plain"),
+        ("trimmed-mean", "sync all plain equal trimmed plain"),
+        ("krum", "sync all plain equal krum plain"),
+        ("multi-krum", "sync all plain equal krum plain"),
+    ],
+)
+def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
+    parts = compose(job_spec(rule=rule)).parts
+    found = [parts[point].kind for point in ("pace", "sample", "local", "weigh", "merge", "server")]
+    assert found == kinds.split()
+    assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
+
+
+def test_tasks_have_the_epochs_of_the_rule_unless_the_job_says_otherwise() -> None:
+    several = {rule: compose(job_spec(rule=rule)).epochs for rule in rules()}
+    assert {rule: epochs for rule, epochs in several.items() if epochs != 1} == {
+        **dict.fromkeys(("sync-dvw", "async-dvw", "async-dvw-adaptive"), 4),
+        "divide": 20,
+    }
+    assert compose(job_spec(rule="sync-dvw", train={"epochs": 1})).epochs == 1
+    play = Play(rule="sync-dvw")
+    assert {
+        task.work.epochs for task in play.training("a", "b").values() if isinstance(task.work, Train)
+    } == {4}
+
+
+@pytest.mark.parametrize(
+    ("rule", "mu"), [("fedavg", 0.1), ("fedprox", 0.1), ("fedasync", 1.0), ("fedprox", 0.0)]
+)
+def test_the_proximal_term_can_be_said_in_short(rule: str, mu: float) -> None:
+    local = compose(job_spec(rule=rule, train={"proximal": mu})).parts["local"]
+    assert (local.kind, local.model_dump()) == (("proximal", {"mu": mu}) if mu else ("plain", {}))
+    twice = {"app": "app.py:app", "rule": rule, "train": {"proximal": mu}, "local": {"kind": "plain"}}
+    with pytest.raises(InvalidJob, match=r"^train: proximal is short for local: .*; give one of them"):
+        parse_job(twice)
+
+
+def test_rules_of_the_same_parts_differ_in_their_parameters() -> None:
+    def part(rule: str, point: str) -> dict[str, Any]:
+        return compose(job_spec(rule=rule)).parts[point].model_dump()
+
+    how = {rule: part(rule, "server")["staleness"] for rule in rules() if rule.startswith("fedasync")}
+    assert how == {"fedasync": "polynomial", "fedasync-constant": "constant", "fedasync-hinge": "hinge"}
+    assert part("server-mix", "server")["staleness"] == "constant"
+    assert part("krum", "merge") == {"attackers": 1, "chosen": 1}
+    assert part("multi-krum", "merge") == {"attackers": 1, "chosen": 0}
+
+
+def test_a_note_of_the_aggregator_is_in_the_history() -> None:
+    play = Play(rule="krum", pace={"rounds": 1})
+    for task in play.training("a", "b").values():
+        play.update(task)
+    play.do(ev.Merged(at=0, version=1, digest="d", note="krum took a", bytes_up=0, bytes_down=0))
+    assert play.machine.state.history[-1].note == "krum took a"
+
+
+def test_a_failed_merge_ends_the_job_with_the_last_model() -> None:
+    play = Play(rule="fedadam")
+    play.training("a", "b")
+    play.round()
+    for task in play.tasks(Train).values():
+        play.update(task)
+    effects = play.do(ev.MergeFailed(at=0, version=2, reason="the server update 'adam' makes NaN"))
+    assert endings(effects) == [("failed", "merging version 2: the server update 'adam' makes NaN")]
+    assert play.machine.state.current == "j1/v1"
+    assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= play.machine.state.models
+
+
+# Refused combinations.
+
+REFUSED = [
+    (
+        "async-fedavg",
+        {"weigh": {"kind": "together"}},
+        "weigh: together does not go with merge incremental: its weights",
+    ),
+    (
+        "async-fedavg",
+        {"server": {"kind": "mix"}},
+        "merge: incremental does not go with server mix: it averages",
+    ),
+    ("fedasync", {"merge": {"kind": "latest"}}, "merge: latest does not go with server mix: it averages"),
+    (
+        "median",
+        {"pace": {"kind": "async"}},
+        "pace: async does not go with merge median: it merges one update at a",
+    ),
+    (
+        "krum",
+        {"weigh": {"kind": "examples"}},
+        "weigh: examples does not go with merge krum: every site counts the",
+    ),
+    (
+        "async-fedavg",
+        {"sample": {"kind": "uniform"}},
+        "sample: uniform does not go with pace async: every site that is",
+    ),
+    ("fedavg", {"merge": {"kind": "trimmed"}}, "weigh: examples does not go with merge trimmed: every"),
+]
+
+
+@register("weigh", "together")
+class Together(Equal):
+    """Weights that are for all updates of a merge together."""
+
+    joint: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(("rule", "parts", "message"), REFUSED)
+def test_parts_that_do_not_go_together_are_refused_by_name(
+    rule: str, parts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        compose(JobSpec.model_validate({"app": "app.py:app", "rule": rule, **parts}))
+    assert any(problem.startswith(message) for problem in caught.value.problems), caught.value.problems
+
+
+def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nrule: krum\npace: {kind: async}\n")
+    with pytest.raises(InvalidJob) as caught:
+        load_job(tmp_path / "job.yaml")
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/job.yaml:3: pace: async does not go with merge krum")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("server={kind: adam, tau: 0}", "server.tau: input should be greater than 0"),
+        ("server={kind: adam, beta1: 1}", "server.beta1: input should be less than 1"),
+        ("server={kind: mix, alpha: 1.5}", "server.alpha: input should be less than or equal to 1"),
+        (
+            "server={kind: mix, staleness: linear}",
+            "server.staleness: input should be 'constant', 'polynomial'",
+        ),
+        ("server={kind: adan}", "server.kind: there is no 'adan' (did you mean 'adam'?)"),
+        ("merge={kind: trimmed, trim: 0.5}", "merge.trim: input should be less than 0.5"),
+        ("merge={kind: krum, attackers: 1.5}", "merge.attackers: input should be a valid integer"),
+        ("local={kind: proximal, mu: -1}", "local.mu: input should be greater than or equal to 0"),
+        ("local={kind: proximal, mu: .nan}", "local.mu: input should be a finite number"),
+        ("rule=fedadamm", "there is no rule 'fedadamm'"),
+        ("rule=FedYogi", "there is no rule 'FedYogi' (did you mean 'fedyogi'"),
+        (
+            "rule=dvw",
+            "there is no rule 'dvw' (did you mean 'sync-dvw' or 'async-dvw' or 'async-dvw-adaptive'?)",
+        ),
+        ("rule=zzz", "there is no rule 'zzz'; see `hansa rules list`"),
+        (
+            "train.optimizer=adam",
+            "train.optimizer: should be a section of keys and values, such as {kind: adam}",
+        ),
+        (
+            "weigh={kind: dvw, min_coverage: 1.1}",
+            "weigh.min_coverage: input should be less than or equal to 1",
+        ),
+        ("evaluate={min_coverage: 0}", "evaluate.min_coverage: input should be greater than 0"),
+        ("evaluate={min_coverage: 90}", "evaluate.min_coverage: input should be less than or equal to 1"),
+        ("weigh={kind: dvw, timeout: 0}", "weigh.timeout: input should be greater than 0"),
+        ("train.until.groups={slow: [a]}", "train.until.groups.slow: should be a section of keys and values"),
+        (
+            "train.until.groups={slow: {sites: a}}",
+            "train.until.groups.slow.sites: should be a list, as in [a, b] (given: 'a')",
+        ),
+        (
+            "train.until.groups={slow: {sites: []}}",
+            "train.until.groups.slow.sites: should have 1 or more, not 0",
+        ),
+    ],
+)
+def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -> None:
+    (tmp_path / "job.yaml").write_text("app: app.py:app\n")
+    with pytest.raises(InvalidJob) as caught:
+        compose(load_job(tmp_path / "job.yaml", [change]))
+    assert message in str(caught.value)
+
+
+def test_with_an_unknown_rule_the_faults_of_its_parts_are_told_in_the_same_breath(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "app: app.py:app\nrule: fedadamm\npace: {rounds: -1}\nserver: {taw: 1}\nweigh: {kind: nonsense}\n"
+        "merge: {trim: 0.2}\nsample: {fraction: 2}\nlocal: {mu: 0.1}\n"
+    )
+    with pytest.raises(InvalidJob) as caught:
+        compose(load_job(tmp_path / "job.yaml"))
+    told = str(caught.value)
+    for said in (
+        "rule: there is no rule 'fedadamm' (did you mean 'fedadam'",
+        "pace.rounds: input should be greater than or equal to 1 (given: -1)",
+        "server.taw: unknown key",
+        "weigh.kind: there is no 'nonsense'",
+        "sample.fraction: input should be less than or equal to 1 (given: 2)",
+    ):
+        assert said in told
+    assert "merge" not in told, "some kind of merge has a trim"
+    assert "local" not in told
+
+
+def test_a_run_on_this_machine_refuses_an_unknown_rule_before_it_starts_anything(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("app: app.py:app\nrule: fedag\n")
+    assert load_job(path).rule == "fedag"  # a controller elsewhere may know it
+    with pytest.raises(
+        InvalidJob, match=r"job\.yaml:2: rule: there is no rule 'fedag' \(did you mean 'fedavg'"
+    ):
+        load_job(path, here=True)
+
+
+def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
+    spec = job_spec(rule="async-dvw-adaptive", train={"until": {"rolling": True}})
+    ((where, why),) = compose(spec).warnings(spec)
+    assert where == ("train", "until", "rolling")
+    assert why.startswith("every task that the limit on staleness ends")
+    still = job_spec(rule="async-dvw-adaptive", train={"until": {}})
+    assert compose(still).warnings(still) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts", "where"),
+    [
+        ("async-fedavg", {"merge": {"kind": "mean"}}, ["merge"]),
+        ("async-fedavg", {"merge": {"kind": "mean"}, "weigh": {"kind": "dvw"}}, ["merge", "weigh"]),
+        ("fedasync", {"weigh": {"kind": "dvw"}}, ["weigh"]),
+        ("fedasync", {}, []),
+        ("async-dvw", {}, []),
+        ("async-dvw", {"merge": {"kind": "latest"}}, []),
+    ],
+)
+def test_parts_that_do_little_with_one_update_at_a_time_are_warned_of(
+    rule: str, parts: dict[str, Any], where: list[str]
+) -> None:
+    spec = job_spec(rule=rule, **parts)
+    assert [path[0] for path, _ in compose(spec).warnings(spec)] == where
+
+
+# Commands.
+
+
+def _cli(*words: str) -> str:
+    done = CliRunner().invoke(hansa, words, env={"HANSA_CONFIG": None})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_rules_are_listed_with_a_line_and_a_paper() -> None:
+    shown = _cli("rules", "list").splitlines()
+    assert len(shown) == len(rules()) + 1
+    assert any(line.startswith("fedadam ") and "Reddi" in line for line in shown)
+
+
+def test_a_rule_is_shown_with_its_own_defaults_and_what_it_refuses() -> None:
+    shown = _cli("rules", "show", "fedasync-hinge")
+    for said in (
+        "staleness = hinge",
+        "mu = 0.005",
+        "alpha = 0.6",
+        "a = none  default: 0.5 for polynomial, 10 for hinge",
+        "(refused: incremental does not go with server mix",
+    ):
+        assert said in shown
+
+
+def test_a_rule_that_is_not_there_cannot_be_shown() -> None:
+    done = CliRunner().invoke(hansa, ["rules", "show", "nothing-like-it"], env={"HANSA_CONFIG": None})
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "hansa: there is no rule 'nothing-like-it'; see `hansa rules list`\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("fedavg", set()),
+        ("krum", {"sites.together: 2"}),
+        ("fedasync", {"sites.together: 2"}),
+        ("semisync-fedavg", {"train.until"}),
+        ("fedmmb", {"train.until"}),
+        ("sync-dvw", {"validation.fraction: 0"}),
+        ("async-dvw-adaptive", {"train.batches", "validation.fraction: 0"}),
+    ],
+)
+def test_settings_that_a_rule_does_not_go_with_are_shown(rule: str, refused: set[str]) -> None:
+    told = json.loads(_cli("rules", "show", rule, "--json"))["refused"]
+    assert set(told) == refused
+    shown = _cli("rules", "show", rule)
+    assert all(f"{setting}\n    (refused: {why})" in shown for setting, why in told.items())
+
+
+@pytest.mark.parametrize("rule", sorted(rules()))
+def test_every_rule_can_be_shown(rule: str) -> None:
+    assert _cli("rules", "show", rule).startswith(f"{rule}: ")
+    assert '"refused"' in _cli("rules", "show", rule, "--json")
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"), [("sync-dvw", {"epochs": 4}), ("fedavg", {"epochs": 1}), ("fedsmb", {"batches": 1})]
+)
+def test_how_long_tasks_are_is_shown(rule: str, said: dict[str, int]) -> None:
+    assert json.loads(_cli("rules", "show", rule, "--json"))["train"] == said
+    ((what, number),) = said.items()
+    assert f"    {what} = {number}  of each task\n" in _cli("rules", "show", rule)
+
+
+def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
+    shown = _cli("rules", "show", "async-dvw-adaptive")
+    assert "train.until: Sites train until" in shown
+    for said in (
+        "kind = adaptive",
+        "vc_loss = 1.0  percent",
+        "tombstones = 1  ",
+        "max_epochs = 100  ",
+        "cycles = 20  ",
+        "groups = none  ",
+        "epochs = 4  of a site without validation data",
+    ):
+        assert said in shown
+    told = json.loads(_cli("rules", "show", "async-dvw-adaptive", "--json"))["train.until"]
+    assert {each["name"] for each in told} == set(UntilSpec.model_fields)
+    assert all(each["meaning"] for each in told)
+    assert "train.until" not in _cli("rules", "show", "async-dvw")
+
+
+# Plugins of other packages.
+
+PACKAGE = '''
+import numpy as np
+from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.controller.plugin.parts import Weigher
+from hansa.controller.rules.fedavg import FEDAVG
+
+@register("weigh", "steps")
+class BySteps(Weigher):
+    """A contribution is worth its optimizer steps."""
+
+    def weigh(self, state, contributions, view):
+        return np.array([c.facts.steps for c in contributions], dtype=np.float64)
+
+add_rule(Rule("by-steps", "weights by optimizer steps", "-", FEDAVG.parts | {"weigh": {"kind": "steps"}}))
+'''
+
+
+def _run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    env = {"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "hansa", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_installed_package_brings_its_plugins_and_a_broken_one_harms_nobody(tmp_path: Path) -> None:
+    install(tmp_path, "steps_rule", PACKAGE)
+    install(tmp_path, "broken_rule", "raise RuntimeError('half installed')")
+    listed = _run(tmp_path, "rules", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "by-steps" in listed.stdout
+    why = "the plugin package 'broken_rule' could not be loaded: broken_rule: RuntimeError: half installed"
+    assert listed.stderr == f"hansa: {why}\n"
+    shown = _run(tmp_path, "rules", "show", "by-steps")
+    assert "weigh: steps — A contribution is worth its optimizer steps." in shown.stdout
+
+
+def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(tmp_path: Path) -> None:
+    odd = 'add_rule(Rule("bare", "-", "-", {"weigh": {"kind": "steps"}}))\n'
+    odd += 'add_rule(Rule("misspelt", "-", "-", FEDAVG.parts | {"weigh": {"kind": "step"}}))\n'
+    install(tmp_path, "odd_rules", PACKAGE + odd)
+    why = "rule 'bare' has no known kind of pace, sample, merge, server; rule 'misspelt' has no known kind of weigh"
+    for name in ("bare", "misspelt"):
+        shown = _run(tmp_path, "rules", "show", name)
+        assert shown.returncode == 1
+        assert f"the plugin package 'odd_rules' has faults: {why}" in shown.stderr
+        assert f"there is no rule '{name}'" in shown.stderr
+    assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
+
+
+HEAD = """
+import sys
+from pydantic import Field, model_validator
+from hansa.common.plugins.registry import Plugin, Rule, add_rule, register
+from hansa.controller.plugin.parts import Policy, Sampler, Weigher
+from hansa.controller.rules.fedavg import FEDAVG
+
+"""
+RULE = 'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "faulty"}}))\n'
+BODY = "    def weigh(self, state, contributions, view):\n        return [1.0 for c in contributions]\n"
+FAULTY = {
+    "a method is missing": (
+        '@register("weigh", "faulty")\nclass Faulty(Weigher):\n    "Says nothing."\n' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty lacks weigh()",
+    ),
+    "it is derived from another point's class": (
+        f'@register("weigh", "faulty")\nclass Faulty(Sampler):\n{BODY}' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
+    ),
+    "it is derived from nothing": (
+        f'@register("weigh", "faulty")\nclass Faulty:\n{BODY}' + RULE,
+        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
+    ),
+    "it is a function": (
+        '@register("weigh", "faulty")\ndef faulty(*given):\n    pass\n' + RULE,
+        "weigh 'faulty': faulty_package.faulty is not a class",
+    ),
+    "a default does not fit": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    share: float = Field("half", gt=0)\n{BODY}'
+        + RULE,
+        "class faulty_package.Faulty: the default of 'share' does not fit: input should be a valid number",
+    ),
+    "a default cannot be made": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    n: int = Field(default_factory=str)\n{BODY}'
+        + RULE,
+        "the default of 'n' does not fit: input should be a valid integer",
+    ),
+    "it has no kind": (
+        f'@register("weigh", "")\nclass Faulty(Weigher):\n{BODY}' + RULE,
+        "could not be loaded: faulty_package: ValueError: '' is not a kind: use up to 64 letters",
+    ),
+    "there is no such point": (
+        f'@register("wiegh", "faulty")\nclass Faulty(Weigher):\n{BODY}' + RULE,
+        "could not be loaded: faulty_package: ValueError: there is no point 'wiegh'; known: pace, sample",
+    ),
+    "it ends in the middle": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n{BODY}{RULE}raise SystemExit("no licence")\n',
+        "could not be loaded: faulty_package: SystemExit: no licence",
+    ),
+    "its rule has parameters that do not fit": (
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "equal", "shares": 3}}))\n',
+        "rule 'faulty' does not fit its weigh: shares: Extra inputs are not permitted",
+    ),
+    "its rule has no sections": (
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": "equal"}))\n',
+        "rule 'faulty' AttributeError: 'str' object has no attribute 'get'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTY)
+def test_a_package_with_a_fault_is_named_with_it_and_the_others_work(tmp_path: Path, what: str) -> None:
+    source, why = FAULTY[what]
+    install(tmp_path, "faulty_package", HEAD + source)
+    install(tmp_path, "steps_rule", PACKAGE)
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nrule: faulty\ndata: {source: digits}\n")
+    (tmp_path / "part.yaml").write_text("app: app.py:app\nweigh: {kind: faulty}\ndata: {source: digits}\n")
+    (tmp_path / "app.py").write_text("")
+    named = f"the plugin package 'faulty_package' {'' if why.startswith('could') else 'has faults: '}"
+    commands: list[tuple[int, tuple[str, ...]]] = [
+        (0, ("rules", "list")),
+        (1, ("rules", "show", "faulty")),
+        (2, ("run", str(tmp_path / "job.yaml"))),
+        (2, ("run", str(tmp_path / "part.yaml"))),
+    ]
+    for code, words in commands:
+        done = _run(tmp_path, *words)
+        assert done.returncode == code, done.stderr
+        assert named in done.stderr
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "by-steps" in _run(tmp_path, "rules", "list").stdout
+    assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
+
+
+def test_what_is_whole_of_a_faulty_package_can_be_used(tmp_path: Path) -> None:
+    install(tmp_path, "mixed", PACKAGE + '@register("weigh", "half")\nclass Half(Weigher):\n    pass\n')
+    shown = _run(tmp_path, "rules", "show", "by-steps")
+    assert shown.returncode == 0
+    assert "weigh: steps" in shown.stdout
+    assert shown.stderr == (
+        "hansa: the plugin package 'mixed' has faults: weigh 'half': class mixed.Half lacks weigh()\n"
+    )
+
+
+def test_a_plugin_whose_own_checks_fail_is_named_where_it_is_shown_and_used(tmp_path: Path) -> None:
+    check = "    @model_validator(mode='after')\n    def look(self):\n        return 1 / 0\n"
+    install(tmp_path, "odd_checks", f'{HEAD}@register("weigh", "odd")\nclass Odd(Weigher):\n{check}{BODY}')
+    (tmp_path / "job.yaml").write_text("app: app.py:app\nweigh: {kind: odd}\ndata: {source: digits}\n")
+    shown = _run(tmp_path, "rules", "show", "fedavg")
+    assert shown.returncode == 0, shown.stderr
+    assert "(refused: odd failed: ZeroDivisionError: division by zero)" in shown.stdout
+    done = _run(tmp_path, "run", str(tmp_path / "job.yaml"))
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == f"hansa: {tmp_path}/job.yaml:2: weigh: odd failed: ZeroDivisionError: division by zero\n"
+    )
+
+
+def test_a_plugin_with_a_parameter_that_must_be_given_is_shown(tmp_path: Path) -> None:
+    body = f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    share: float\n{BODY}'
+    install(tmp_path, "demanding", HEAD + body + RULE)
+    shown = _run(tmp_path, "rules", "show", "faulty")
+    assert shown.returncode == 0, shown.stderr
+    assert "    share = (required)" in shown.stdout
+    assert "is required" not in shown.stdout
+    told = json.loads(_run(tmp_path, "rules", "show", "faulty", "--json").stdout)
+    assert told["parts"]["weigh"]["parameters"] == [
+        {"name": "share", "default": None, "meaning": "", "required": True}
+    ]
+    assert "faulty" in _run(tmp_path, "rules", "show", "fedavg").stdout

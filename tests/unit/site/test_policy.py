@@ -1,0 +1,114 @@
+"""A site's policy: what it refuses, and why."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hansa.common.rpc import codec
+from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
+from hansa.common.values.errors import Forbidden, InvalidInput
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import OptimizerSpec, Task, Terms, Train, ValidationSpec
+
+
+def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:app", **terms: Any) -> Task:
+    work = Train(
+        model=ModelKey("j/v0"),
+        version=0,
+        epochs=epochs,
+        steps=steps,
+        batches=batches,
+        batch_size=10,
+        optimizer=OptimizerSpec(),
+    )
+    said = Terms(**{"operator": "alice", "sites": 4, "together": 3} | terms)
+    return Task(
+        id=TaskId("j-1"),
+        job=JobId("j"),
+        site=SiteName("a"),
+        round=1,
+        app=app,
+        seed=0,
+        validation=ValidationSpec(),
+        work=work,
+        terms=said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "why"),
+    [
+        (Policy(apps=("other.py:app",)), task(), "'app.py:app' may not be used"),
+        (Policy(apps=()), task(), "may not be used"),
+        (Policy(operators=("bob",)), task(), "jobs of operator alice"),
+        (Policy(operators=("bob",)), task(operator=""), "operator unknown"),
+        (Policy(max_epochs=3), task(), "4 epochs"),
+        (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
+        (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
+        (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
+        (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),
+        (Policy(max_epochs=0.2), task(epochs=1, batches=100), "1 epochs"),  # a window ends with the pass
+        (Policy(), task(redistributes=True), "own model to other sites"),
+    ],
+)
+def test_what_goes_beyond_it_is_refused_with_the_reason(policy: Policy, asked: Task, why: str) -> None:
+    with pytest.raises(Forbidden, match=f"policy of site a refuses this job: .*{why}"):
+        policy.require(asked, examples=100)
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        (FREE, task(epochs=10_000, operator="", sites=1, redistributes=True)),
+        (Policy(), task()),
+        (Policy(apps=("app.py:app",), operators=("alice",), max_epochs=4, min_sites=3), task()),
+        (Policy(max_epochs=3), task(epochs=100, steps=30)),
+        (Policy(max_epochs=1), task(epochs=1, batches=1000)),
+        (Policy(redistribute=True), task(redistributes=True)),
+    ],
+)
+def test_what_it_allows_passes(policy: Policy, asked: Task) -> None:
+    policy.require(asked, examples=100)
+
+
+def test_terms_travel_with_the_task() -> None:
+    asked = task(redistributes=True)
+    assert codec.task_from_wire(codec.task_to_wire(asked)) == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("max_epoch = 3", "max_epoch.*did you mean 'max_epochs'"),
+        ("max_epochs = 0", "greater than 0"),
+        ("min_sites = 'many'", "min_sites"),
+        ("operators = 'alice'", "operators"),
+        ("this is no toml", "line 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_key(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=why):
+        read_policy(path)
+
+
+def test_a_changed_file_counts_at_once_and_a_broken_one_allows_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text("min_sites = 2")
+    held = PolicyFile(path)
+    held.current().require(task(), 100)
+    path.write_text("min_sites = 20")
+    with pytest.raises(Forbidden, match="at least 20"):
+        held.current().require(task(), 100)
+    path.write_text("min_sites = ")
+    for _ in range(2):
+        with pytest.raises(Forbidden, match="nothing is allowed"):
+            held.current()
+    os.unlink(path)  # noqa: PTH108
+    with pytest.raises(Forbidden, match="nothing is allowed"):
+        held.current()
+    path.write_text("")
+    held.current().require(task(), 100)

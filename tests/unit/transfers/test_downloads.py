@@ -1,0 +1,190 @@
+"""Downloads of one model share it open: nobody closes it for others, and nobody waits for a store that is away."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hansa.common.values.errors import NotFound, StoreFailed
+from hansa.common.values.ids import ModelKey
+from hansa.controller.jobs.workers import Workers
+from hansa.controller.storage.stores import StoredModel
+from hansa.controller.storage.stores.disk import DiskStore
+from hansa.controller.transfers.downloads import Downloads
+from tests.unit.samples import keep, spec_of, values
+
+SPEC = spec_of({"w": ("float32", (1_500_000,)), "b": ("float32", (10,))})  # six frames
+KEY = ModelKey("j/v1")
+
+
+class Library(DiskStore):
+    """A disk whose models are opened when the test lets them, and which may be away."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.lets = threading.Event()
+        self.lets.set()
+        self.away = False
+        self.asked = 0
+
+    def open(self, key: ModelKey) -> StoredModel:
+        self.asked += 1
+        self.lets.wait(10)
+        if self.away:
+            raise StoreFailed("the disk is away")
+        return super().open(key)
+
+    @property
+    def readers(self) -> int:
+        return self._spares._readers.total()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Library:
+    found = Library(tmp_path / "store")
+    keep(found, KEY, SPEC, values(SPEC)).close()
+    found.asked = 0
+    return found
+
+
+@pytest.fixture
+async def downloads(store: Library) -> AsyncIterator[Downloads]:
+    workers = Workers()
+    yield Downloads(store, workers, 1 << 30)
+    store.lets.set()
+    workers.close()
+
+
+async def received(downloads: Downloads, key: ModelKey = KEY, who: str = "a") -> bytes:
+    return b"".join([message async for message in downloads.send(key, set(), who)][1:])
+
+
+async def until_asked(store: Library, times: int) -> None:
+    async with asyncio.timeout(10):
+        while store.asked < times:
+            await asyncio.sleep(0.01)
+
+
+def whole() -> bytes:
+    arrays = values(SPEC)
+    return b"".join(np.ascontiguousarray(arrays[name]).tobytes().ljust(64, b"\0") for name in SPEC.names)
+
+
+async def test_downloads_at_the_same_time_open_a_model_once_and_close_it_after_the_last(
+    store: Library, downloads: Downloads
+) -> None:
+    found = await asyncio.gather(*(received(downloads, who=f"site {i}") for i in range(5)))
+    assert set(found) == {whole()}
+    assert (store.asked, store.readers, downloads._open) == (1, 0, {})
+
+
+async def test_whoever_hangs_up_while_a_model_is_opened_does_not_disturb_the_others(
+    store: Library, downloads: Downloads
+) -> None:
+    store.lets.clear()
+    first, second = (asyncio.create_task(received(downloads, who=who)) for who in "ab")
+    await until_asked(store, 1)
+    first.cancel()
+    await asyncio.wait([first])
+    store.lets.set()
+    assert await second == whole()
+    assert (store.asked, store.readers, downloads._open) == (1, 0, {})
+
+
+async def test_whoever_hangs_up_in_the_middle_does_not_close_the_model_for_the_others(
+    store: Library, downloads: Downloads
+) -> None:
+    async with (
+        aclosing(downloads.send(KEY, set(), "a")) as first,
+        aclosing(downloads.send(KEY, set(), "b")) as second,
+    ):
+        await anext(first)
+        header = await anext(second)
+        assert header
+        await anext(first)
+        await first.aclose()
+        assert store.readers == 1
+        assert b"".join([frame async for frame in second]) == whole()
+    assert (store.readers, downloads._open) == (0, {})
+
+
+@pytest.mark.parametrize("held", [set(), {"b"}], ids=["whole", "part"])
+async def test_whoever_hangs_up_while_frames_are_read_leaves_the_model_open_until_they_are(
+    store: Library, downloads: Downloads, held: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open(KEY) as model:
+        kind, digests = type(model), dict(zip(SPEC.names, model.manifest.digests, strict=True))
+    real, lets, open_then = kind.read, threading.Event(), list[bool]()
+
+    def slow(model: StoredModel, index: int) -> bytes:
+        if index < 2:
+            return real(model, index)
+        lets.wait(10)
+        open_then.append(store.readers == 1)
+        return real(model, index)
+
+    monkeypatch.setattr(kind, "read", slow)
+    sending = downloads.send(KEY, {digests[name] for name in held}, "a")
+    await anext(sending)
+    await anext(sending)
+    hanging_up = asyncio.create_task(sending.aclose())
+    await asyncio.wait([hanging_up], timeout=0.2)
+    lets.set()
+    await hanging_up
+    assert open_then == [True, True]
+    assert (store.readers, downloads._open) == (0, {})
+
+
+async def test_the_last_to_hang_up_does_not_wait_for_a_store_that_is_away(
+    store: Library, downloads: Downloads
+) -> None:
+    store.away = True
+    waiting = [asyncio.create_task(received(downloads, who=who)) for who in "ab"]
+    await until_asked(store, 1)
+    for task in waiting:
+        task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait(waiting)
+    assert downloads._open == {}
+    assert downloads._workers.trouble == ""
+    store.away = False
+    assert await received(downloads) == whole()
+
+
+async def test_a_model_that_was_opened_for_nobody_is_closed(store: Library, downloads: Downloads) -> None:
+    store.lets.clear()
+    alone = asyncio.create_task(received(downloads))
+    await until_asked(store, 1)
+    alone.cancel()
+    store.lets.set()
+    await asyncio.wait([alone])
+    async with asyncio.timeout(10):
+        while store.readers:
+            await asyncio.sleep(0.01)
+    assert downloads._open == {}
+
+
+async def test_a_model_that_is_not_there_is_missed_by_all_who_ask_and_found_later(
+    store: Library, downloads: Downloads
+) -> None:
+    key = ModelKey("j/v2")
+    found = await asyncio.gather(*(received(downloads, key, who) for who in "abc"), return_exceptions=True)
+    assert [type(each) for each in found] == [NotFound] * 3
+    assert downloads._open == {}
+    keep(store, key, SPEC, values(SPEC)).close()
+    assert await received(downloads, key) == whole()
+
+
+async def test_a_model_that_is_deleted_while_it_is_sent_is_sent_whole(
+    store: Library, downloads: Downloads
+) -> None:
+    async with aclosing(downloads.send(KEY, set(), "a")) as sending:
+        await anext(sending)
+        store.delete(KEY)
+        keep(store, "j/v2", SPEC, values(SPEC, 2)).close()  # takes the files of models that are gone
+        assert b"".join([frame async for frame in sending]) == whole()
+    assert (store.readers, downloads._open) == (0, {})

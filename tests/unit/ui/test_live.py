@@ -1,0 +1,148 @@
+"""What operators read of a job that they watch, with and without a terminal."""
+
+from collections.abc import AsyncIterator
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from hansa.common.ui.live import rendered, show_live
+from hansa.common.values.views import HistoryView, JobView, SiteProgress
+
+
+def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
+    done = len(history)
+    return JobView(
+        job="j1",
+        name="try",
+        status=status,
+        reason=reason,
+        version=done,
+        rounds=done,
+        rounds_asked=2,
+        history=history,
+    )
+
+
+async def _play(*views: JobView) -> AsyncIterator[JobView]:
+    for seen in views:
+        yield seen
+
+
+async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
+    await show_live(
+        _play(
+            view("waiting", "needs 2 sites that attend"),
+            view("running"),
+            view("running", "", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "waiting for 2 sites", first),
+            view("running", "", first),
+            view("failed", "1 of the 2 sites needed attended", first),
+        )
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): waiting, needs 2 sites that attend",
+        "job j1 (try): running",
+        "round 1/2     3.0 s  1 update",
+        "job j1 (try): running, waiting for 2 sites",
+        "job j1 (try): running",
+        "job j1 failed: 1 of the 2 sites needed attended",
+    ]
+
+
+async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entries = [HistoryView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
+    done = "all 2 rounds are done"
+    await show_live(
+        _play(view("running", "", *entries[:1]), view("running", done, *entries), view("completed", done))
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "job j1 (try): running",
+        "round 1/2     1.0 s  2 updates",
+        "job j1 completed: all 2 rounds are done",
+    ]
+
+
+def test_sites_can_be_told_apart_on_a_narrow_terminal() -> None:
+    console = Console(width=32, file=StringIO(), force_terminal=True, color_system=None)
+    sites = tuple(
+        SiteProgress(site=f"north-{n}", state="training", epochs=3, examples=1200, loss=0.5) for n in (1, 2)
+    )
+    console.print(rendered(view("running").model_copy(update={"sites": sites})))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "north-1" in shown
+    assert "north-2" in shown
+
+
+async def test_why_a_job_failed_is_left_to_a_caller_that_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+    await show_live(_play(view("running"), view("failed", "no site came")), tell_failure=False)
+    assert capsys.readouterr().out == "job j1 (try): running\n"
+    console = Console(width=80, file=StringIO(), force_terminal=True, color_system=None)
+    console.print(rendered(view("failed", "no site came"), tell_failure=False))
+    assert isinstance(console.file, StringIO)
+    assert "no site came" not in console.file.getvalue()
+
+
+async def test_of_many_sites_a_few_are_named_in_the_order_of_people(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = {f"site-{n}": "slow" for n in range(40, 0, -1)}
+    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True, lost=lost)
+    await show_live(_play(view("completed", "", first)))
+    named = "lost: site-1, site-2, site-3, site-4, site-5 and 35 more"
+    assert capsys.readouterr().out.splitlines()[0].endswith(named)
+
+
+async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def version(number: int, examples: int, total: int | None, **missing: str) -> HistoryView:
+        return HistoryView(
+            version=number,
+            round=number,
+            seconds=float(number),
+            updates=1,
+            metrics={"accuracy": 0.5} if examples else {},
+            examples=examples,
+            examples_total=total,
+            evaluated=examples > 0,
+            unevaluated=missing,
+        )
+
+    entries = [version(1, 100, None, b="no result in 60 s"), version(2, 100, 300, b="not connected")]
+    await show_live(
+        _play(view("running", "", *entries), view("completed", "done", *entries, version(3, 300, 300)))
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update  accuracy 0.5000  on 100 of an unknown number of examples  not evaluated by: b",
+        "round 2/2     2.0 s  1 update  accuracy 0.5000  on 100 of 300 examples  not evaluated by: b",
+        "round 3/2     3.0 s  1 update  accuracy 0.5000  on 300 of 300 examples",
+    ]
+
+
+async def test_metrics_that_come_long_after_their_version_are_told_and_not_before_all_have_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = [HistoryView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
+    found = {"metrics": {"accuracy": 0.5}, "examples_total": 30}
+    some = plain[0].model_copy(update=found | {"examples": 10})
+    whole = plain[0].model_copy(update=found | {"examples": 30, "evaluated": True})
+    await show_live(_play(view("running", "", some, *plain[1:3]), view("running", "", whole, *plain[1:])))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update",
+        "round 1 evaluated: accuracy 0.5000  on 30 of 30 examples",
+        "round 2/2     2.0 s  1 update",
+    ]
+
+
+def test_the_table_says_which_version_the_metrics_are_of() -> None:
+    console = Console(width=160, file=StringIO(), force_terminal=True, color_system=None)
+    told = {"metrics": {"accuracy": 0.5}, "metrics_version": 7, "examples": 30, "examples_total": 30}
+    console.print(rendered(view("running").model_copy(update=told)))
+    assert isinstance(console.file, StringIO)
+    assert "accuracy 0.5000   on 30 of 30 examples (version 7)" in console.file.getvalue()
