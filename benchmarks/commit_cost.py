@@ -37,7 +37,7 @@ from hansa.controller.community import accumulator as tier
 from hansa.controller.community import kernels
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.grid import Grid
-from hansa.controller.engine.effects import Change, Member
+from hansa.controller.community.members import Change, Member
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.stores import Store, StoredModel
 

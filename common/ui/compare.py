@@ -25,7 +25,8 @@ from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
 from hansa.common.values.errors import InvalidInput, NotFound
-from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 
 EPSILON = 0.01
@@ -54,7 +55,7 @@ class Compared:
     model: Model | None
 
     @property
-    def measured(self) -> list[HistoryView]:
+    def measured(self) -> list[VersionView]:
         """The versions that were evaluated on enough examples to count."""
         return [entry for entry in self.view.history if entry.covered]
 
@@ -264,7 +265,7 @@ def _print_jobs(found: Sequence[Compared]) -> None:
         click.echo("\nno version of these jobs was evaluated on enough examples")
         return
     shown = _some(versions)
-    by_version: list[Mapping[int, HistoryView]] = [
+    by_version: list[Mapping[int, VersionView]] = [
         {e.version: e for e in each.view.history} for each in found
     ]
     click.echo()
@@ -277,7 +278,7 @@ def _print_jobs(found: Sequence[Compared]) -> None:
         click.echo(f"({len(shown)} of {len(versions)} versions; --json has all)")
 
 
-def _cells(version: int, found: Sequence[Mapping[int, HistoryView]]) -> Iterator[str]:
+def _cells(version: int, found: Sequence[Mapping[int, VersionView]]) -> Iterator[str]:
     """Yield what the table says of a version of each job; bytes are of all versions up to it."""
     for history in found:
         entry = history.get(version)

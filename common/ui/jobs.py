@@ -14,7 +14,8 @@ from hansa.common.ui.groups import print_groups
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.participation import metrics_missing, shortfall_lines, warn_of_shortfalls, warning_lines
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.views import HistoryView, JobView, warnings
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
 from hansa.common.values.words import by_reason, in_order, listed, share_of
 
 T = TypeVar("T")
@@ -276,7 +277,7 @@ def metrics_text(view: JobView) -> str:
     return numbers(view.metrics)
 
 
-def _remarks(entry: HistoryView) -> Iterator[str]:
+def _remarks(entry: VersionView) -> Iterator[str]:
     """Yield who is missing and why, how far models went apart on their way, and what the aggregator has to say."""
     yield from (*by_reason(entry.lost), *by_reason(entry.unevaluated))
     apart = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
@@ -286,14 +287,14 @@ def _remarks(entry: HistoryView) -> Iterator[str]:
         )
     if entry.note:
         yield entry.note
-    yield from warnings(entry)
+    yield from entry.warnings
 
 
-def _measured_on(entry: HistoryView) -> str:
+def _measured_on(entry: VersionView) -> str:
     return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
 
 
-def _shares(entry: HistoryView) -> str:
+def _shares(entry: VersionView) -> str:
     """Write what each site's update was worth."""
     worth = (f"{site} {entry.contributions[site]:g}" for site in sorted(entry.contributions, key=in_order))
     return listed(worth, SHOWN)

@@ -7,7 +7,8 @@ import click
 
 from hansa.common.process.terminal import guarded, screen
 from hansa.common.ui.participation import metrics_missing
-from hansa.common.values.views import HistoryView, JobView, warnings
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 
 NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
@@ -63,7 +64,7 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     return view
 
 
-def _evaluation(entry: HistoryView) -> str:
+def _evaluation(entry: VersionView) -> str:
     """Write a version's metrics, of how many examples they are, and whose are missing."""
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
     values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
@@ -72,13 +73,13 @@ def _evaluation(entry: HistoryView) -> str:
     return values
 
 
-def _line(entry: HistoryView, view: JobView) -> str:
+def _line(entry: VersionView, view: JobView) -> str:
     under_way = entry.examples and not entry.evaluated  # what some sites find says little
     values = "" if under_way and not view.ended else _evaluation(entry)
     values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {listed(sorted(entry.lost, key=in_order))}" if entry.lost else ""
     lost += f"  {entry.note}" if entry.note else ""
-    lost += "".join(f"  {warning}" for warning in warnings(entry))
+    lost += "".join(f"  {warning}" for warning in entry.warnings)
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
     return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {counted(entry.updates, 'update')}  {values}{lost}"

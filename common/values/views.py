@@ -1,101 +1,10 @@
 """What operators see: the documents behind `--json`, the live view and the tables."""
 
-import math
 from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import BeforeValidator, JsonValue
 
 from hansa.common.job.resolved import Resolved
+from hansa.common.values.history import Number, VersionView
 from hansa.common.values.tasks import Value
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
-
-
-Number = Annotated[float | None, BeforeValidator(_finite)]  # JSON knows no NaN, and values take none
-
-
-class Finding(Value):
-    """What one site's data say of an update."""
-
-    score: Number
-    n: int  # examples
-
-
-class Score(Value):
-    """How the weight of an update came about."""
-
-    value: Number = None
-    basis: str  # pooled; own, previous, mean of others or none if too few sites answered
-    coverage: float  # share of the federation's validation examples that it is over
-    found: Mapping[str, Finding] = {}  # by site
-    missing: Mapping[str, str] = {}  # sites that did not answer, or not with sense, and why
-
-
-class HopView(Value):
-    """One hop of a round whose models travel from site to site."""
-
-    hop: int
-    seconds: float  # since the job was submitted
-    trained: int  # models
-    sites: tuple[str, ...] = ()  # that trained them, in the order of the models
-    steps: Mapping[str, int] = {}  # that each site's optimizer made
-    skipped: int  # models that nobody trained
-    lost: Mapping[str, str] = {}  # sites whose update did not come, and why
-    divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is measured
-    metrics: Mapping[str, Number] = {}  # of the mean of the travelling models, if that is evaluated
-    examples: int = 0  # that the metrics are over
-    examples_total: int | None = (
-        None  # that all evaluators of the job have together; none: one has never reported
-    )
-    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
-    trouble: str = ""  # why the models could not be looked at
-
-
-class HistoryView(Value):
-    """One community model: where it came from and how good it is."""
-
-    version: int
-    round: int
-    seconds: float  # since the job was submitted
-    digest: str = ""  # of the model
-    receipt: str = ""  # hash of the receipt that names it, in the job's chain
-    phase: str = ""  # what the rule calls this round, if its rounds differ
-    distance: Number = (
-        None  # of its parameters from the job's reference, relative to those (DC); none: no reference
-    )
-    metrics: Mapping[str, Number] = {}
-    examples: int = 0  # that the metrics are over
-    examples_total: int | None = (
-        None  # that all evaluators of the job have together; none: one has never reported
-    )
-    covered: bool = False  # the metrics are over enough of them to count (`evaluate.min_coverage`)
-    evaluated: bool = False  # there are metrics, and no evaluator is waited for any more
-    unevaluated: Mapping[str, str] = {}  # evaluators of the job whose findings are missing, and why
-    contributions: Mapping[str, float] = {}
-    updates: int = (
-        0  # that were merged: where models travel, one site may have been the last to train several
-    )
-    steps: Mapping[
-        str, int
-    ] = {}  # of each contribution: how many its site's optimizer made for it; see also `hops`
-    staleness: Mapping[str, tuple[int, int]] = {}  # of each contribution, in versions and in optimizer steps
-    scores: Mapping[
-        str, Score
-    ] = {}  # of each update, if they are evaluated: by site, or `a (slot 2)` if a has several
-    lost: Mapping[str, str] = {}  # sites whose update did not come, and why
-    hops: tuple[HopView, ...] = ()  # of its round, if models travelled from site to site
-    note: str = ""  # what the aggregator has to say: whom it chose, or why it kept the model before
-    diagnostics: Mapping[str, Mapping[str, JsonValue]] = {}  # what parts of the rule have to say, by point
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
-def warnings(entry: HistoryView) -> list[str]:
-    """Return what parts of the rule warn of."""
-    return [str(told["warning"]) for told in entry.diagnostics.values() if told.get("warning")]
 
 
 class SiteProgress(Value):
@@ -159,7 +68,7 @@ class JobView(Value):
     evaluators: int = 0  # that are connected and can evaluate this job's models
     shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
-    history: tuple[HistoryView, ...] = ()
+    history: tuple[VersionView, ...] = ()
     resolved: Resolved | None = None  # the job with every default filled in, if one job was asked for
 
     @property

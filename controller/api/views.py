@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
+from hansa.common.values.history import Version, VersionView
+from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import HistoryView, HopView, JobView, SiteProgress, SurveyView
+from hansa.common.values.views import JobView, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.state import HopRecord, VersionRecord
 from hansa.controller.jobs.fleet import Fleet
 
 NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
@@ -58,7 +59,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         metrics=_metrics(machine, newest) if newest else {},
         metrics_version=newest.version if newest else None,
         examples=newest.examples if newest else 0,
-        examples_total=newest.total if newest else None,
+        examples_total=newest.examples_total if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
@@ -71,7 +72,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
     )
 
 
-def _metrics(machine: Machine, record: VersionRecord) -> Mapping[str, float]:
+def _metrics(machine: Machine, record: Version) -> Mapping[str, float | None]:
     try:
         return machine.metrics(record)
     except (
@@ -93,60 +94,18 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     )
 
 
-def _history_views(machine: Machine, since: int) -> Iterator[HistoryView]:
+def _history_views(machine: Machine, since: int) -> Iterator[VersionView]:
     for record in machine.state.history[max(since, 0) :]:
-        yield HistoryView(
-            version=record.version,
-            round=record.round,
-            seconds=round(record.at - machine.state.submitted, 3),
-            digest=record.digest,
-            receipt=record.receipt,
-            distance=record.distance,
-            phase=record.phase,
-            metrics=_metrics(machine, record),
-            examples=record.examples,
-            examples_total=record.total,
-            covered=record.covered,
-            evaluated=bool(record.examples) and not machine.awaits(record),
-            unevaluated=record.unevaluated,
-            contributions=record.contributions,
-            updates=record.updates,
-            steps=record.steps,
-            staleness=record.staleness,
-            scores=record.scores,
-            lost=record.lost,
-            hops=tuple(_hop_view(hop, machine.state.submitted) for hop in record.hops),
-            note=record.note,
-            diagnostics=record.diagnostics,
-            bytes_up=record.bytes_up,
-            bytes_down=record.bytes_down,
-        )
-
-
-def _hop_view(record: HopRecord, submitted: float) -> HopView:
-    return HopView(
-        hop=record.hop,
-        seconds=round(record.at - submitted, 3),
-        trained=record.trained,
-        sites=tuple(record.sites),
-        steps=record.steps,
-        skipped=record.skipped,
-        lost=record.lost,
-        divergence=record.divergence,
-        metrics=record.pooled,
-        examples=record.pooled_examples,
-        examples_total=record.total,
-        unevaluated=record.unevaluated,
-        trouble=record.trouble,
-    )
+        evaluated = bool(record.examples) and not machine.awaits(record)
+        shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
+        yield VersionView.model_construct(**shown)
 
 
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
-    asked = (
-        set(training) | set(state.learners) | set(state.history[-1].contributions if state.history else ())
-    )
+    contributors = map(SiteName, state.history[-1].contributions) if state.history else ()
+    asked = {*training, *state.learners, *contributors}
     for site in sorted(asked, key=in_order):
         session = fleet.find(site, "learner")
         task = training.get(site)

@@ -20,10 +20,10 @@ from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorI
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.members import Change, Member
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
-from hansa.controller.engine.effects import Change, Member
 from hansa.controller.plugin.arithmetic import (
     Aggregator,
     Coordinatewise,

@@ -10,7 +10,7 @@ import numpy as np
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import DTYPES, ModelSpec
 from hansa.common.values.ids import ModelKey
-from hansa.controller.engine.effects import Member
+from hansa.controller.community.members import Member
 from hansa.controller.storage.stores import StoredModel
 
 WINDOW = 4  # frames under way at once

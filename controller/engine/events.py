@@ -1,13 +1,13 @@
 """What can happen to a job. Events are what the journal keeps: replaying them rebuilds the job exactly."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AllowInfNan, Field, JsonValue, TypeAdapter
+from pydantic import AllowInfNan, Field, TypeAdapter
 
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Evaluation, Profile, UpdateFacts, Value
+from hansa.controller.engine.orders import Result
 from hansa.controller.plugin.outline import Outline
 
 
@@ -118,62 +118,19 @@ class Probed(_Event):
     importance: Annotated[float, AllowInfNan()]
 
 
-class HopStudied(_Event):
-    """The models of a hop were looked at."""
+class OrderDone(_Event):
+    """Worker threads have carried out an order; what they made is durable in the store."""
 
-    kind: Literal["hop-studied"] = "hop-studied"
-    version: int  # that the hop's round leads to
-    hop: int
-    divergence: float | None = (
-        None  # mean of 1 − cos over all pairs; none: fewer than two, or it was not asked for
-    )
-    digest: str = ""  # of the mean of the slots, if it was asked for
-    trouble: str = ""  # why nothing was found
+    kind: Literal["done"] = "done"
+    order: int
+    result: Result
 
 
-class Measured(_Event):
-    """Version 0 was compared with the job's reference."""
+class OrderFailed(_Event):
+    """Worker threads could not carry out an order."""
 
-    kind: Literal["measured"] = "measured"
-    distance: Annotated[float, AllowInfNan()] | None = None
-    trouble: str = ""  # why it could not be: the two do not fit
-
-
-class Merged(_Event):
-    """The next community model is durable in the store."""
-
-    kind: Literal["merged"] = "merged"
-    version: int
-    digest: str
-    moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
-    note: str = ""  # what the aggregator has to say
-    distance: Annotated[float, AllowInfNan()] | None = None  # from the job's reference, if it has one
-    bytes_up: int
-    bytes_down: int
-
-
-class MergeFailed(_Event):
-    """The next community model could not be computed."""
-
-    kind: Literal["merge-failed"] = "merge-failed"
-    version: int
-    reason: str
-
-
-class Examined(_Event):
-    """A part of the rule has looked at updates; what it keeps is durable in the store."""
-
-    kind: Literal["examined"] = "examined"
-    inquiry: int
-    facts: JsonValue = None
-    kept: Mapping[str, str] = {}  # digests of arrays by name; empty: nothing is kept under the name any more
-
-
-class ExaminationFailed(_Event):
-    """A part of the rule could not look at updates."""
-
-    kind: Literal["examination-failed"] = "examination-failed"
-    inquiry: int
+    kind: Literal["not-done"] = "not-done"
+    order: int
     reason: str
 
 
@@ -210,16 +167,11 @@ Event = Annotated[
     | Reported
     | Surveyed
     | Probed
-    | HopStudied
-    | Measured
-    | Merged
-    | MergeFailed
-    | Examined
-    | ExaminationFailed
+    | OrderDone
+    | OrderFailed
     | AlarmRang
     | CancelAsked
     | EngineFailed,
     Field(discriminator="kind"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-Metrics = Mapping[str, float]

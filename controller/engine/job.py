@@ -8,13 +8,16 @@ from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import Stale
+from hansa.common.values.history import Findings, Hop, Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
 from hansa.common.values.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
-from hansa.controller.engine.effects import SendTask, SetAlarm, StartMeasurement, StudyPlan
-from hansa.controller.engine.index.open_tasks import Desk
-from hansa.controller.engine.index.retention import Models
+from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
+from hansa.controller.engine.index.open_tasks import OpenTasks
+from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
-from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
+from hansa.controller.engine.orders import Merge, Order
+from hansa.controller.engine.state import CHAPTER, JobState
+from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw
 from hansa.controller.plugin.view import View
@@ -23,26 +26,23 @@ from hansa.controller.plugin.view import View
 class Job:
     """A job's specification, rule and state. The engine's modules are functions over it.
 
-    Beside the state stand indices (eligible, evaluators, desk, models), so that an event costs no more than
-    what it changes. They follow from the state; whoever changes one of learners, evaluators, tasks, models,
-    fresh, members, current and history goes through a method here, or tells the index.
+    Indices over the state (eligible, evaluators, open_tasks, retention) keep the cost of an event to what it
+    changes. They follow from the state: code that changes learners, evaluators, tasks, orders, models, unmerged
+    updates, members, the current version or the history goes through a method here, or tells the index.
     """
 
     state: JobState
     eligible: Roster  # sites that can train: they attend and have examples
     evaluators: Roster  # that attend
-    desk: Desk
-    models: Models
-    studies: dict[tuple[int, int], StudyPlan]  # of the state, by version and hop
+    open_tasks: OpenTasks
+    retention: Retention
     touched: set[int]  # chapters of the history that are newer than the last snapshot
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.id = id_
         self.spec = spec
         self.rule = rule
-        self.memories = {
-            point: part.begin() for point, part in rule.parts.items()
-        }  # what each plugin remembers
+        self.memories = {point: part.begin() for point, part in rule.parts.items()}  # of each plugin
         self.issued: Receipt | None = None  # the receipt of the event that was handled last
         self.remember(JobState(submitted=submitted))
 
@@ -51,9 +51,8 @@ class Job:
         self.state = state
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
         self.evaluators = Roster(state.evaluators)
-        self.desk = Desk(state.tasks, state.judging, state.scoring, state.learners)
-        self.models = Models(state)
-        self.studies = {(plan.version, plan.hop): plan for plan in state.studies}
+        self.open_tasks = OpenTasks(state.tasks, state.subjects, state.learners)
+        self.retention = Retention(state)
         self.touched = set()
 
     @property
@@ -75,7 +74,7 @@ class Job:
         """Return what plugins see."""
         return View(
             sites=self.eligible,
-            busy=self.desk.busy,
+            busy=self.open_tasks.busy,
             examples=MappingProxyType(self.state.learners),
             evaluators=self.evaluators,
             version=self.state.version,
@@ -94,7 +93,7 @@ class Job:
     def learner_came(self, site: SiteName, examples: int) -> None:
         """Enter a learner, or its new number of examples."""
         if site not in self.state.learners:
-            self.desk.came(site)
+            self.open_tasks.learner_came(site)
         self.state.learners[site] = examples
         (self.eligible.add if examples > 0 else self.eligible.discard)(site)
 
@@ -102,7 +101,7 @@ class Job:
         """Strike a learner."""
         del self.state.learners[site]
         self.eligible.discard(site)
-        self.desk.went(site)
+        self.open_tasks.learner_went(site)
 
     def evaluator_came(self, site: SiteName) -> None:
         """Enter an evaluator."""
@@ -124,14 +123,12 @@ class Job:
         site: SiteName,
         round_: int,
         work: Survey | Init | Probe | Train | Evaluate,
-        judged: TaskId | None = None,
-        scored: tuple[int, int] | None = None,
         travel: Mapping[str, int] = MappingProxyType({}),
+        subject: Subject | None = None,
     ) -> SendTask:
-        """Make a task of some work.
+        """Make a task of some work; an evaluation has a `subject`.
 
-        `judged` is the task whose update is to be evaluated, or `scored` the version and the hop the mean of
-        whose slots is; `travel` says hop, slot and turn of a model that travels.
+        `travel` says hop, slot and turn of a model that travels.
         """
         self.state.task_count += 1
         task = Task(
@@ -147,12 +144,10 @@ class Job:
             **travel,
             local_statistics=self.rule.local_statistics,
         )
-        if judged is not None:
-            self.state.judging[task.id] = judged
-        if scored is not None:
-            self.state.scoring[task.id] = scored
-        self.desk.add(task)
-        self.models.hold_base(task)
+        if subject is not None:
+            self.state.subjects[task.id] = subject
+        self.open_tasks.add(task)
+        self.retention.hold(*task.models)
         return SendTask(task)
 
     def _standard(self) -> Standard | None:
@@ -161,68 +156,78 @@ class Job:
         return self.state.standard
 
     def open_task(self, task: TaskId, site: SiteName) -> Task:
-        """Return a task that a site has yet to answer or raise Stale."""
+        """Return a task that a site has yet to return a result of, or raise Stale."""
         held = self.state.tasks.get(task)
         if held is None or held.site != site:
             raise Stale(f"task {task} is over")
         return held
 
     def finish(self, task: TaskId) -> Task | None:
-        """Take a task off the desk, however it ended; return it if it was there."""
-        held = self.desk.take(task)
+        """Strike a task, however it ended; return it if it was open."""
+        held = self.open_tasks.take(task)
         if held:
-            self.models.release_base(held)
-            self.state.judging.pop(task, None)
-            self.state.scoring.pop(task, None)
+            self.retention.release(*held.models)
+            self.state.subjects.pop(task, None)
         return held
 
     # Models and versions.
 
     def keep_update(self, key: ModelKey, base: ModelKey | None) -> None:
         """Keep an update until a merge has taken it, and what it is laid over if it is partial."""
-        self.models.add(key)
-        self.models.hold(key)
-        self.state.fresh.add(key)
+        self.retention.add(key)
+        self.retention.hold(key)
+        self.state.unmerged.add(key)
         if base is not None:
-            self.models.hold(base)
+            self.retention.hold(base)
             self.state.bases[key] = base
 
     def let_go(self, key: ModelKey) -> None:
         """A merge has taken an update, or none ever will."""
-        self.state.fresh.discard(key)
-        self.models.release(key)
+        self.state.unmerged.discard(key)
+        self.retention.release(key)
         if key in self.state.bases:
-            self.models.release(self.state.bases.pop(key))
+            self.retention.release(self.state.bases.pop(key))
 
-    def begin_study(self, plan: StudyPlan) -> None:
-        """Take note that a hop is being looked at."""
-        self.state.studies.append(plan)
-        self.studies[plan.version, plan.hop] = plan
-        self.models.hold_study(plan)
+    # Orders.
 
-    def end_study(self, version: int, hop: int) -> None:
-        """A hop has been looked at, or never will be."""
-        plan = self.studies.pop((version, hop))
-        self.state.studies.remove(plan)
-        self.models.release_study(plan)
+    def order(self, order: Order) -> StartOrder:
+        """Have worker threads compute something, and keep what they read as long."""
+        self.state.order_count += 1
+        self.state.orders[self.state.order_count] = order
+        self.retention.hold(*order.reads)
+        return self.start_order(self.state.order_count)
 
-    def enter_version(
-        self, record: VersionRecord, key: ModelKey, moments: Mapping[str, str] | None = None
-    ) -> None:
+    def start_order(self, number: int) -> StartOrder:
+        """Return an open order as worker threads need it. Carrying it out twice is harmless."""
+        order = self.state.orders[number]
+        remembers = isinstance(order, Merge) and self.rule.merge.remembers
+        return StartOrder(number, order, dict(self.state.members) if remembers else {})
+
+    def close_order(self, number: int) -> Order:
+        """Strike an order, however it ended, and return it, or raise Stale."""
+        order = self.state.orders.pop(number, None)
+        if order is None:
+            raise Stale(f"order {number} is over")
+        self.retention.release(*order.reads)
+        return order
+
+    # Versions.
+
+    def enter_version(self, record: Version, key: ModelKey, moments: Mapping[str, str] | None = None) -> None:
         """Make a model the newest community model; `moments` are the digests of what its server update carries on."""
-        self.models.add(key)
-        self.models.hold(key)
-        self._stand_on(record.version, moments or {})
+        self.retention.add(key)
+        self.retention.hold(key)
+        self._keep_basis(record.version, moments or {})
         if self.state.current is not None:
-            self.models.release(self.state.current)
+            self.retention.release(self.state.current)
         self.state.version, self.state.current = record.version, key
         if not record.version and any(policy.may_restart for policy in self.rule.policies.values()):
             self.state.first = key
-            self.models.hold(key)
+            self.retention.hold(key)
         self.state.history.append(record)
         self.touch(record.version)
 
-    def _stand_on(self, version: int, moments: Mapping[str, str]) -> None:
+    def _keep_basis(self, version: int, moments: Mapping[str, str]) -> None:
         """Keep the models that a new version was made from, so that it can be computed again, and its moments.
 
         Where the proposal is the next model, its updates are all that is needed.
@@ -232,53 +237,64 @@ class Job:
             return
         names = self.rule.server.moments
         carried = (moment_key(self.id, state.version, name) for name in names)
-        footing = {key: state.footing[key] for key in carried if key in state.footing}
-        footing[state.current] = state.history[-1].digest
+        basis = {key: state.basis[key] for key in carried if key in state.basis}
+        basis[state.current] = state.history[-1].digest
         for name, digest in moments.items():
             key = moment_key(self.id, version, name)
-            self.models.add(key)
-            footing[key] = digest
-        for key in footing:
-            self.models.hold(key)
-        for key in state.footing:
-            self.models.release(key)
-        state.footing = footing
+            self.retention.add(key)
+            basis[key] = digest
+        for key in basis:
+            self.retention.hold(key)
+        for key in state.basis:
+            self.retention.release(key)
+        state.basis = basis
+
+    def moments(self, version: int) -> dict[str, ModelKey]:
+        """Return the moments that the server update carried on from a version, if they are still needed."""
+        keys = {name: moment_key(self.id, version, name) for name in self.rule.server.moments}
+        return {name: key for name, key in keys.items() if key in self.state.basis}
 
     def let_first_go(self) -> None:
         """Nobody will go back to version 0 any more."""
         if self.state.first is not None:
-            self.models.release(self.state.first)
+            self.retention.release(self.state.first)
             self.state.first = None
 
     def keep_reference(self) -> None:
         """Keep the model that versions are measured against, which is in the store before the job begins."""
         key = self.state.reference = reference_key(self.id)
-        self.models.add(key)
-        self.models.hold(key)
-
-    def begin_measurement(self, first: ModelKey) -> StartMeasurement:
-        """Have version 0 compared with the reference, and keep it as long."""
-        self.state.measuring = first
-        self.models.hold(first)
-        return StartMeasurement(first)
-
-    def end_measurement(self) -> None:
-        """Version 0 has been compared, or never will be."""
-        if self.state.measuring is not None:
-            self.models.release(self.state.measuring)
-            self.state.measuring = None
+        self.retention.add(key)
+        self.retention.hold(key)
 
     def let_reference_go(self) -> None:
         """No version will be measured any more."""
-        self.end_measurement()
         if self.state.reference is not None:
-            self.models.release(self.state.reference)
+            self.retention.release(self.state.reference)
             self.state.reference = None
 
-    def record(self, version: int) -> VersionRecord:
+    def record(self, version: int) -> Version:
         """Return a version's record in order to change it."""
         self.touch(version)
         return self.state.history[version]
+
+    def findings(self, subject: Subject) -> Findings:
+        """Return what is known of the subject of an evaluation, in order to change it."""
+        match subject:
+            case OfVersion(version):
+                return self.record(version)
+            case OfHop(version, hop):
+                return self.hop(version, hop)
+            case OfUpdate(task):
+                return self.state.updates[task]
+
+    def hop(self, version: int, hop: int) -> Hop:
+        """Return the record of a hop: of the round under way, or of a version that was made meanwhile."""
+        hops = self.record(version).hops if version <= self.state.version else self.state.hops
+        return next(record for record in hops if record.hop == hop)
+
+    def seconds(self, at: float) -> float:
+        """Return how long after the submission something happened."""
+        return round(at - self.state.submitted, 3)
 
     def touch(self, version: int) -> None:
         """Take note that a version's record has changed since the last snapshot."""

@@ -4,20 +4,23 @@ gathering ──► surveying ──► initialising ──► probing ──►
     ▲                                                       │
     └────────────────── too few sites left ◄────────────────┘        (cancel and failure lead from anywhere to ended)
 
-Its parts, each on top of those above it:
+Its modules, each on top of those above it:
 
-    roster, desk, models   who is here, open tasks, which models the store must keep: indices over the state
-    demands     what plugins must return
-    job         what a job is and remembers      coverage    of how many examples evaluators have reported
-    evaluation  of community models              apps        what sites state of their apps
-    participation   which sites contributed how much, and what kept the others from it
-    survey      what sites tell of their data    probes      what they measure on the first model
-    inquiries   what parts of the rule find out about updates
-    merges      from updates to the next model   hops        what happens within a round
-    endings     how a job ends
-    appraisal   updates are evaluated before they are weighed
-    rounds      what the pacer wants
-    sites       who comes and goes; version 0    answers     what sites and workers bring back
+    state, subjects, orders     what a job remembers; what is evaluated; what worker threads compute
+    index/      indices over the state: who is here, open tasks, which models the store must keep
+    job         a job's state with its rule, and the small steps that every phase takes
+    accounts/   coverage of evaluations, participation of sites, what sites state of their apps
+    phases/
+        survey, probes      what sites tell of their data, and of the first model
+        evaluation          of community models
+        examinations        what parts of the rule look at before a merge is weighed
+        merges, hops        from updates to the next model; what happens within a round
+        endings             how a job ends
+        updates             evaluated by other sites before they are weighed
+        rounds              what the pacer wants
+        reports             where every evaluation is settled
+        sites               who comes and goes; version 0
+        results, order_results      what sites bring back, and what worker threads do
     snapshots   the memory as text
 """
 
@@ -28,30 +31,19 @@ from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import Stale
-from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key, moment_key
+from hansa.common.values.history import Version
+from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Receipt, Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.accounts import apps
-from hansa.controller.engine.effects import (
-    Effect,
-    Member,
-    MergePlan,
-    SendTask,
-    SetAlarm,
-    StartExamination,
-    StartMeasurement,
-    StartMerge,
-    StartStudy,
-)
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import appraisal, endings, evaluation, probes, sites
-from hansa.controller.engine.phases import results as answers
-from hansa.controller.engine.phases.merges import Membership
+from hansa.controller.engine.phases import endings, evaluation, order_results, probes, results, sites, updates
 from hansa.controller.engine.phases.rounds import GATHER, act, pulse
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.engine.state import JobState, VersionRecord
+from hansa.controller.engine.state import JobState
 from hansa.controller.plugin.composition import Composition
 
 TIME = "time"  # the alarm that ends training
@@ -113,12 +105,7 @@ class Machine:
             return []
         effects: list[Effect] = [SetAlarm(alarm, at) for alarm, at in sorted(self.state.alarms.items())]
         effects += [SendTask(task) for task in self.state.tasks.values()]
-        if self.state.plan:
-            effects.append(StartMerge(self.state.plan))
-        if self.state.measuring:
-            effects.append(StartMeasurement(self.state.measuring))
-        effects += [StartExamination(number) for number in sorted(self.state.inquiries)]
-        return effects + [StartStudy(plan) for plan in self.state.studies]
+        return effects + [self._job.start_order(number) for number in self.state.orders]
 
     def snapshot(self) -> Snapshot:
         """Return the job's memory; of its history only what is new since the last snapshot."""
@@ -137,17 +124,17 @@ class Machine:
 
     def tasks_of(self, site: SiteName) -> Sequence[Task]:
         """Return the open tasks of a site."""
-        return self._job.desk.of(site)
+        return self._job.open_tasks.of(site)
 
     def pulse_of(self, site: SiteName) -> int | None:
         """Return the committed steps that a site which trains is to know of, if that matters to it."""
         return next((told.steps for told in pulse(self._job) if told.site == site), None)
 
-    def awaits(self, record: VersionRecord) -> bool:
+    def awaits(self, record: Version) -> bool:
         """Whether somebody's report on a version is waited for."""
         return evaluation.awaited(self._job, record)
 
-    def metrics(self, record: VersionRecord) -> Mapping[str, float]:
+    def metrics(self, record: Version) -> Mapping[str, float | None]:
         """Return what the findings on a version say together, those that are here."""
         return evaluation.metrics(self._job, record)
 
@@ -160,14 +147,9 @@ class Machine:
         """What people should know of the sites' apps."""
         return apps.warnings(self._job)
 
-    def members(self, plan: MergePlan) -> Sequence[Member]:
-        """Return everything that counts once a plan is carried out; it is worked out only if it is read."""
-        return Membership(self._job, plan)
-
     def moments(self, version: int) -> dict[str, ModelKey]:
         """Return the moments that the server update carried on from a version, if they are still needed."""
-        keys = {name: moment_key(self.job, version, name) for name in self.rule.server.moments}
-        return {name: key for name, key in keys.items() if key in self.state.footing}
+        return self._job.moments(version)
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Apply one event and return what must now be done."""
@@ -177,6 +159,7 @@ class Machine:
         effects = self._dispatch(self._job, event)
         effects += sites.mind_absence(self._job, event.at)
         self.state.sequence += 1
+        self.state.latest = event.at
         return effects
 
     def abandon(self, reason: str, now: float) -> list[Effect]:
@@ -197,32 +180,24 @@ class Machine:
                 )
                 return effects if job.ended else [*effects, *sites.gathered(job, event.at)]
             case ev.ModelDescribed():
-                return answers.described(job, event)
+                return results.described(job, event)
             case ev.UpdateArrived():
-                return answers.updated(job, event)
+                return results.updated(job, event)
             case ev.UpdateQuarantined():
                 task = job.open_task(event.task, event.site)
-                return answers.lost(job, task, f"update quarantined: {event.reason}", event.at)
+                return results.lost(job, task, f"update quarantined: {event.reason}", event.at)
             case ev.TaskFailed():
-                return answers.failed(job, event)
+                return results.failed(job, event)
             case ev.Reported():
-                return answers.reported(job, event)
+                return results.reported(job, event)
             case ev.Surveyed():
-                return answers.surveyed(job, event)
+                return results.surveyed(job, event)
             case ev.Probed():
-                return answers.probed(job, event)
-            case ev.HopStudied():
-                return answers.studied(job, event)
-            case ev.Measured():
-                return answers.measured(job, event)
-            case ev.Merged():
-                return answers.merged(job, event)
-            case ev.MergeFailed():
-                return answers.merge_failed(job, event)
-            case ev.Examined():
-                return answers.examined(job, event)
-            case ev.ExaminationFailed():
-                return answers.examination_failed(job, event)
+                return results.probed(job, event)
+            case ev.OrderDone():
+                return order_results.done(job, event)
+            case ev.OrderFailed():
+                return order_results.failed(job, event)
             case ev.AlarmRang():
                 return self._alarm(job, event)
             case ev.CancelAsked():
@@ -246,13 +221,13 @@ class Machine:
         if event.alarm == evaluation.ALARM:
             late = evaluation.time_out(job)
             if job.state.phase != "closing":
-                return endings.judge(job, late, event.at)
+                return endings.consider(job, late, event.at)
             return endings.end(
                 job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at
             )
         if event.alarm == probes.ALARM:
-            return answers.probes_late(job, event.at)
-        if event.alarm.startswith(appraisal.ALARM):
-            return appraisal.time_out(job, event.alarm, event.at)
+            return results.probes_late(job, event.at)
+        if event.alarm.startswith(updates.ALARM):
+            return updates.time_out(job, event.alarm, event.at)
         actions = job.rule.pace.on_alarm(job.pacing, event.alarm, job.draw, job.view(event.at))
         return act(job, actions, event.at)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+from hansa.common.values.history import Version
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import CHAPTER, JobState, VersionRecord
+from hansa.controller.engine.state import CHAPTER, JobState
 
-HISTORY = TypeAdapter(list[VersionRecord])
+HISTORY = TypeAdapter(list[Version])
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,16 @@
 """What a job remembers. Everything here follows from the job's specification and its events."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from hansa.common.values.history import Account, Findings, Hop, Version
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
-from hansa.common.values.views import Score
-from hansa.controller.engine.effects import Member, MergePlan, StudyPlan
+from hansa.controller.community.members import Member
+from hansa.controller.engine.orders import Examine, Merge, Order
+from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.view import Contribution
 
@@ -19,130 +20,23 @@ Phase = Literal["gathering", "surveying", "initialising", "probing", "training",
 MERGING: tuple[Phase, ...] = ("training", "gathering")  # in which the community model may change
 
 
-class Findings(BaseModel):
-    """What evaluators found of a model, of which examples, and whose findings are missing."""
-
-    model_config = ConfigDict(ser_json_inf_nan="constants")  # a model may be as bad as that
-
-    reports: dict[
-        SiteName, Evaluation
-    ] = {}  # as long as more may come; then only what they say together is kept
-    unevaluated: dict[SiteName, str] = {}  # evaluators of the job whose findings are missing, and why
-    pooled: dict[str, float] = {}
-    pooled_examples: int = 0
-    total: int | None = (
-        None  # examples that all evaluators of the job have together; none: one has never told
-    )
-
-    @property
-    def examples(self) -> int:
-        """How many examples the metrics are over."""
-        return self.pooled_examples or sum(report.n for report in self.reports.values())
-
-    def add(self, site: SiteName, report: Evaluation) -> None:
-        """Enter a report; what the others say together is worked out again."""
-        self.reports[site] = report
-        self.unevaluated.pop(site, None)
-        self.pooled, self.pooled_examples = {}, 0
-
-    def pool(self, metrics: Mapping[str, float]) -> None:
-        """Enter what the reports say together."""
-        self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())
-
-    def close(self) -> None:
-        """Keep only what the reports say together: confusion matrices of many sites and versions are large."""
-        self.reports = {}
-
-
-class HopRecord(Findings):
-    """One hop of a round whose models travel from site to site; the findings are of the mean of its slots."""
-
-    hop: int
-    at: float
-    trained: int  # slots
-    sites: list[SiteName] = []  # that trained them, in the order of the slots
-    steps: dict[SiteName, int] = {}  # that their optimizers made
-    skipped: int  # slots that nobody trained
-    lost: dict[SiteName, str] = {}
-    divergence: float | None = None  # of the hop's updates, if it is measured
-    trouble: str = ""  # why it could not be
-
-
-class VersionRecord(Findings):
-    """One community model in the job's history."""
-
-    version: int
-    round: int
-    at: float
-    digest: str
-    receipt: str = ""  # hash of the receipt that names it; empty: the submission brought it
-    distance: float | None = None  # from the job's reference, relative to that, if it has one
-    phase: str = ""  # what the rule calls this round
-    contributions: dict[
-        SiteName, float
-    ] = {}  # of one site together, if it was the last to train several slots
-    updates: int = 0  # that are new in it
-    steps: dict[SiteName, int] = {}  # that each contribution's optimizer made
-    hops: list[HopRecord] = []  # of its round, if models travelled from site to site
-    staleness: dict[SiteName, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
-    scores: dict[
-        SiteName, Score
-    ] = {}  # how weights came about, if updates were evaluated; `a (slot 2)` if a has two
-    lost: dict[SiteName, str] = {}
-    note: str = ""  # what the aggregator has to say of the merge
-    still: bool = False  # it is the version before, with its moments, because the weights were no numbers
-    diagnostics: dict[
-        str, dict[str, JsonValue]
-    ] = {}  # what parts of the rule have to say, by the point that they fill
-    bytes_up: int = 0
-    bytes_down: int = 0
-    covered: bool = False  # it was evaluated on so many of all examples that its metrics count
-
-
 class PendingMerge(Value):
     """A merge that was decided on: new contributions, or a site to be forgotten."""
 
     contributions: tuple[Contribution, ...] = ()
-    scores: dict[SiteName, Score] = {}  # how the weights came about, once they are known
-    note: str = ""  # why they do not count, if they are of too few sites
-    diagnostics: dict[str, dict[str, JsonValue]] = {}  # known together with the weights
-    phase: str = ""
-    restart: bool = False  # it gives version 0 again
-    lost: dict[SiteName, str] = {}
-    steps: int = 0  # optimizer steps that are in them beside those of their own tasks
+    account: Account = Account()  # of the version that it makes; filled when its weights are known
+    steps: int = 0  # optimizer steps that are in the contributions beside those of their own tasks
     forgotten: SiteName | None = None
 
 
-class Appraisal(BaseModel):
-    """What other sites find of an update that is not merged yet."""
+class UpdateFindings(Findings):
+    """What is known of an update that is evaluated before it is weighed."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
-
-    waiting: set[TaskId] = set()  # evaluations that have not ended
-    reports: dict[SiteName, Evaluation] = {}
-    unreported: dict[SiteName, str] = {}
-    merge: TaskId | None = None  # the key, in `preparing`, of the merge that waits for it
+    merge: TaskId | None = None  # the key, in `preparing`, of the merge that waits for its evaluations
 
 
-class Inquiry(Value):
-    """An examination of updates by a part of the rule that is under way."""
-
-    point: str
-    question: JsonValue
-    contributions: tuple[Contribution, ...]
-    current: ModelKey
-    kept: dict[str, ModelKey]  # by the part before, by name
-
-    def models(self) -> list[ModelKey]:
-        """Return what it may read."""
-        read = [self.current, *self.kept.values()]
-        for c in self.contributions:
-            read += [c.model, c.base] if c.base else [c.model]
-        return read
-
-
-class Heard(Value):
-    """What came of an examination."""
+class Outcome(Value):
+    """What came of an examination of updates."""
 
     facts: JsonValue = None
     trouble: str = ""
@@ -169,9 +63,8 @@ class Participation(BaseModel):
     last: tuple[int, int] = (0, 0)  # round and hop that were counted last
     counted: bool = False  # whether its update of them was taken
     idle_since: int | None = None  # the newest version when it failed, until it is asked again
-    unfinished: int = (
-        0  # versions that were made while it worked at its last task, if that was open at the end
-    )
+    # Versions that were made while it worked at its last task, if that was open at the end.
+    unfinished: int = 0
 
 
 class JobState(BaseModel):
@@ -185,22 +78,18 @@ class JobState(BaseModel):
     submitted: float
     ended: float | None = None
     sequence: int = 0  # events handled so far: the journal's numbering
+    latest: float = 0.0  # the time of the last event
     learners: dict[SiteName, int] = {}  # attending, with their numbers of examples
     evaluators: set[SiteName] = set()  # attending
-    evaluator_examples: dict[
-        SiteName, int | None
-    ] = {}  # of those and of others that left, as they last reported
-    apps: dict[
-        str, dict[SiteName, Stated]
-    ] = {}  # what daemons state of the app, by role; also of those that left
+    # Of those and of others that left, as they last reported.
+    evaluator_examples: dict[SiteName, int | None] = {}
+    # What daemons state of the app, by role; also of those that left.
+    apps: dict[str, dict[SiteName, Stated]] = {}
     left_out: dict[str, str] = {}  # daemons whose app does not fit the others', and why
     version: int = -1
     current: ModelKey | None = None
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
     reference: ModelKey | None = None  # what versions are measured against, until the job ends
-    measuring: ModelKey | None = (
-        None  # version 0, while it is being measured; later versions come with their distance
-    )
     outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
     steps: int = 0
@@ -210,28 +99,22 @@ class JobState(BaseModel):
     participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}
-    appraisals: dict[TaskId, Appraisal] = {}  # of updates that are not merged yet, by the task they answer
-    judging: dict[TaskId, TaskId] = {}  # open evaluations of updates, with the task that the update answers
-    preparing: dict[
-        TaskId, PendingMerge
-    ] = {}  # merges that wait for appraisals, by their first update's task
-    studies: list[StudyPlan] = []  # hops that are being looked at
-    scoring: dict[
-        TaskId, tuple[int, int]
-    ] = {}  # open evaluations of means of slots, with their version and hop
-    hops: list[HopRecord] = []  # of the round under way
-    queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is a plan
-    plan: MergePlan | None = None
-    inquiry_count: int = 0
-    inquiries: dict[int, Inquiry] = {}  # under way
-    heard: dict[str, Heard] = {}  # what the first merge of the queue has waited for, by point
+    subjects: dict[TaskId, Subject] = {}  # of open evaluations
+    reports: dict[str, dict[SiteName, Evaluation]] = {}  # that more may come to, by the subject's name
+    updates: dict[TaskId, UpdateFindings] = {}  # of updates that are evaluated and not merged yet
+    # Merges that wait for evaluations, by their first update's task.
+    preparing: dict[TaskId, PendingMerge] = {}
+    hops: list[Hop] = []  # of the round under way
+    queue: list[PendingMerge] = []  # merges are serial; the first is under way if there is an order for it
+    order_count: int = 0
+    orders: dict[int, Order] = {}  # open
+    examined: dict[str, Outcome] = {}  # what the first merge of the queue has waited for, by point
     kept: dict[str, dict[str, Kept]] = {}  # what parts keep from their examinations, by point and name
     members: dict[SiteName, list[Member]] = {}  # what the newest version is made of
-    footing: dict[
-        ModelKey, str
-    ] = {}  # what else it was made from or goes on from (server updates), with digests
+    # What else it was made from or goes on from (server updates), with digests.
+    basis: dict[ModelKey, str] = {}
     models: set[ModelKey] = set()  # in the store
-    fresh: set[ModelKey] = set()  # updates that no merge has taken yet
+    unmerged: set[ModelKey] = set()  # updates that no merge has taken yet
     bases: dict[ModelKey, ModelKey] = {}  # of those that are partial: the models that they are laid over
     init_tried: set[SiteName] = set()
     profiles: dict[SiteName, Profile] = {}  # what sites told in the survey
@@ -243,9 +126,14 @@ class JobState(BaseModel):
     bytes_down: int = 0
     offered: int = 0  # the newest version that the evaluation plan was asked about
     covered: int | None = None  # the newest version whose metrics count
-    history: list[VersionRecord] = []  # by version, from 0 on
+    history: list[Version] = []  # by version, from 0 on
+
+    @property
+    def plan(self) -> Merge | None:
+        """The merge that is being computed."""
+        return next((order for order in self.orders.values() if isinstance(order, Merge)), None)
 
     @property
     def merging(self) -> bool:
-        """Whether the first merge of the queue is under way: it is computed, or what it is made of is examined."""
-        return self.plan is not None or bool(self.inquiries)
+        """Whether the first merge of the queue is under way: it is computed, or its updates are examined."""
+        return any(isinstance(order, Merge | Examine) for order in self.orders.values())

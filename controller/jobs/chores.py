@@ -1,4 +1,4 @@
-"""A job's work in the background: merges, studies, examinations, deletions, alarms. What comes of each is an event."""
+"""A job's work in the background: orders, deletions, alarms. What comes of each is an event."""
 
 import asyncio
 import logging
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.plugins.registry import blame
-from hansa.common.values.errors import Broken, HansaError, Stale, reason
-from hansa.common.values.ids import ModelKey, hop_key
+from hansa.common.values.errors import Broken, HansaError, Stale
+from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
-from hansa.controller.storage.stores import Draft
-from hansa.controller.work.distance import measure
-from hansa.controller.work.examine import Found, examine
-from hansa.controller.work.hops import study
-from hansa.controller.work.merge import Merger, discard
+from hansa.controller.engine.orders import Examine, Merged, Order, Result
+from hansa.controller.work.bench import Bench, Done
+from hansa.controller.work.drafts import Drafts
 
 if TYPE_CHECKING:
     from hansa.controller.jobs.federation import Federation
@@ -44,29 +42,23 @@ class Chores:
 
     def __init__(self, runner: "JobRunner", federation: "Federation") -> None:
         self._runner, self._federation = runner, federation
-        pool, memory = federation.workers.arithmetic, federation.memory // 2
-        self._merger = Merger(runner.id, federation.store, pool, memory)
+        pool, rule = federation.workers.arithmetic, runner.machine.rule
+        self._bench = Bench(runner.id, rule, federation.store, pool, federation.memory)
         self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; void once the job has ended
         self._preparations: set[asyncio.Task[None]] = set()  # void then, too
-        self._duties: set[asyncio.Task[None]] = set()  # merges and deletions: finished even then
+        self._duties: set[asyncio.Task[None]] = set()  # orders and deletions: finished even then
 
     def carry_out(self, effect: ef.Effect) -> None:
         """Start the work that an effect asks for."""
         match effect:
-            case ef.StartMerge(plan):
-                self._start(self._merge(plan), self._duties)
-            case ef.StartStudy(study_plan):
-                self._start(self._study(study_plan), self._duties)
-            case ef.StartMeasurement(model):
-                self._start(self._measure(model), self._duties)
-            case ef.StartExamination(inquiry):
-                self._start(self._examine(inquiry), self._duties)
+            case ef.StartOrder():
+                self._start(self._order(effect), self._duties)
             case ef.SetAlarm(alarm, at):
                 self._set_alarm(alarm, at)
             case ef.DropModels(keys):
                 self._start(self._drop(keys), self._duties)
             case ef.JobEnded():
-                self._merger.forget()
+                self._bench.forget()
 
     def warm_up(self) -> None:
         """Let parts load what they will need while sites train."""
@@ -90,76 +82,47 @@ class Chores:
     def _now(self) -> float:
         return self._federation.clock.now()
 
-    async def _merge(self, plan: ef.MergePlan) -> None:
-        drafts: list[Draft] = []
+    async def _order(self, start: ef.StartOrder) -> None:
+        """Have an order carried out by a worker thread, and post what came of it."""
+        drafts = self._bench.drafts()
         try:
-            made = await self._federation.workers.io(self._merger.merge, self._runner.machine, plan, drafts)
+            done = await self._carried_out(start, drafts)
         except ANYTHING as error:
-            log.exception("job %s: merging version %d failed", self._runner.id, plan.version)
-            self._start(self._federation.workers.io(discard, drafts), self._duties)
-            why = str(error) if isinstance(error, HansaError) else blame(error)
-            self._runner.post(ev.MergeFailed(at=self._now(), version=plan.version, reason=why))
+            log.exception("job %s: %s failed", self._runner.id, self._bench.name(start.order))
+            self._start(self._federation.workers.io(drafts.discard), self._duties)
+            self._fail(start.number, _why(start.order, error))
             return
-        distance, trouble = await self._distance(self._merger.key(plan.version, ""))
-        note = "; ".join(said for said in (made.note, trouble and f"no distance: {trouble}") if said)
-        up, down = self._runner.traffic.take()
-        moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
-        event = ev.Merged(
-            at=self._now(),
-            version=plan.version,
-            digest=made.manifest.digest.hex(),
-            moments=moments,
-            note=note,
-            distance=distance,
-            bytes_up=up,
-            bytes_down=down,
-        )
-        if note:
-            log.info("job %s, version %d: %s", self._runner.id, plan.version, note)
+        event = ev.OrderDone(at=self._now(), order=start.number, result=self._accounted(done.result))
         try:
             await self._runner.post(event)
-        except Stale:
-            await self._drop(tuple(self._merger.key(plan.version, name) for name in ("", *moments)))
+        except Stale:  # the job does not wait for it any more
+            await self._drop(done.models)
 
-    async def _measure(self, first: ModelKey) -> None:
-        """Compare version 0 with the job's reference while training begins."""
-        distance, trouble = await self._distance(first)
-        self._runner.post(ev.Measured(at=self._now(), distance=distance, trouble=trouble))
+    async def _carried_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
+        """Wait for a worker thread. One that takes too long cannot be stopped: the job goes on without it."""
+        io, order = self._federation.workers.io, start.order
+        await io(self._bench.preparation(order))
+        working = asyncio.ensure_future(io(self._bench.carry_out, start, drafts))
+        try:
+            seconds = self._bench.seconds(order)
+            await asyncio.wait((working,), timeout=seconds)
+            if not working.done():
+                self._fail(start.number, f"{self._bench.name(order)} took longer than {seconds:g} s")
+            return await working  # what it stores must be dropped
+        finally:
+            working.cancel()
 
-    async def _distance(self, model: ModelKey) -> tuple[float | None, str]:
-        """Return how far a model is from the job's reference, if it has one, or why that cannot be told."""
-        reference = self._runner.machine.state.reference
-        if reference is None:
-            return None, ""
-        try:
-            return await self._federation.workers.io(measure, self._federation.store, model, reference), ""
-        except Exception as error:
-            log.warning("job %s: model %s cannot be measured", self._runner.id, model, exc_info=True)
-            return None, reason(error)
+    def _accounted(self, result: Result) -> Result:
+        """Account for the traffic since the last version in a new one."""
+        if not isinstance(result, Merged):
+            return result
+        if result.note:
+            log.info("job %s: %s", self._runner.id, result.note)
+        up, down = self._runner.traffic.take()
+        return result.model_copy(update={"bytes_up": up, "bytes_down": down})
 
-    async def _study(self, plan: ef.StudyPlan) -> None:
-        """Look at the models of a hop while training goes on."""
-        federation, event = (
-            self._federation,
-            ev.HopStudied(at=self._now(), version=plan.version, hop=plan.hop),
-        )
-        try:
-            apart, digest = await federation.workers.io(
-                study,
-                self._runner.id,
-                plan,
-                federation.store,
-                federation.workers.arithmetic,
-                federation.memory // 4,
-            )
-            found: dict[str, object] = {"divergence": apart, "digest": digest}
-        except Exception as error:
-            log.exception("job %s: the models of hop %d cannot be looked at", self._runner.id, plan.hop)
-            found = {"trouble": reason(error)}
-        try:
-            await self._runner.post(event.model_copy(update={"at": self._now(), **found}))
-        except Stale:
-            await self._drop((hop_key(self._runner.id, plan.version, plan.hop),))
+    def _fail(self, order: int, why: str) -> None:
+        self._runner.post(ev.OrderFailed(at=self._now(), order=order, reason=why))
 
     async def _warm_up(self) -> None:
         """Let parts load what they will need while sites train."""
@@ -168,39 +131,6 @@ class Chores:
                 await self._federation.workers.io(part.warm_up)
             except ANYTHING:
                 log.exception("job %s: %s %r is not ready", self._runner.id, part.point, part.kind)
-
-    async def _examine(self, number: int) -> None:
-        inquiry = self._runner.machine.state.inquiries.get(number)
-        if inquiry is None:
-            return  # it is over already
-        part, federation = self._runner.machine.rule.parts[inquiry.point], self._federation
-        examining: asyncio.Future[Found] | None = None
-        try:
-            await federation.workers.io(
-                part.warm_up
-            )  # what is being loaded still must not be counted as examining
-            work = federation.workers.io(
-                examine, self._runner.id, number, inquiry, part, federation.store, federation.memory
-            )
-            examining = asyncio.ensure_future(work)
-            await asyncio.wait((examining,), timeout=part.examination_seconds)
-            if not examining.done():
-                late = f"{part.point} {part.kind!r}: nothing was found in {part.examination_seconds:g} s"
-                self._runner.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=late))
-            found = await examining  # a thread cannot be stopped, and what it stores must be dropped
-        except ANYTHING as error:
-            log.exception("job %s: %s %r could not examine updates", self._runner.id, part.point, part.kind)
-            self._runner.post(ev.ExaminationFailed(at=self._now(), inquiry=number, reason=blame(error)))
-            return
-        finally:
-            if examining:
-                examining.cancel()
-        try:
-            await self._runner.post(
-                ev.Examined(at=self._now(), inquiry=number, facts=found.facts, kept=found.digests)
-            )
-        except Stale:
-            await self._drop(found.keys)
 
     def _set_alarm(self, alarm: str, at: float) -> None:
         """Set an alarm, in the place of one of the same name: many are set anew long before they would ring."""
@@ -222,3 +152,8 @@ class Chores:
             await self._federation.workers.io(delete)
         except Broken as error:  # the job does not need them any more, and a restart drops what nobody needs
             log.warning("job %s: models could not be removed: %s", self._runner.id, error)
+
+
+def _why(order: Order, error: BaseException) -> str:
+    """Say why an order failed; what the arithmetic of merges raises names the plugin itself."""
+    return str(error) if isinstance(error, HansaError) and not isinstance(order, Examine) else blame(error)

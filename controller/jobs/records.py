@@ -74,8 +74,7 @@ class Records:
             raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
         for entry in entries[1 if known else 0 :]:
             self._clock.catch_up(replay(machine, entry).at)
-        if machine.state.history:
-            self._clock.catch_up(machine.state.history[-1].at)  # a snapshot may be the newest that there is
+        self._clock.catch_up(machine.state.latest)  # a snapshot may be the newest that there is
         return machine
 
     async def digest(self, job: JobId) -> str:

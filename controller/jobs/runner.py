@@ -21,6 +21,7 @@ from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.accounts.apps import difference
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Merge
 from hansa.controller.jobs.chores import Chores, Traffic
 from hansa.controller.jobs.fleet import ROLES, CancelTask, DaemonRole, Session
 from hansa.controller.rulebook.resolve import resolved
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 BATCH = 64  # events that are made durable together
 MOMENT = 5.0  # seconds that a submission waits at most for what comes of the sites that attend
-JOURNALED = {  # points at which tests kill a controller
-    ev.UpdateArrived: "update-journaled",
-    ev.ModelDescribed: "description-journaled",
-    ev.Merged: "merge-journaled",
+JOURNALED = {  # points at which tests kill a controller, by the kind of an event or of an order's result
+    "update": "update-journaled",
+    "described": "description-journaled",
+    "merge": "merge-journaled",
 }
 Post = tuple[ev.Event, "asyncio.Future[int]"]
 
@@ -123,7 +124,7 @@ class JobRunner:
         while batch and not (outcomes and outcomes[-1].fault):
             outcomes.append(self._apply(*batch.pop(0)))
         for outcome in outcomes:
-            self._carry_out([effect for effect in outcome.effects if isinstance(effect, ef.StartMerge)])
+            self._carry_out([effect for effect in outcome.effects if _is_merge(effect)])
         entries = [outcome.entry for outcome in outcomes if outcome.entry]
         self._unsent = {
             e.task.id for outcome in outcomes for e in outcome.effects if isinstance(e, ef.SendTask)
@@ -174,10 +175,11 @@ class JobRunner:
     def _conclude(self, outcome: "_Outcome") -> None:
         """Act on an event that is durable, and answer whoever brought it."""
         if outcome.entry:
-            if point := JOURNALED.get(type(outcome.event)):
+            event = outcome.event
+            if point := JOURNALED.get(event.result.kind if isinstance(event, ev.OrderDone) else event.kind):
                 faults.reach(point)
             self._clear_hands(outcome.event)
-            self._carry_out([effect for effect in outcome.effects if not isinstance(effect, ef.StartMerge)])
+            self._carry_out([effect for effect in outcome.effects if not _is_merge(effect)])
         if outcome.refusal:
             _refuse(outcome.done, outcome.refusal)
         elif outcome.entry and not outcome.done.done():
@@ -339,6 +341,10 @@ class JobRunner:
             trouble=self._federation.workers.trouble,
         )
         return job_view(self.machine, around, history, since)
+
+
+def _is_merge(effect: ef.Effect) -> bool:
+    return isinstance(effect, ef.StartOrder) and isinstance(effect.order, Merge)
 
 
 def role_of(task: Task) -> DaemonRole:

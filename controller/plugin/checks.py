@@ -14,9 +14,9 @@ from hansa.common.job.check import described, located
 from hansa.common.models.frames import peaks
 from hansa.common.values.documents import excess, finite
 from hansa.common.values.errors import HansaError
+from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
-from hansa.common.values.views import Score
 from hansa.controller.plugin.arithmetic import Moments, Selecting, ServerUpdate
 from hansa.controller.plugin.parts import EvalRequest, Part, Policy, Weigher
 

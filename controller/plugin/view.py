@@ -21,7 +21,7 @@ class Contribution(Value):
     facts: UpdateFacts
     # Known when it is weighed.
     reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
-    unreported: Mapping[SiteName, str] = {}  # who did not answer, and why
+    unevaluated: Mapping[SiteName, str] = {}  # who did not answer, and why
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
     factor: float = 1.0  # by which the pacer multiplies the weigher's weight
 

@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.errors import InvalidData, InvalidJob
+from hansa.common.values.history import Finding, Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import SECONDS, Evaluation
-from hansa.common.values.views import Finding, Score
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import EvalRequest, Weigher
 from hansa.controller.plugin.view import Contribution, View
@@ -120,7 +120,7 @@ class Dvw(Weigher):
         """Score an update by what came; no value if that covers too little."""
         own = {c.site: c.facts.evaluation} if c.facts.evaluation else {}
         reports, odd = self._sound(state, {**c.reports, **own}, c.site)
-        missing = {**c.unreported, **odd}
+        missing = {**c.unevaluated, **odd}
         state.examples |= {site: report.n for site, report in reports.items()}
         counted = {site: report for site, report in reports.items() if report.n}
         if not counted and not missing:

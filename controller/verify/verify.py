@@ -36,10 +36,9 @@ from hansa.common.values.words import listed
 from hansa.controller.audit.log import check_job
 from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.members import Change, in_order
 from hansa.controller.community.merge import Means, make
-from hansa.controller.engine.effects import Change
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.phases.merges import in_order
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rulebook.compose import composed_again
@@ -124,7 +123,7 @@ def _check_models(
     }  # merged or yet to be
     known |= {community_key(machine.job, record.version): record.digest for record in machine.state.history}
     kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
-    wanted = kept | machine.state.footing | {current: machine.state.history[-1].digest}
+    wanted = kept | machine.state.basis | {current: machine.state.history[-1].digest}
     wanted |= {key: known[key] for key in machine.state.models if key in known}
     if machine.state.reference is not None and machine.spec.reference:
         wanted[machine.state.reference] = machine.spec.reference
@@ -200,7 +199,7 @@ def _recompute(
                 f"tensor {name} is not what the rule makes of the updates that receipts name",
             )
         for name, key in machine.moments(record.version).items():
-            if made.moments[name].digest.hex() != state.footing[key]:
+            if made.moments[name].digest.hex() != state.basis[key]:
                 yield Finding(
                     f"model {key}", "it is not what the server update makes of the updates that receipts name"
                 )
@@ -209,7 +208,7 @@ def _recompute(
 def _version_before(machine: Machine) -> ModelKey:
     """Return the model that the newest version was made from."""
     ours = {key for version in (0, 1) for key in machine.moments(machine.state.version - version).values()}
-    (key,) = set(machine.state.footing) - ours
+    (key,) = set(machine.state.basis) - ours
     return key
 
 

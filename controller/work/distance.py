@@ -1,4 +1,4 @@
-"""Measuring a community model against a job's reference, on a worker thread. Nothing in training depends on it."""
+"""How far a community model is from the job's reference. Nothing in training depends on it."""
 
 import numpy as np
 
@@ -13,13 +13,13 @@ HELD = 16  # frames of a reference in memory: its tensors may come in another or
 
 
 def require_reference(model: ModelSpec, reference: ModelSpec) -> None:
-    """Refuse a reference that is no model of the same tensors."""
+    """Refuse a reference whose tensors are not those of the job's model."""
     wrong = misfit(model, reference)
     if wrong:
         raise InvalidJob(f"reference: it does not fit the job's model: {wrong}")
 
 
-def measure(store: Store, model: ModelKey, reference: ModelKey) -> float:
+def distance_between(store: Store, model: ModelKey, reference: ModelKey) -> float:
     """Return how far a stored model is from a reference; of both only a few frames are in memory."""
     with store.open(model) as here, store.open(reference) as there:
         require_reference(here.manifest.spec, there.manifest.spec)

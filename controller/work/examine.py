@@ -1,42 +1,33 @@
-"""Carrying out an examination: a part of the rule reads stored models, and what it keeps becomes a model of its own."""
+"""Examinations: a part of the rule reads stored models, and what it keeps becomes a model of its own."""
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
-from pydantic import JsonValue
 
 from hansa.common.models.frames import FRAME, Sealer, cut, pack
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.common.values.ids import JobId, ModelKey, kept_key
 from hansa.controller.community.reading import Cache, Library, read_numbers
-from hansa.controller.engine.state import Inquiry
+from hansa.controller.engine.orders import Examine, Examined
 from hansa.controller.plugin.evidence import Evidence
 from hansa.controller.plugin.parts import Part
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.storage.stores import Store
+from hansa.controller.work.drafts import Drafts
 
 LEAST = 1024  # columns of many models that are read at once, however little memory there is
 NUMBERS = "numbers"  # the tensor of a model that is a kept array
 
 
-@dataclass(frozen=True)
-class Found:
-    """What came of an examination, with the models in the store that it made."""
-
-    facts: JsonValue
-    digests: dict[str, str] = field(default_factory=dict)
-    keys: tuple[ModelKey, ...] = ()
-
-
-def examine(job: JobId, number: int, inquiry: Inquiry, part: Part, store: Store, memory: int) -> Found:
-    """Let a part look at models and put what it keeps into the store. It blocks: run it on a worker thread."""
+def examine(
+    job: JobId, number: int, order: Examine, part: Part, store: Store, drafts: Drafts, memory: int
+) -> tuple[Examined, tuple[ModelKey, ...]]:
+    """Let a part look at models and put what it keeps into the store; return the keys of that, too."""
     with Library(store.open) as library:
-        evidence = StoredEvidence(inquiry, library, memory // 4)
-        findings = part.examine(inquiry.question, inquiry.contributions, evidence)
-    # What the engine hears now must be what it will hear from the journal: tuples are lists there, and NaN is
-    # nothing.
+        evidence = StoredEvidence(order, library, memory // 4)
+        findings = part.examine(order.question, order.contributions, evidence)
+    # The engine must take now what a replay of the journal will give it: lists for tuples, and no NaN.
     facts = json.loads(json.dumps(findings.facts, allow_nan=False))
     digests: dict[str, str] = {}
     keys: list[ModelKey] = []
@@ -44,32 +35,30 @@ def examine(job: JobId, number: int, inquiry: Inquiry, part: Part, store: Store,
         digests[name] = ""
         if array is not None:
             keys.append(kept_key(job, number, place))
-            digests[name] = _keep(store, keys[-1], np.asarray(array))
-    return Found(facts, digests, tuple(keys))
+            digests[name] = _keep(drafts, keys[-1], np.asarray(array))
+    drafts.published()
+    return Examined(facts=facts, kept=digests), tuple(keys)
 
 
-def _keep(store: Store, key: ModelKey, array: np.ndarray) -> str:
+def _keep(drafts: Drafts, key: ModelKey, array: np.ndarray) -> str:
     """Store an array as a model with one tensor and return the model's digest."""
     role = Role.PARAM if array.dtype.kind == "f" else Role.COUNT
     spec = ModelSpec((TensorInfo(NUMBERS, array.dtype.name, array.shape, role),))
-    draft, sealer = store.draft(key, spec), Sealer(spec)
-    try:
-        for index, frame in enumerate(cut(pack(spec, {NUMBERS: array}))):
-            sealer.feed(frame)
-            draft.write(index, frame)
-        draft.publish(sealer.manifest(), sealer.peaks)
-    finally:
-        draft.discard()
+    draft, sealer = drafts.open(key, spec), Sealer(spec)
+    for index, frame in enumerate(cut(pack(spec, {NUMBERS: array}))):
+        sealer.feed(frame)
+        draft.write(index, frame)
+    draft.publish(sealer.manifest(), sealer.peaks)
     return sealer.manifest().digest.hex()
 
 
 class StoredEvidence(Evidence):
-    """The models of an inquiry, read from the store; frames that were read are held as long as there is memory."""
+    """The models of an examination, read from the store; frames that were read are held as long as there is memory."""
 
-    def __init__(self, inquiry: Inquiry, library: Library, memory: int) -> None:
-        self._inquiry, self._library, self._memory = inquiry, library, memory
+    def __init__(self, order: Examine, library: Library, memory: int) -> None:
+        self._order, self._library, self._memory = order, library, memory
         self._caches: dict[ModelKey, Cache] = {}
-        self.spec = library.get(inquiry.current).manifest.spec
+        self.spec = library.get(order.current).manifest.spec
 
     def carried(self, contribution: Contribution) -> Sequence[str]:
         """Return the tensors that an update carries."""
@@ -81,7 +70,7 @@ class StoredEvidence(Evidence):
 
     def community(self, tensor: str) -> np.ndarray:
         """Return a tensor of the newest community model."""
-        return self._read(self._inquiry.current, tensor)
+        return self._read(self._order.current, tensor)
 
     def rows(self, contributions: Sequence[Contribution], tensor: str) -> Iterator[np.ndarray]:
         """Yield a tensor of many models, a row for each, piece by piece."""
@@ -96,7 +85,7 @@ class StoredEvidence(Evidence):
 
     def kept(self, name: str) -> np.ndarray | None:
         """Return what was kept under a name."""
-        return self._read(self._inquiry.kept[name], NUMBERS) if name in self._inquiry.kept else None
+        return self._read(self._order.kept[name], NUMBERS) if name in self._order.kept else None
 
     def _source(self, contribution: Contribution, tensor: str) -> ModelKey:
         carries = tensor in self._library.get(contribution.model).manifest.spec.index

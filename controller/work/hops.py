@@ -1,29 +1,32 @@
-"""Studies of hops: how far the travelling models are apart, and their mean, computed on a worker thread.
+"""The models of a hop: how far apart they are, and their mean. Nothing in training depends on what is found.
 
-Nothing in training depends on what is found. The mean is kept as a model until evaluators have measured it.
+The mean is kept as a model until evaluators have reported on it.
 """
 
 from concurrent.futures import Executor
 
-from hansa.common.values.ids import JobId, hop_key
+from hansa.common.values.ids import JobId, ModelKey, hop_key
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.divergence import divergence
-from hansa.controller.engine.effects import Change, StudyPlan
+from hansa.controller.community.members import Change
+from hansa.controller.engine.orders import ExamineHop, HopExamined
 from hansa.controller.storage.stores import Store
+from hansa.controller.work.drafts import Drafts
 
 
-def study(job: JobId, plan: StudyPlan, store: Store, pool: Executor, memory: int) -> tuple[float | None, str]:
-    """Carry out a plan; return how far the models are apart, and the digest of their mean, if either is wanted."""
-    with store.open(plan.current) as current:
-        apart = divergence(plan.compared, store.open, current, pool, memory)
-        if not plan.members:
-            return apart, ""
+def examine_hop(
+    job: JobId, order: ExamineHop, store: Store, drafts: Drafts, pool: Executor, memory: int
+) -> tuple[HopExamined, tuple[ModelKey, ...]]:
+    """Carry out an order; return what was found, and the key of the mean, if it is wanted."""
+    with store.open(order.current) as current:
+        apart = divergence(order.compared, store.open, current, pool, memory)
+        if not order.members:
+            return HopExamined(divergence=apart), ()
         sums = Accumulator(current.manifest.spec, kept=False, memory=memory)
-        draft = store.draft(hop_key(job, plan.version, plan.hop), current.manifest.spec)
-        try:
-            whole = Change(plan.members, (), plan.members, plan.members)
-            manifest, peaks = sums.commit(whole, store.open, current, draft, pool)
-            draft.publish(manifest, peaks)
-        finally:
-            draft.discard()
-        return apart, manifest.digest.hex()
+        key = hop_key(job, order.version, order.hop)
+        draft = drafts.open(key, current.manifest.spec)
+        whole = Change(order.members, (), order.members, order.members)
+        manifest, peaks = sums.commit(whole, store.open, current, draft, pool)
+        draft.publish(manifest, peaks)
+        drafts.published()
+        return HopExamined(divergence=apart, digest=manifest.digest.hex()), (key,)

@@ -15,18 +15,10 @@ from hansa.common.rpc import codec
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
+from hansa.common.values.history import Hop, Score, VersionView
 from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.tasks import Evaluate, Init, Task, Train, UpdateFacts
-from hansa.common.values.views import (
-    DaemonView,
-    HistoryView,
-    HopView,
-    JobView,
-    Score,
-    SiteProgress,
-    StatusView,
-    SurveyView,
-)
+from hansa.common.values.views import DaemonView, JobView, SiteProgress, StatusView, SurveyView
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (
@@ -296,7 +288,7 @@ JOB_VIEW = JobView(
     sites=(SiteProgress(site="a", state="training"),),
     survey=SurveyView(examples={"a": 1}, classes={"a": (1, 2)}),
     history=(
-        HistoryView(
+        VersionView(
             version=1,
             round=1,
             seconds=1,
@@ -310,9 +302,7 @@ JOB_VIEW = JobView(
             scores={"a": Score(basis="x", coverage=1.0, missing={"b": "x"})},
             lost={"b": "x"},
             hops=(
-                HopView(
-                    hop=1, seconds=1, trained=1, sites=("a",), skipped=0, divergence=0.5, lost={"a": "x"}
-                ),
+                Hop(hop=1, seconds=1, trained=1, sites=("a",), skipped=0, divergence=0.5, lost={"a": "x"}),
             ),
             note="x",
             diagnostics={
@@ -342,8 +332,8 @@ def hostile(view: Any, **fixed: Any) -> str:
     """Return a view with hostile text in all its strings, and in the keys of its mappings."""
     fields = {name for kind in type(view).__mro__ for name in getattr(kind, "model_fields", {})}
     fields |= {
-        *HistoryView.model_fields,
-        *HopView.model_fields,
+        *VersionView.model_fields,
+        *Hop.model_fields,
         *Score.model_fields,
         *SurveyView.model_fields,
     }

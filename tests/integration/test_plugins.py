@@ -21,9 +21,9 @@ from hansa.common.plugins.registry import register
 from hansa.common.ui.jobs import details
 from hansa.common.values.documents import written
 from hansa.common.values.errors import Broken, InvalidJob, Stale
+from hansa.common.values.history import Score
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.tasks import Evaluate, Evaluation, Receipt, Task
-from hansa.common.values.views import Score
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine

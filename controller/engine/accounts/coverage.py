@@ -5,18 +5,17 @@ of examples that it reported last. As long as one has never reported, nobody kno
 version was evaluated on all of them.
 """
 
-from collections.abc import Set as AbstractSet
-
+from hansa.common.values.history import Findings, Version
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import Findings, VersionRecord
+from hansa.controller.engine.subjects import OfVersion, Subject
 
 
-def account(job: Job, record: VersionRecord, awaited: bool) -> None:
+def account(job: Job, record: Version, awaited: bool) -> None:
     """Enter what a version was evaluated on, and whether that is enough for its metrics to count."""
     state = job.state
-    everything = tally(job, record, job.desk.evaluators(record.version))
+    everything = tally(job, record, OfVersion(record.version))
     enough = everything > 0 and record.examples / everything >= job.rule.evaluate.min_coverage
     record.covered = enough and not awaited
     if record.covered:
@@ -25,23 +24,27 @@ def account(job: Job, record: VersionRecord, awaited: bool) -> None:
         state.covered = next((each.version for each in reversed(state.history) if each.covered), None)
 
 
-def tally(job: Job, findings: Findings, pending: AbstractSet[SiteName] = frozenset()) -> int:
+def tally(job: Job, findings: Findings, subject: Subject) -> int:
     """Enter who is missing and how many examples there are; return the latter, at least.
 
     An evaluator that has never reported is taken to have as many as the largest: with `min_coverage` below 1
     a version can count without it, and with 1 it cannot.
     """
-    known = job.state.evaluator_examples
-    for site in sorted(known.keys() - findings.reports.keys() - pending):
+    known, pending = job.state.evaluator_examples, job.open_tasks.evaluators(subject)
+    for site in sorted(known.keys() - job.state.reports.get(subject.name, {}).keys() - pending):
         findings.unevaluated.setdefault(site, _why_not_asked(job, site))
-    sizes = [known[site] for site in findings.unevaluated.keys() | pending]
+    sizes = [known[SiteName(site)] for site in findings.unevaluated.keys() | pending]
     told = findings.examples + sum(size for size in sizes if size is not None)
-    findings.total = None if None in sizes else told
+    findings.examples_total = None if None in sizes else told
     return told + sizes.count(None) * max((size for size in known.values() if size is not None), default=0)
 
 
 def _why_not_asked(job: Job, site: SiteName) -> str:
     if site not in job.state.evaluators:
         return "not connected"
-    busy = [task.work.version for task in job.desk.evaluations(site) if isinstance(task.work, Evaluate)]
+    busy = [
+        task.work.version
+        for task in job.open_tasks.evaluations(site, OfVersion)
+        if isinstance(task.work, Evaluate)
+    ]
     return f"still evaluating version {busy[0]}" if busy else "not asked"

@@ -74,7 +74,7 @@ def explain(job: Job, site: SiteName, why: str) -> None:
 
 def stopped(job: Job) -> None:
     """Training stops: tasks that are open count as failures only where the site is gone."""
-    for task in job.desk.work():
+    for task in job.open_tasks.work():
         account = job.state.participation.get(task.site)
         if account is None or not isinstance(task.work, Train):
             continue

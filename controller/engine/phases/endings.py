@@ -1,17 +1,21 @@
 """How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
 
 from hansa.common.job.spec import TargetSpec
+from hansa.common.values.history import Version
+from hansa.common.values.tasks import Task
 from hansa.common.values.words import share_of
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import hops, inquiries
+from hansa.controller.engine.orders import Examine, Merge
+from hansa.controller.engine.phases import examinations, hops
 from hansa.controller.engine.phases.evaluation import ALARM, awaited, give_up, metrics, offer, offer_last
-from hansa.controller.engine.state import MERGING, Status, VersionRecord
+from hansa.controller.engine.state import MERGING, Status
+from hansa.controller.engine.subjects import OfUpdate
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: wait for the last evaluation, studies of hops and measurements, then the job is complete."""
+    """No more training: wait for the last evaluation, examinations of hops and comparisons, then the job is complete."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
@@ -21,7 +25,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     state.reason = reason
     participation.stopped(job)
     _give_up_merges(job)
-    unfinished = [*job.desk.work(), *(state.tasks[task] for task in state.judging)]
+    unfinished = [*job.open_tasks.work(), *_evaluations_of_updates(job)]
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
         job.finish(task.id)
@@ -42,30 +46,37 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     give_up(job)
     for task in list(state.tasks):
         job.finish(task)
-    for key in list(state.fresh):
+    for key in list(state.unmerged):
         job.let_go(key)
-    for plan in list(state.studies):
-        job.end_study(plan.version, plan.hop)
+    for number in list(state.orders):
+        job.close_order(number)
     state.alarms = {}
     _give_up_merges(job)
-    inquiries.forget(job)
+    examinations.forget(job)
     job.let_first_go()
     job.let_reference_go()
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
-    return [*effects, *job.models.drop_idle(), JobEnded(status, reason)]
+    return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]
+
+
+def _evaluations_of_updates(job: Job) -> list[Task]:
+    subjects = job.state.subjects
+    return [task for task in job.state.tasks.values() if isinstance(subjects.get(task.id), OfUpdate)]
 
 
 def _give_up_merges(job: Job) -> None:
     """Forget merges that are under way, wait for their turn or for evaluations."""
-    job.state.plan = None
-    job.state.queue = []
-    job.state.preparing = {}
-    inquiries.give_up(job)
-    job.state.appraisals = {}
+    state = job.state
+    for number, order in list(state.orders.items()):
+        if isinstance(order, Merge | Examine):
+            job.close_order(number)
+    for update in state.updates:
+        state.reports.pop(OfUpdate(update).name, None)
+    state.queue, state.preparing, state.examined, state.updates = [], {}, {}, {}
 
 
-def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
+def consider(job: Job, record: Version, now: float) -> list[Effect]:
     """An evaluation has ended, one way or another: it was the last, the target is reached, or the newest is next."""
     if job.state.phase == "closing":
         return complete(job, now)
@@ -73,21 +84,21 @@ def judge(job: Job, record: VersionRecord, now: float) -> list[Effect]:
     if job.state.phase in MERGING and not awaited(job, record):
         reason = _target_reached(job, record)
         effects = close(job, reason, now) if reason else offer(job, now)
-    return effects + job.models.drop_idle()
+    return effects + job.retention.drop_idle()
 
 
 def complete(job: Job, now: float) -> list[Effect]:
     """End a job that has stopped training, if nothing is awaited any more."""
     if job.state.phase == "closing" and _done(job):
         return end(job, "completed", job.state.reason, now)
-    return job.models.drop_idle()
+    return job.retention.drop_idle()
 
 
 def _done(job: Job) -> bool:
-    return not job.desk.evaluates() and not job.state.studies and job.state.measuring is None
+    return not job.open_tasks.versions and not job.state.orders
 
 
-def _target_reached(job: Job, record: VersionRecord) -> str:
+def _target_reached(job: Job, record: Version) -> str:
     """Say that a version has reached the target; some sites' data alone must not stop a job."""
     target = job.spec.stop.target
     if target is None or not record.covered:
@@ -96,7 +107,9 @@ def _target_reached(job: Job, record: VersionRecord) -> str:
     if value is None or not _reached(target, value):
         return ""
     part = (
-        f" on {share_of(record.examples, record.total)} examples" if record.examples != record.total else ""
+        f" on {share_of(record.examples, record.examples_total)} examples"
+        if record.examples != record.examples_total
+        else ""
     )
     return f"target reached: {target.metric} {value:.4f} at version {record.version}{part}"
 

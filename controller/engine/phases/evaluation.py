@@ -1,21 +1,22 @@
 """Evaluation of community models. It never blocks training; only the last version is waited for.
 
-One version at a time is offered to all evaluators that the plan names. The newest follows when all of them
-have answered, or the time is up: however slow evaluators are, some versions are evaluated by all. An
-evaluator that is late keeps its task, and its report counts when it comes; until then it is not asked again,
-so that it skips versions instead of falling behind for ever. What else it does, for other jobs or for a
-weigher, only makes it slower.
+One version at a time is offered to all evaluators that the plan names. The newest follows when all of them have
+reported, or the time is up: however slow evaluators are, some versions are evaluated by all. An evaluator that
+is late keeps its task, and its report counts when it comes; until then it is not asked again, so that it skips
+versions instead of falling further and further behind. What else it does, for other jobs or for a weigher, only
+makes it slower.
 """
 
 from collections.abc import Mapping
 
+from hansa.common.values.history import Version, finite
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation, Task
+from hansa.common.values.tasks import Evaluate, Evaluation
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import VersionRecord
-from hansa.controller.plugin import checks as demands
+from hansa.controller.engine.subjects import OfVersion, Subject
+from hansa.controller.plugin import checks
 
 ALARM = "evaluation"  # ends the wait for evaluators: of the version on offer, or of the last one
 
@@ -25,7 +26,7 @@ def offer(job: Job, now: float) -> list[Effect]:
     state, plan = job.state, job.rule.evaluate
     if ALARM in state.alarms or state.offered >= state.version:
         return []
-    free = {site for site in job.evaluators if not job.desk.evaluations(site)}
+    free = {site for site in job.evaluators if not job.open_tasks.evaluations(site, OfVersion)}
     if not free:
         return []
     state.offered = state.version
@@ -40,8 +41,8 @@ def offer(job: Job, now: float) -> list[Effect]:
 def offer_last(job: Job) -> list[Effect]:
     """Ask every evaluator that is connected for the last version, unless it has reported on it or has the task."""
     record = job.record(job.state.version)
-    asked = job.desk.evaluators(record.version)
-    remaining = [site for site in job.evaluators if site not in record.reports and site not in asked]
+    done = {*job.open_tasks.evaluators(OfVersion(record.version)), *reports(job, OfVersion(record.version))}
+    remaining = [site for site in job.evaluators if site not in done]
     for site in remaining:
         record.unevaluated.pop(site, None)
     effects: list[Effect] = [_ask(job, site) for site in remaining]
@@ -51,81 +52,82 @@ def offer_last(job: Job) -> list[Effect]:
 
 def _ask(job: Job, site: SiteName) -> SendTask:
     assert job.state.current is not None
-    return job.issue(site, job.state.round, Evaluate(model=job.state.current, version=job.state.version))
+    version = job.state.version
+    work = Evaluate(model=job.state.current, version=version)
+    return job.issue(site, job.state.round, work, subject=OfVersion(version))
 
 
-def awaited(job: Job, record: VersionRecord) -> bool:
+def awaited(job: Job, record: Version) -> bool:
     """Whether somebody's report on a version is waited for; one that comes late is not."""
     if job.state.phase != "closing" and (
         record.version != job.state.offered or ALARM not in job.state.alarms
     ):
         return False
-    return job.desk.evaluates(record.version)
+    return job.open_tasks.evaluates(OfVersion(record.version))
 
 
-def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") -> VersionRecord:
-    """Enter an evaluation's outcome and return its version's record."""
-    assert isinstance(task.work, Evaluate)
-    job.finish(task.id)
-    record = job.record(task.work.version)
-    if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
-    else:
-        record.unevaluated[task.site] = trouble
+def evaluated(job: Job, version: int) -> Version:
+    """Take note that an evaluation of a version has ended, one way or another, and return the version."""
+    record = job.record(version)
     if not awaited(job, record):
         _conclude(job, record)
     return record
 
 
-def time_out(job: Job) -> VersionRecord:
-    """Wait no longer for those who are late; return the record of the version that was offered last."""
+def time_out(job: Job) -> Version:
+    """Wait no longer for evaluators that are late; return the version that was offered last."""
     why = f"no result in {job.rule.evaluate.timeout:g} s"
-    for version in sorted(job.desk.versions):
+    for version in job.open_tasks.versions:
         record = job.record(version)
-        for site in sorted(job.desk.evaluators(version)):
+        for site in sorted(job.open_tasks.evaluators(OfVersion(version))):
             record.unevaluated.setdefault(site, why)
         _conclude(job, record)
     return job.record(job.state.offered)
 
 
-def _conclude(job: Job, record: VersionRecord) -> None:
-    """Enter what the reports on a version say together: nobody is awaited any more, though more may come late."""
+def _conclude(job: Job, record: Version) -> None:
+    """Work out a version's metrics: nobody is awaited any more, though more reports may come late."""
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    record.pool(combined(job, record.reports))
+    record.metrics = pooled(job, OfVersion(record.version))
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
         put_away(job, record.version)
 
 
 def put_away(job: Job, version: int) -> None:
-    """Keep of a version's reports only what they say together, unless more may come."""
-    record = job.state.history[version]
-    if record.pooled and record.reports and not job.desk.evaluates(version):
-        job.record(version).close()
+    """Drop a version's reports, unless more may come: confusion matrices of many sites and versions are large."""
+    subject = OfVersion(version)
+    if job.state.history[version].metrics and not job.open_tasks.evaluates(subject):
+        job.state.reports.pop(subject.name, None)
 
 
 def give_up(job: Job) -> None:
-    """Take the tasks of evaluators back because the job ends: nobody will report any more."""
-    for version in sorted(job.desk.versions):
+    """Take the tasks of evaluators back because the job ends: there will be no more reports."""
+    for version in job.open_tasks.versions:
         record = job.record(version)
-        for site in sorted(job.desk.evaluators(version)):
+        for site in sorted(job.open_tasks.evaluators(OfVersion(version))):
             record.unevaluated.setdefault(site, "the job ended before it reported")
-            for task in job.desk.evaluations(site):
+            for task in job.open_tasks.evaluations(site, OfVersion):
                 job.finish(task.id)
         put_away(job, version)
     if job.state.version > 0:
         put_away(job, job.state.version)
 
 
-def metrics(job: Job, record: VersionRecord) -> Mapping[str, float]:
-    """Return what the findings on a version say together, those that are here."""
-    return record.pooled or combined(job, record.reports)
+def reports(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
+    """Return the reports on a subject, as long as they are kept."""
+    return job.state.reports.get(subject.name, {})
 
 
-def combined(job: Job, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
-    """Return what the plan makes of findings: numbers."""
+def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
+    """Return the metrics of a version; as long as more reports may come, those of the reports that are here."""
+    return record.metrics or pooled(job, OfVersion(record.version))
+
+
+def pooled(job: Job, subject: Subject) -> dict[str, float | None]:
+    """Return what the plan makes of all reports on a subject."""
     plan = job.rule.evaluate
-    return demands.require(demands.METRICS, plan.combine(reports), plan)
+    metrics = checks.require(checks.METRICS, plan.combine(reports(job, subject)), plan)
+    return {name: finite(value) for name, value in metrics.items()}

@@ -1,30 +1,29 @@
 """Hops: what happened within a round whose models travel from site to site, and what was found of them.
 
-A study reads the models of a hop on the worker threads while training goes on. Nothing depends on what it
-finds.
+Worker threads examine the models of a hop while training goes on. Nothing depends on what they find.
 """
 
-from hansa.common.values.errors import Stale
+from hansa.common.values.history import Hop, finite
 from hansa.common.values.ids import ModelKey, hop_key
-from hansa.common.values.tasks import Evaluate, Evaluation, Task
-from hansa.controller.engine import events as ev
+from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine.accounts import coverage
-from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
+from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases.evaluation import combined
+from hansa.controller.engine.orders import ExamineHop, HopExamined
+from hansa.controller.engine.phases.evaluation import pooled
 from hansa.controller.engine.phases.merges import member
-from hansa.controller.engine.state import HopRecord
+from hansa.controller.engine.subjects import OfHop, OfUpdate
 from hansa.controller.plugin.actions import HopEnded
 from hansa.controller.plugin.view import Contribution
 
 
 def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
-    """Enter a hop into the round's record and begin to study it, if that is wanted."""
+    """Enter a hop into the round's record and have it examined, if that is wanted."""
     assert job.state.current is not None
     job.state.hops.append(
-        HopRecord(
+        Hop(
             hop=action.hop,
-            at=now,
+            seconds=job.seconds(now),
             trained=len(action.trained),
             sites=[c.site for c, _ in action.trained],
             steps={c.site: c.facts.steps for c, _ in action.trained},
@@ -34,7 +33,7 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
     )
     # With one hop sites were not asked whether others may see their models, and a mean may be of one slot.
     wanted = job.rule.evaluate.midway and job.rule.redistributes and not action.last and bool(job.evaluators)
-    plan = StudyPlan(
+    order = ExamineHop(
         version=job.state.version + 1,
         hop=action.hop,
         current=job.state.current,
@@ -43,10 +42,7 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
         if _apart(action)
         else (),
     )
-    if not plan.members and not plan.compared:
-        return []
-    job.begin_study(plan)
-    return [StartStudy(plan)]
+    return [job.order(order)] if order.members or order.compared else []
 
 
 def _apart(action: HopEnded) -> bool:
@@ -58,53 +54,42 @@ def _pair(job: Job, c: Contribution, base: ModelKey | None, of: str) -> tuple[Mo
     return c.model, (base or job.state.current) if of == "delta" else None
 
 
-def studied(job: Job, event: ev.HopStudied) -> list[Effect]:
+def examined(job: Job, order: ExamineHop, result: HopExamined) -> list[Effect]:
     """Enter what was found, and have the mean of the slots evaluated if there is one."""
-    if (event.version, event.hop) not in job.studies:
-        raise Stale(f"hop {event.hop} of version {event.version} is not being looked at")
-    record = _record(job, event.version, event.hop)
-    record.divergence, record.trouble = event.divergence, event.trouble
-    effects: list[Effect] = []
-    if event.digest:
-        job.models.add(hop_key(job.id, event.version, event.hop))
-    if event.digest and job.state.phase == "training":
-        work = Evaluate(model=hop_key(job.id, event.version, event.hop), version=event.version - 1)
-        free = [
-            site for site in job.evaluators if not job.desk.judgements(site)
-        ]  # one at a time: it has no hurry
-        effects += [
-            job.issue(site, job.state.round, work, scored=(event.version, event.hop)) for site in free
-        ]
-    job.end_study(event.version, event.hop)
-    return effects
+    subject = OfHop(order.version, order.hop)
+    job.hop(order.version, order.hop).divergence = finite(result.divergence)
+    if not result.digest:
+        return []
+    mean = hop_key(job.id, order.version, order.hop)
+    job.retention.add(mean)
+    if job.state.phase != "training":
+        return []
+    work = Evaluate(model=mean, version=order.version - 1)
+    free = [
+        site for site in job.evaluators if not job.open_tasks.evaluations(site, OfUpdate, OfHop)
+    ]  # no hurry
+    return [job.issue(site, job.state.round, work, subject=subject) for site in free]
 
 
-def scored(job: Job, task: Task, found: Evaluation | None, trouble: str = "") -> list[Effect]:
-    """Enter what an evaluator found of the mean of the slots; nothing waits for it."""
-    version, hop = job.state.scoring[task.id]
-    job.finish(task.id)
-    record = _record(job, version, hop)
-    if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
-    else:
-        record.unevaluated[task.site] = trouble
-    if (version, hop) not in job.state.scoring.values():
-        record.pool(combined(job, record.reports))
-        coverage.tally(job, record)
-        record.close()
-    return job.models.drop_idle()
+def evaluated(job: Job, version: int, hop: int) -> list[Effect]:
+    """Work out the metrics of the mean of the slots when all evaluators have reported; nothing waits for it."""
+    subject = OfHop(version, hop)
+    if not job.open_tasks.evaluates(subject):
+        record = job.hop(version, hop)
+        record.metrics = pooled(job, subject)
+        coverage.tally(job, record, subject)
+        job.state.reports.pop(subject.name, None)
+    return job.retention.drop_idle()
 
 
 def withdraw(job: Job, reason: str) -> list[Effect]:
-    """Stop to evaluate means: the job waits for its last model only."""
+    """Stop evaluating means: the job waits for its last model only."""
     effects: list[Effect] = []
-    for task in [job.state.tasks[each] for each in job.state.scoring]:
-        effects += [WithdrawTask(task, reason), *scored(job, task, None, reason)]
+    for site in job.evaluators:
+        for task in job.open_tasks.evaluations(site, OfHop):
+            subject = job.state.subjects[task.id]
+            assert isinstance(subject, OfHop)
+            job.finish(task.id)
+            job.findings(subject).unevaluated[site] = reason
+            effects += [WithdrawTask(task, reason), *evaluated(job, subject.version, subject.hop)]
     return effects
-
-
-def _record(job: Job, version: int, hop: int) -> HopRecord:
-    """Return the record of a hop: of the round under way, or of a version that was made meanwhile."""
-    hops = job.record(version).hops if version <= job.state.version else job.state.hops
-    return next(record for record in hops if record.hop == hop)

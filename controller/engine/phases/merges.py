@@ -1,21 +1,22 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
+from hansa.common.values.history import Account, Version, finite
 from hansa.common.values.ids import SiteName, community_key
 from hansa.common.values.tasks import Train
-from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, Member, MergePlan, StartMerge
+from hansa.controller.community.members import Member, Standing, overlay
+from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import inquiries
-from hansa.controller.engine.state import PendingMerge, VersionRecord
-from hansa.controller.plugin import checks as demands
-from hansa.controller.plugin.outline import Outline
+from hansa.controller.engine.orders import Merge, Merged
+from hansa.controller.engine.phases import examinations
+from hansa.controller.engine.state import PendingMerge
+from hansa.controller.engine.subjects import OfUpdate
+from hansa.controller.plugin import checks
 from hansa.controller.plugin.view import Contribution
 
 
@@ -25,7 +26,7 @@ def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
     return [] if job.state.merging else start(job, now)
 
 
-def forget_absent(job: Job, plan: MergePlan) -> None:
+def forget_absent(job: Job, plan: Merge) -> None:
     """Queue the removal of sites that left while their update was waiting to be merged, if the rule forgets such."""
     if job.rule.merge.forgets:
         leaving = {pending.forgotten for pending in job.state.queue}
@@ -42,7 +43,7 @@ def start(job: Job, now: float) -> list[Effect]:
     for point, part in job.rule.parts.items():
         question = part.question(job.memories[point], contributions, job.view(now)) if contributions else None
         if question is not None:
-            effects.append(inquiries.ask(job, point, question, contributions))
+            effects.append(examinations.ask(job, point, question, contributions))
     return effects or weigh(job, now)
 
 
@@ -50,76 +51,92 @@ def weigh(job: Job, now: float) -> list[Effect]:
     """Weigh the first merge of the queue, once all that it has waited for is known, and have it computed."""
     assert job.state.current is not None
     pending = job.state.queue[0]
-    heard, job.state.heard = job.state.heard, {}
+    outcomes, job.state.examined = job.state.examined, {}
     for point, part in job.rule.parts.items():
-        if point in heard:
-            facts, trouble = heard[point].facts, heard[point].trouble
+        if point in outcomes:
+            facts, trouble = outcomes[point].facts, outcomes[point].trouble
             part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
-    stale = {c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))}
+    stale: dict[str, str] = {
+        c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))
+    }
     added, note = _weighed(job, pending.contributions, now)
     still = bool(note)
     if not still:
         added, note = _in_company(job, tuple(replace(m, weight=0.0) if m.site in stale else m for m in added))
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(_reweighed(job, added))
-    current, known = (
-        job.state.current,
-        {"note": note, "lost": {**pending.lost, **stale}} | _told(job, pending, now),
-    )
-    if known["restart"] and job.state.first is not None:
+    current, restarts = job.state.current, _restarts(job, pending)
+    if restarts and job.state.first is not None:
         current, reweighed, still = job.state.first, (), False
         added = tuple(replace(member, weight=0.0) for member in added)
-        known["note"] = "begins again from version 0"
-    job.state.queue[0] = pending.model_copy(update=known)
-    job.state.plan = MergePlan(
+        note = "begins again from version 0"
+    lost: dict[str, str] = {**pending.account.lost, **stale}
+    account = _account(job, pending, now, added=added, lost=lost, note=note, still=still)
+    job.state.queue[0] = pending.model_copy(update={"account": account})
+    order = Merge(
         version=job.state.version + 1,
         current=current,
         added=added,
-        removed=(*_counted(job, pending.forgotten), *_overlaid(job, (*added, *reweighed))[1]),
+        removed=(*_counted(job, pending.forgotten), *_overlay(job, (*added, *reweighed))[1]),
         kept=job.rule.merge.kept,
         staleness=max((c.staleness[0] for c in pending.contributions), default=0),
         reweighed=reweighed,
         still=still,
+        moments=job.moments(job.state.version),
+        reference=job.state.reference,
     )
-    return [StartMerge(job.state.plan)]
+    return [job.order(order)]
 
 
-def _told(job: Job, pending: PendingMerge, now: float) -> dict[str, Any]:
-    """Ask the parts what there is to say of a merge whose weights are known."""
+def _restarts(job: Job, pending: PendingMerge) -> bool:
+    """Whether a policy wants the merge to give version 0 again."""
+    policies = {} if pending.forgotten is not None else job.rule.policies
+    return any(policy.restarts(job.memories[point]) for point, policy in policies.items())
+
+
+def _account(job: Job, pending: PendingMerge, now: float, added: Sequence[Member], **known: Any) -> Account:
+    """Say what a version is made of, and have the parts of the rule say what they have to say of it."""
     given, view, memories = pending.contributions, job.view(now), job.memories
-    if pending.forgotten is not None:
-        return {"restart": False}
-    told = {
-        point: demands.require(demands.DIAGNOSTICS, part.diagnostics(memories[point], given, view), part)
-        for point, part in job.rule.parts.items()
-    }
-    phases = [policy.phase(memories[point], given, view) for point, policy in job.rule.policies.items()]
-    return {
-        "scores": demands.require(
-            demands.SCORES, job.rule.weigh.scores(memories["weigh"], given), job.rule.weigh
-        ),
-        "diagnostics": {point: diagnostics for point, diagnostics in told.items() if diagnostics},
-        "phase": next((phase for phase in phases if phase), ""),
-        "restart": any(policy.restarts(memories[point]) for point, policy in job.rule.policies.items()),
-    }
+    said: dict[str, Any] = {}
+    if pending.forgotten is None:
+        diagnostics = {
+            point: checks.require(checks.DIAGNOSTICS, part.diagnostics(memories[point], given, view), part)
+            for point, part in job.rule.parts.items()
+        }
+        phases = [policy.phase(memories[point], given, view) for point, policy in job.rule.policies.items()]
+        weigher = job.rule.weigh
+        said = {
+            "scores": checks.require(checks.SCORES, weigher.scores(memories["weigh"], given), weigher),
+            "diagnostics": {point: remarks for point, remarks in diagnostics.items() if remarks},
+            "phase": next((phase for phase in phases if phase), ""),
+        }
+    return Account(
+        contributions=_by_site(added),
+        updates=len(added),
+        steps=_steps(given),
+        staleness=_stalest(given),
+        **known,
+        **said,
+    )
 
 
 def _completed(job: Job, c: Contribution) -> Contribution:
-    """Add to a contribution what is known only now: what other sites found of it, and how stale it is."""
-    found = job.state.appraisals.pop(c.task.id, None)
-    reports = {"reports": found.reports, "unreported": found.unreported} if found else {}
-    return c.model_copy(update={"staleness": _staleness(job, c), **reports})
+    """Add to a contribution what is known only now: how other sites have evaluated it, and how stale it is."""
+    findings = job.state.updates.pop(c.task.id, None)
+    reports = job.state.reports.pop(OfUpdate(c.task.id).name, {})
+    evaluated = {"reports": reports, "unevaluated": findings.unevaluated} if findings else {}
+    return c.model_copy(update={"staleness": _staleness(job, c), **evaluated})
 
 
 def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[tuple[Member, ...], str]:
     """Let the weigher say what contributions are worth; if it cannot say it in numbers, everything stays as it is."""
     weigher, memory = job.rule.weigh, job.memories["weigh"]
     given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
-    weights = demands.require_numbers(weigher, given, len(contributions))
+    weights = checks.require_numbers(weigher, given, len(contributions))
     with np.errstate(over="ignore", invalid="ignore"):
         worth = weights * np.array([c.factor for c in contributions])
     if np.isfinite(worth).all():
-        demands.require_weights(weigher, weights, len(contributions))
+        checks.require_weights(weigher, weights, len(contributions))
         return tuple(member(c, float(weight)) for c, weight in zip(contributions, worth, strict=True)), ""
     new = tuple(
         member(c, 0.0) for c in contributions if not _counted(job, c.site)
@@ -160,7 +177,7 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
     new, members = {member.site: member.tensors for member in added}, job.state.members
     staying = sorted(site for site in members if site not in new or new[site] is not None)
     weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
-    demands.require_weights(job.rule.weigh, list(weights.values()), len(weights))
+    checks.require_weights(job.rule.weigh, list(weights.values()), len(weights))
     for site in weights:
         covered = new.get(site) or frozenset()
         for member in members[site]:
@@ -174,119 +191,74 @@ def _counted(job: Job, site: SiteName | None) -> list[Member]:
     return job.state.members.get(site, []) if site is not None and job.rule.merge.remembers else []
 
 
-def _overlaid(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
+def _overlay(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
     """Return what counts of the sites that have something new, once it counts, and what it replaces."""
-    changed: dict[SiteName, list[Member]] = {}
-    removed: list[Member] = []
-    for member in added:
-        held = changed[member.site] if member.site in changed else _counted(job, member.site)
-        kept, replaced = _overlay(held, member, job.state.outline) if job.rule.merge.remembers else (held, [])
-        changed[member.site] = [*kept, member]
-        removed += replaced
-    return changed, removed
+    names = [tensor.name for tensor in job.state.outline.tensors] if job.state.outline else []
+    return overlay(job.state.members if job.rule.merge.remembers else {}, added, names)
 
 
-def _changed(job: Job, plan: MergePlan) -> dict[SiteName, list[Member]]:
-    """Return what counts of each site that a plan is about, once it is carried out."""
-    return {member.site: [] for member in plan.removed} | _overlaid(job, (*plan.added, *plan.reweighed))[0]
-
-
-class Membership(Sequence[Member]):
-    """Everything that counts once a plan is carried out: worked out only if somebody asks, as a rebuild of sums does.
-
-    It may be read on a worker thread while the plan is under way: what counts changes only when the plan is
-    done.
-    """
-
-    def __init__(self, job: Job, plan: MergePlan) -> None:
-        self._job, self._plan = job, plan
-
-    @cached_property
-    def _members(self) -> tuple[Member, ...]:
-        before = self._job.state.members if self._job.rule.merge.remembers else {}
-        return in_order(before | _changed(self._job, self._plan))
-
-    @overload
-    def __getitem__(self, at: int) -> Member: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Member, ...]: ...
-    def __getitem__(self, at: int | slice) -> Member | tuple[Member, ...]:
-        return self._members[at]
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-
-def enter_version(job: Job, plan: MergePlan, pending: PendingMerge, event: ev.Merged) -> None:
+def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged, now: float) -> None:
     """Take the next community model into the job's history, with what it is made of."""
     state = job.state
     state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
-    record = VersionRecord(
-        version=event.version,
-        round=state.round if "barrier" in job.rule.pace.provides else event.version,
-        at=event.at,
-        digest=event.digest,
-        distance=event.distance,
-        contributions=_by_site(plan.added),
-        updates=len(plan.added),
-        steps=_steps(pending.contributions),
+    account = pending.account
+    known = account.model_copy(update={"note": account.note or result.note})
+    record = Version(
+        version=order.version,
+        round=state.round if "barrier" in job.rule.pace.provides else order.version,
+        seconds=job.seconds(now),
+        digest=result.digest,
+        distance=finite(result.distance),
         hops=state.hops,
-        staleness=_stalest(pending.contributions),
-        scores=pending.scores,
-        diagnostics=pending.diagnostics,
-        phase=pending.phase,
-        lost=pending.lost,
-        note=pending.note or event.note,
-        still=plan.still,
-        bytes_up=event.bytes_up,
-        bytes_down=event.bytes_down,
+        bytes_up=result.bytes_up,
+        bytes_down=result.bytes_down,
+        **dict(known),
     )
-    state.plan, state.hops = None, []
-    state.bytes_up += event.bytes_up
-    state.bytes_down += event.bytes_down
-    job.enter_version(record, community_key(job.id, event.version), event.moments)
-    _count(job, plan)
+    state.hops = []
+    state.bytes_up += result.bytes_up
+    state.bytes_down += result.bytes_down
+    job.enter_version(record, community_key(job.id, order.version), result.moments)
+    _count(job, order)
     for c in pending.contributions:
         job.let_go(c.model)
 
 
-def _by_site(added: Sequence[Member]) -> dict[SiteName, float]:
+def _by_site(added: Sequence[Member]) -> dict[str, float]:
     """Return what each site adds; one may have been the last to train several slots."""
-    found: dict[SiteName, float] = {}
+    found: dict[str, float] = {}
     for member in added:
         found[member.site] = found.get(member.site, 0.0) + member.weight
     return found
 
 
-def _steps(contributions: Sequence[Contribution]) -> dict[SiteName, int]:
+def _steps(contributions: Sequence[Contribution]) -> dict[str, int]:
     """Return the optimizer steps of each site's contribution, of all together if it has several."""
-    found: dict[SiteName, int] = {}
+    found: dict[str, int] = {}
     for c in contributions:
         found[c.site] = found.get(c.site, 0) + c.facts.steps
     return found
 
 
-def _stalest(contributions: Sequence[Contribution]) -> dict[SiteName, tuple[int, int]]:
+def _stalest(contributions: Sequence[Contribution]) -> dict[str, tuple[int, int]]:
     """Return how stale each site's contribution is, the stalest if it has several."""
-    found: dict[SiteName, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int]] = {}
     for c in contributions:
         found[c.site] = max(c.staleness, found.get(c.site, c.staleness))
     return found
 
 
-def _count(job: Job, plan: MergePlan) -> None:
-    """Let count what a plan says, in the place of what it replaces."""
+def _count(job: Job, order: Merge) -> None:
+    """Let count what an order says, in the place of what it replaces."""
     members = job.state.members
-    changed = _changed(job, plan)
+    replaced: Standing = {member.site: [] for member in order.removed}
     if not job.rule.merge.remembers:
-        changed = {site: [] for site in members} | changed
-    for site, held in changed.items():
-        for member in held:
-            job.models.hold(member.model)
-        for member in members.pop(site, []):
-            job.models.release(member.model)
-        if held:
-            members[site] = held
+        replaced = {site: [] for site in members}
+    changed = {**replaced, **_overlay(job, (*order.added, *order.reweighed))[0]}
+    for site, counting in changed.items():
+        job.retention.hold(*(member.model for member in counting))
+        job.retention.release(*(member.model for member in members.pop(site, [])))
+        if counting:
+            members[site] = list(counting)
 
 
 def _staleness(job: Job, c: Contribution) -> tuple[int, int]:
@@ -303,27 +275,3 @@ def member(c: Contribution, weight: float) -> Member:
     return Member(
         site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot
     )
-
-
-def in_order(members: Mapping[SiteName, Sequence[Member]]) -> tuple[Member, ...]:
-    """Return everything that counts in the order in which it is merged: by slot, if there are slots, and by site."""
-    found = [member for site in sorted(members) for member in members[site]]
-    return tuple(sorted(found, key=lambda member: member.slot))
-
-
-def _overlay(held: list[Member], new: Member, model: Outline | None) -> tuple[list[Member], list[Member]]:
-    """Return what stays of a site's members and what is replaced, tensor by tensor, when a new one comes."""
-    if new.tensors is None:
-        return [], held
-    kept, replaced = [], []
-    for member in held:
-        carried = member.tensors
-        if carried is None:
-            assert model is not None, "whoever has parts of models trained knows their tensors"
-            carried = frozenset(tensor.name for tensor in model.tensors)
-        stays, goes = carried - new.tensors, carried & new.tensors
-        if stays:
-            kept.append(replace(member, tensors=stays))
-        if goes:
-            replaced.append(replace(member, tensors=goes))
-    return kept, replaced

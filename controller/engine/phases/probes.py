@@ -26,7 +26,7 @@ def ask(job: Job, now: float) -> list[Effect]:
 
 def complete(job: Job) -> bool:
     """Whether nobody is awaited any more; said only once."""
-    if job.state.phase != "probing" or job.desk.busy:
+    if job.state.phase != "probing" or job.open_tasks.busy:
         return False
     job.state.alarms.pop(ALARM, None)
     job.state.probed = True
@@ -36,7 +36,7 @@ def complete(job: Job) -> bool:
 
 def give_up(job: Job) -> list[Effect]:
     """Wait no longer."""
-    late = job.desk.work()
+    late = job.open_tasks.work()
     for task in late:
         job.finish(task.id)
     return [WithdrawTask(task, f"no answer in {PATIENCE:g} s") for task in late]

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
+from hansa.common.values.history import Account
 from hansa.common.values.tasks import Train
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import appraisal, endings, hops, probes
+from hansa.controller.engine.phases import endings, hops, probes, updates
 from hansa.controller.engine.state import PendingMerge
-from hansa.controller.plugin import checks as demands
+from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import (
     Action,
     Ask,
@@ -59,7 +60,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
                 effects += act(job, job.rule.pace.on_hop(job.pacing, job.draw, job.view(now)), now)
             case Release(model):
                 job.let_go(model)
-                effects += job.models.drop_idle()
+                effects += job.retention.drop_idle()
             case HopEnded():
                 effects += hops.ended(job, action, now)
             case Withdraw(task, reason):
@@ -68,12 +69,14 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
                     participation.failed(job, withdrawn, reason)
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
-                effects += appraisal.prepare(job, contribution, now)
+                effects += updates.prepare(job, contribution, now)
             case MergeNow(contributions, lost, steps):
-                pending = PendingMerge(contributions=contributions, lost=dict(lost), steps=steps)
+                pending = PendingMerge(
+                    contributions=contributions, account=Account(lost=dict(lost)), steps=steps
+                )
                 for site, reason in lost.items():
                     participation.explain(job, site, reason)
-                effects += appraisal.merge_when_ready(job, pending, now)
+                effects += updates.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):
@@ -91,14 +94,14 @@ def pulse(job: Job) -> list[Pulse]:
         return []
     steps = job.state.steps
     training = [
-        task for task in job.desk.work() if isinstance(task.work, Train) and task.work.committed < steps
+        task for task in job.open_tasks.work() if isinstance(task.work, Train) and task.work.committed < steps
     ]
     return [Pulse(task.site, steps) for task in training]
 
 
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
-    with demands.sendable(job.rule.pace):
+    with checks.sendable(job.rule.pace):
         work = Train(
             model=ask.start.model if ask.start else job.state.current,
             base=ask.start.base if ask.start else None,
@@ -114,9 +117,9 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
         )
     view = replace(job.view(now), turn=ask.turn)
     for point, policy in job.rule.policies.items():
-        work = demands.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
+        work = checks.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
-    with demands.sendable(job.rule.pace):
+    with checks.sendable(job.rule.pace):
         sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     participation.asked(job, ask.site)
     job.rule.pace.on_asked(job.pacing, sent.task)

@@ -2,6 +2,7 @@
 
 from hansa.common.job.check import located
 from hansa.common.values.errors import InvalidData, Stale
+from hansa.common.values.history import Version
 from hansa.common.values.ids import ModelKey, SiteName, update_key
 from hansa.common.values.tasks import Init, Task
 from hansa.common.values.words import in_order, listed
@@ -9,10 +10,11 @@ from hansa.controller.engine import events
 from hansa.controller.engine.accounts import apps, participation
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import appraisal, endings, hops, merges, probes, survey
-from hansa.controller.engine.phases.evaluation import offer_last, settle
+from hansa.controller.engine.orders import Compare
+from hansa.controller.engine.phases import endings, merges, probes, reports, survey
+from hansa.controller.engine.phases.evaluation import offer_last
 from hansa.controller.engine.phases.rounds import GATHER, act, next_round, wait_for_sites
-from hansa.controller.engine.state import MERGING, PendingMerge, VersionRecord
+from hansa.controller.engine.state import MERGING, PendingMerge
 from hansa.controller.plugin.outline import Outline
 
 FIRST_MODEL = "first-model"  # the alarm after which one more site is asked to build it
@@ -42,7 +44,7 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     participation.came(job, event.site)
     if job.state.phase == "surveying" and event.examples:
         return survey.ask(job)
-    if job.state.phase == "initialising" and (not job.desk.busy or FIRST_MODEL not in job.state.alarms):
+    if job.state.phase == "initialising" and (not job.open_tasks.busy or FIRST_MODEL not in job.state.alarms):
         return ask_for_model(job, event.at)
     if job.state.phase == "training":
         return act(job, job.rule.pace.on_joined(job.pacing, event.site, job.view(event.at)), event.at)
@@ -85,15 +87,7 @@ def _evaluator_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     if event.site not in job.state.evaluators:
         raise Stale(f"evaluator {event.site} is not here")
     job.evaluator_went(event.site)
-    effects: list[Effect] = []
-    for task in job.desk.judgements(event.site):
-        if task.id in job.state.scoring:
-            effects += hops.scored(job, task, None, "the site left")
-        else:
-            effects += appraisal.settle(job, task, None, event.at, "the site left")
-    for task in job.desk.evaluations(event.site):
-        effects += endings.judge(job, settle(job, task, None, "the site left"), event.at)
-    return effects
+    return reports.evaluator_left(job, event.site, event.at)
 
 
 def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
@@ -103,13 +97,13 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
     participation.went(job, event.site)
     effects: list[Effect] = []
     if job.state.phase == "surveying":
-        for task in job.desk.work(event.site):
+        for task in job.open_tasks.work(event.site):
             job.finish(task.id)
         effects = after_survey(job, event.at)
     elif job.state.phase == "initialising":
         effects = _ask_another(job, event.site, event.at)
     elif job.state.phase == "probing":
-        for task in job.desk.work(event.site):
+        for task in job.open_tasks.work(event.site):
             job.finish(task.id)
         effects = next_round(job, event.at) if probes.complete(job) else []
     elif job.state.phase == "training":
@@ -139,7 +133,7 @@ def after_survey(job: Job, now: float) -> list[Effect]:
     if job.state.untold and len(survey.able(job)) < job.spec.sites.min:
         site, reason = next(iter(job.state.untold.items()))
         return endings.end(job, "failed", f"site {site} could not tell of its data: {reason}", now)
-    if job.desk.busy:
+    if job.open_tasks.busy:
         return []
     try:
         survey.settle(job)
@@ -159,7 +153,7 @@ def mind_absence(job: Job, now: float) -> list[Effect]:
     """While everybody we wait for is away, an alarm runs; it is off as soon as somebody is back."""
     if job.state.phase not in ("initialising", "training"):
         return []
-    if job.state.merging or job.state.inquiries or job.state.preparing or job.desk.somebody_works:
+    if job.state.merging or job.state.preparing or job.open_tasks.somebody_works:
         job.state.alarms.pop(GATHER, None)
     elif GATHER not in job.state.alarms:
         return [wait_for_sites(job, now)]
@@ -170,7 +164,7 @@ def too_few(job: Job) -> str:
     """Say who is missing."""
     wait = f"{job.spec.sites.wait:g} s"
     if job.state.phase != "gathering":
-        awaited = listed(sorted(job.desk.busy, key=in_order))
+        awaited = listed(sorted(job.open_tasks.busy, key=in_order))
         away = f": {awaited}" if awaited else ""
         return f"the sites that round {job.state.round} waits for did not come back in {wait}{away}"
     here = job.eligible
@@ -199,11 +193,11 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
     If version 0 came from a file, what the site built tells its outline, and its numbers stay where they are.
     """
     candidates = [
-        site for site in job.eligible if site not in job.state.init_tried and site not in job.desk.busy
+        site for site in job.eligible if site not in job.state.init_tried and site not in job.open_tasks.busy
     ]
     if candidates:
         return [job.issue(candidates[0], 0, Init()), job.set_alarm(FIRST_MODEL, now + PATIENCE)]
-    if job.desk.busy:
+    if job.open_tasks.busy:
         return []  # all have been asked: one will do
     job.state.alarms.pop(FIRST_MODEL, None)
     if job.eligible:
@@ -213,7 +207,7 @@ def ask_for_model(job: Job, now: float) -> list[Effect]:
 
 def ask_one_more(job: Job, now: float) -> list[Effect]:
     """Ask another site for version 0, too: the one that was asked may hang."""
-    slow = listed(sorted(job.desk.busy, key=in_order))
+    slow = listed(sorted(job.open_tasks.busy, key=in_order))
     effects = ask_for_model(job, now)
     what = "first model has not been described by" if undescribed(job) else "first model has not come from"
     job.state.reason = f"the {what} {slow} in {PATIENCE:g} s" + (
@@ -240,8 +234,10 @@ def _answered(job: Job, task: Task) -> list[Effect]:
     """Close the task that brought the first model, and those of others who were asked for it, too."""
     job.state.alarms.pop(FIRST_MODEL, None)
     job.finish(task.id)
-    effects: list[Effect] = [WithdrawTask(other, "the first model is here") for other in job.desk.work()]
-    for other in job.desk.work():
+    effects: list[Effect] = [
+        WithdrawTask(other, "the first model is here") for other in job.open_tasks.work()
+    ]
+    for other in job.open_tasks.work():
         job.finish(other.id)
     return effects
 
@@ -257,13 +253,13 @@ def _begin(job: Job, effects: list[Effect], now: float) -> list[Effect]:
 def could_not_build(job: Job, site: SiteName, reason: str, now: float) -> list[Effect]:
     """Ask another site for version 0."""
     job.state.init_tried.add(site)
-    if not job.desk.busy and not set(job.eligible) - job.state.init_tried:
+    if not job.open_tasks.busy and not set(job.eligible) - job.state.init_tried:
         return endings.end(job, "failed", f"site {site} could not {_building(job)}: {reason}", now)
     return ask_for_model(job, now)
 
 
 def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
-    under_way = job.desk.work(gone)
+    under_way = job.open_tasks.work(gone)
     if not under_way:
         return []
     job.finish(under_way[0].id)
@@ -272,10 +268,10 @@ def _ask_another(job: Job, gone: SiteName, now: float) -> list[Effect]:
 
 def first_version(job: Job, key: ModelKey, digest: str, outline: Outline | None, at: float) -> list[Effect]:
     """Enter version 0; a job whose rule cannot do with such a model ends."""
-    job.enter_version(VersionRecord(version=0, round=0, at=at, digest=digest), key)
+    job.enter_version(Version(version=0, round=0, seconds=job.seconds(at), digest=digest), key)
     effects = _outlined(job, outline, at) if outline is not None else []
     if not job.ended and job.state.reference is not None:
-        effects.append(job.begin_measurement(key))
+        effects.append(job.order(Compare(key, job.state.reference)))
     return effects
 
 

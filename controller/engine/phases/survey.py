@@ -18,7 +18,7 @@ def ask(job: Job) -> list[Effect]:
     job.state.phase = "surveying"
     spec = job.spec.survey
     work = Survey(moments=spec.standardise == "global", columns=spec.columns, classes=spec.classes)
-    done = job.state.profiles.keys() | job.state.untold.keys() | job.desk.busy
+    done = job.state.profiles.keys() | job.state.untold.keys() | job.open_tasks.busy
     return [job.issue(site, 0, work) for site in job.eligible if site not in done]
 
 

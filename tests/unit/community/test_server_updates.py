@@ -12,8 +12,8 @@ from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.members import Change, Member
 from hansa.controller.community.merge import NOBODY, Made, Means, make
-from hansa.controller.engine.effects import Change, Member
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedavg import Mean, Plain

@@ -120,7 +120,7 @@ def test_an_evaluator_that_is_lost_is_not_waited_for(how: str) -> None:
     assert plans(effects)
     assert _weights(play) == {"a": 0.4}
     (contribution,) = play.machine.state.queue[0].contributions
-    assert dict(contribution.unreported) == {"c": "out of memory" if how == "fails" else "the site left"}
+    assert dict(contribution.unevaluated) == {"c": "out of memory" if how == "fails" else "the site left"}
 
 
 def test_evaluators_that_are_too_slow_are_not_waited_for_and_their_answers_are_stale() -> None:
@@ -164,7 +164,7 @@ def test_without_anybody_to_ask_an_update_is_weighed_at_once(how: str) -> None:
     assert _weights(play) == {"a": 1.0}
     (contribution,) = play.machine.state.queue[0].contributions
     absent = {"nobody": "no evaluator of the site attends"} if how == "only absent ones" else {}
-    assert dict(contribution.unreported) == absent
+    assert dict(contribution.unevaluated) == absent
 
 
 def test_a_round_is_appraised_while_others_still_train_and_merged_when_the_last_appraisal_is_done() -> None:

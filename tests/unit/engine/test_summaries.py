@@ -7,8 +7,9 @@ import pytest
 from hansa.common.process.clock import SystemClock
 from hansa.common.run.command import _quality
 from hansa.common.ui.jobs import _remarks, _shares
+from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.views import JobView
 from hansa.controller.jobs.fleet import DaemonRole, Fleet, Session
 
 
@@ -31,7 +32,7 @@ def test_the_fleet_is_listed_in_the_order_of_people() -> None:
 
 
 def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
-    entry = HistoryView(
+    entry = VersionView(
         version=1,
         round=1,
         seconds=1,

@@ -10,9 +10,10 @@ from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.plugins.registry import blame
 from hansa.common.ui.live import _line
 from hansa.common.values.errors import InvalidJob, Refused
+from hansa.common.values.history import VersionView
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Anatomy, Init, OptimizerSpec, Task, Train
-from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.views import JobView
 from hansa.controller.api.views import _history_views
 from hansa.controller.community.reading import Library
 from hansa.controller.engine import events as ev
@@ -676,7 +677,7 @@ def test_an_inquiry_survives_the_snapshot() -> None:
 
 def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
     told = {"layers": {"phase": "feature", "warning": "no clear split"}}
-    entry = HistoryView(version=6, round=6, seconds=1.0, phase="feature", diagnostics=told)
+    entry = VersionView(version=6, round=6, seconds=1.0, phase="feature", diagnostics=told)
     line = _line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
     assert line.startswith("round 6/9 (feature)")
     assert line.endswith("no clear split")

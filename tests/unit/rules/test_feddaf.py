@@ -12,9 +12,10 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.ui.groups import print_groups
 from hansa.common.values.errors import InvalidJob
+from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, update_key
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.views import JobView
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.machine import Machine
@@ -663,7 +664,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def shown(job: Federation, capsys: pytest.CaptureFixture[str]) -> str:
     history = [
-        HistoryView(version=r.version, round=r.round, seconds=0, diagnostics=r.diagnostics)
+        VersionView(version=r.version, round=r.round, seconds=0, diagnostics=r.diagnostics)
         for r in job.machine.state.history
     ]
     print_groups(JobView(job="j", name="n", status="running", history=tuple(history)))

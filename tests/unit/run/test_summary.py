@@ -4,12 +4,13 @@ import pytest
 
 from hansa.common.run.command import _quality
 from hansa.common.ui.jobs import details, summary
-from hansa.common.values.views import HistoryView, JobView
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
 
-FULL = HistoryView(
+FULL = VersionView(
     version=1, round=1, seconds=1, metrics={"accuracy": 0.5}, examples=100, examples_total=100, covered=True
 )
-SOME = HistoryView(
+SOME = VersionView(
     version=2,
     round=2,
     seconds=2,
@@ -22,8 +23,8 @@ MISSING = "missing: b: not connected, c: out of memory"
 NONE = {"examples": 0, "unevaluated": dict.fromkeys("abcde", "it is down")}
 
 
-def job(*history: HistoryView, counts: HistoryView | None = None, last: int = 2) -> JobView:
-    shown = counts or HistoryView(version=0, round=0, seconds=0)
+def job(*history: VersionView, counts: VersionView | None = None, last: int = 2) -> JobView:
+    shown = counts or VersionView(version=0, round=0, seconds=0)
     return JobView(
         job="j1",
         name="try",

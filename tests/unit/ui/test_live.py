@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from hansa.common.ui.live import rendered, show_live
-from hansa.common.values.views import HistoryView, JobView, SiteProgress
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView, SiteProgress
 
 
-def view(status: str, reason: str = "", *history: HistoryView) -> JobView:
+def view(status: str, reason: str = "", *history: VersionView) -> JobView:
     done = len(history)
     return JobView(
         job="j1",
@@ -30,7 +31,7 @@ async def _play(*views: JobView) -> AsyncIterator[JobView]:
 
 
 async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
+    first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
     await show_live(
         _play(
             view("waiting", "needs 2 sites that attend"),
@@ -55,7 +56,7 @@ async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest
 async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    entries = [HistoryView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
+    entries = [VersionView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
     done = "all 2 rounds are done"
     await show_live(
         _play(view("running", "", *entries[:1]), view("running", done, *entries), view("completed", done))
@@ -92,7 +93,7 @@ async def test_of_many_sites_a_few_are_named_in_the_order_of_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lost = {f"site-{n}": "slow" for n in range(40, 0, -1)}
-    first = HistoryView(version=1, round=1, seconds=3.0, updates=1, evaluated=True, lost=lost)
+    first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True, lost=lost)
     await show_live(_play(view("completed", "", first)))
     named = "lost: site-1, site-2, site-3, site-4, site-5 and 35 more"
     assert capsys.readouterr().out.splitlines()[0].endswith(named)
@@ -101,8 +102,8 @@ async def test_of_many_sites_a_few_are_named_in_the_order_of_people(
 async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def version(number: int, examples: int, total: int | None, **missing: str) -> HistoryView:
-        return HistoryView(
+    def version(number: int, examples: int, total: int | None, **missing: str) -> VersionView:
+        return VersionView(
             version=number,
             round=number,
             seconds=float(number),
@@ -128,7 +129,7 @@ async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are
 async def test_metrics_that_come_long_after_their_version_are_told_and_not_before_all_have_answered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plain = [HistoryView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
+    plain = [VersionView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
     found = {"metrics": {"accuracy": 0.5}, "examples_total": 30}
     some = plain[0].model_copy(update=found | {"examples": 10})
     whole = plain[0].model_copy(update=found | {"examples": 30, "evaluated": True})

@@ -1,0 +1,91 @@
+"""What worker threads bring back: community models, and what was found in updates."""
+
+from hansa.controller.engine import events
+from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.orders import (
+    Compare,
+    Compared,
+    Examine,
+    Examined,
+    ExamineHop,
+    HopExamined,
+    Merge,
+    Merged,
+    Order,
+    Result,
+)
+from hansa.controller.engine.phases import endings, evaluation, examinations, hops, merges
+from hansa.controller.engine.phases.rounds import act, pulse
+from hansa.controller.engine.state import MERGING, Outcome
+from hansa.controller.plugin.actions import Action, Stop
+
+
+def done(job: Job, event: events.OrderDone) -> list[Effect]:
+    """Take the result of an order."""
+    order = job.close_order(event.order)
+    return [*_enter(job, event.order, order, event.result, event.at), *job.retention.drop_idle()]
+
+
+def _enter(job: Job, number: int, order: Order, result: Result, now: float) -> list[Effect]:
+    match order, result:
+        case Merge(), Merged():
+            return _merged(job, order, result, now)
+        case Examine(), Examined():
+            examinations.keep(job, number, order.point, result.kept)
+            return _examined(job, order, Outcome(facts=result.facts), now)
+        case ExamineHop(), HopExamined():
+            return [*hops.examined(job, order, result), *endings.complete(job, now)]
+        case Compare(), Compared(distance=distance):
+            job.record(0).distance = distance
+            return endings.complete(job, now)
+    raise ValueError(f"order {number} ({order.kind}) has a result of another kind: {result.kind}")
+
+
+def failed(job: Job, event: events.OrderFailed) -> list[Effect]:
+    """Go on without the result of an order, or end the job if there can be no model, or none to compare."""
+    order, now = job.close_order(event.order), event.at
+    match order:
+        case Merge(version=version):
+            return endings.end(job, "failed", f"merging version {version}: {event.reason}", now)
+        case Compare():
+            return endings.end(job, "failed", event.reason, now)
+        case Examine():
+            effects = _examined(job, order, Outcome(trouble=event.reason), now)
+        case ExamineHop(version=version, hop=hop):
+            job.hop(version, hop).trouble = event.reason
+            effects = endings.complete(job, now)
+    return [*effects, *job.retention.drop_idle()]
+
+
+def _examined(job: Job, order: Examine, outcome: Outcome, now: float) -> list[Effect]:
+    """Go on with a merge when the last of its examinations is over."""
+    job.state.examined[order.point] = outcome
+    return [] if job.state.merging else merges.weigh(job, now)
+
+
+def _merged(job: Job, order: Merge, result: Merged, now: float) -> list[Effect]:
+    """Take the next community model; evaluate it and let the pacer go on."""
+    pending = job.state.queue.pop(0)
+    merges.enter_version(job, order, pending, result, now)
+    evaluation.put_away(job, order.version - 1)
+    receipt = job.issue_receipt(
+        version=order.version,
+        contributions={member.task: member.weight for member in (*order.added, *order.reweighed)},
+        digest=result.digest,
+        moments=result.moments,
+    )
+    job.record(order.version).receipt = receipt.hash
+    merges.forget_absent(job, order)
+    actions: list[Action] = []
+    if pending.forgotten is None:
+        for point, policy in job.rule.policies.items():
+            policy.merged(job.memories[point], pending.contributions, job.view(now))
+        contributors = [c.site for c in pending.contributions]
+        actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(now))
+    stopping = any(isinstance(action, Stop) for action in actions)
+    effects = [] if stopping else evaluation.offer(job, now)
+    effects += act(job, actions, now)
+    if job.state.queue and not job.state.merging and job.state.phase in MERGING:
+        effects += merges.start(job, now)
+    return [*effects, *pulse(job)]

@@ -1,0 +1,89 @@
+"""Where worker threads carry out the orders of one job.
+
+Everything here blocks. An order is carried out again from its beginning if the store was away meanwhile; what
+was drafted until then is discarded first.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import assert_never
+
+from hansa.common.values.ids import JobId, ModelKey
+from hansa.controller.engine.effects import StartOrder
+from hansa.controller.engine.orders import Compare, Compared, Examine, ExamineHop, Merge, Order, Result
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.storage.stores import Store
+from hansa.controller.work.distance import distance_between
+from hansa.controller.work.drafts import Drafts
+from hansa.controller.work.examine import examine
+from hansa.controller.work.hops import examine_hop
+from hansa.controller.work.merge import Merger
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of an order, with the models that it put into the store."""
+
+    result: Result
+    models: tuple[ModelKey, ...] = ()
+
+
+class Bench:
+    """The means to carry out orders, and the sums of rules that remember."""
+
+    def __init__(self, job: JobId, rule: Composition, store: Store, pool: Executor, memory: int) -> None:
+        self._job, self._rule, self._store, self._pool, self._memory = job, rule, store, pool, memory
+        self._merger = Merger(job, rule.merge, rule.server, store, pool, memory // 2)
+
+    def drafts(self) -> Drafts:
+        """Return room for what an order writes."""
+        return Drafts(self._store)
+
+    def forget(self) -> None:
+        """Let go of the sums: the job has ended."""
+        self._merger.forget()
+
+    def preparation(self, order: Order) -> Callable[[], None]:
+        """Return what must be loaded before an order is carried out; its time does not count."""
+        return self._rule.parts[order.point].warm_up if isinstance(order, Examine) else lambda: None
+
+    def seconds(self, order: Order) -> float | None:
+        """Return how long an order may take; None: as long as it takes."""
+        return self._rule.parts[order.point].examination_seconds if isinstance(order, Examine) else None
+
+    def name(self, order: Order) -> str:
+        """Say what an order is, for people."""
+        match order:
+            case Merge(version=version):
+                return f"merging version {version}"
+            case Examine(point=point):
+                return f"the examination of updates by {point} {self._rule.parts[point].kind!r}"
+            case ExamineHop(hop=hop):
+                return f"the examination of hop {hop}"
+            case Compare():
+                return "the comparison of version 0 with the reference"
+        assert_never(order)
+
+    def carry_out(self, start: StartOrder, drafts: Drafts) -> Done:
+        """Carry out an order; what it makes is durable when this returns."""
+        drafts.discard()
+        order = start.order
+        match order:
+            case Merge():
+                merged, models = self._merger.merge(order, start.standing, drafts)
+                return Done(merged, models)
+            case Examine():
+                part = self._rule.parts[order.point]
+                examined, models = examine(
+                    self._job, start.number, order, part, self._store, drafts, self._memory
+                )
+                return Done(examined, models)
+            case ExamineHop():
+                examined_hop, models = examine_hop(
+                    self._job, order, self._store, drafts, self._pool, self._memory // 4
+                )
+                return Done(examined_hop, models)
+            case Compare():
+                return Done(Compared(distance=distance_between(self._store, order.model, order.reference)))
+        assert_never(order)
