@@ -14,7 +14,7 @@ import numpy as np
 
 from hansa import App
 from hansa.common.app import Examples, TrainingRun
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 TENSORS = 8
 NOTES = "notes.txt"

@@ -11,7 +11,7 @@ import numpy as np
 
 from hansa import App
 from hansa.common.app import Examples, TrainingRun
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 STEP = 0.02  # seconds
 ROWS = 80

@@ -20,7 +20,7 @@ from harness import print_table, save, verdict
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import SystemClock
 from hansa.common.values.ids import JobId, SiteName
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask
 from hansa.controller.engine.machine import Machine

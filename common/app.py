@@ -17,8 +17,10 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from pydantic import ValidationError
 
+from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
-from hansa.common.values.tasks import COLUMNS, Evaluation, OptimizerSpec
+from hansa.common.values.results import Evaluation
+from hansa.common.values.training import OptimizerSpec
 from hansa.common.values.words import counted
 
 log = logging.getLogger(__name__)

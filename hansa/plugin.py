@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from hansa.common.plugins.registry import Plugin, Rule, add_rule, register, rules
     from hansa.common.values.errors import Stale
     from hansa.common.values.ids import SiteName
-    from hansa.common.values.tasks import Evaluation, LocalPluginSpec, Train
+    from hansa.common.values.results import Evaluation
+    from hansa.common.values.tasks import Train
+    from hansa.common.values.training import LocalPluginSpec
     from hansa.controller.plugin.actions import (
         Ask,
         MergeNow,
@@ -42,7 +44,9 @@ _HOMES = {
     "common.values.errors": ("Stale",),
     "common.values.ids": ("SiteName",),
     "common.plugins.registry": ("Plugin", "Rule", "add_rule", "register", "rules"),
-    "common.values.tasks": ("Evaluation", "LocalPluginSpec", "Train"),
+    "common.values.results": ("Evaluation",),
+    "common.values.tasks": ("Train",),
+    "common.values.training": ("LocalPluginSpec",),
     "controller.plugin.actions": (
         "Ask",
         "MergeNow",

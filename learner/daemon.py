@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hansa.common.app import App, Examples
+from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import profile
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
@@ -22,7 +23,6 @@ from hansa.common.process import faults
 from hansa.common.process.memory import Buffers
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
 from hansa.common.torch import networks
@@ -32,18 +32,8 @@ from hansa.common.torch.model import load
 from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData, Stale
 from hansa.common.values.ids import JobId
-from hansa.common.values.tasks import (
-    Evaluate,
-    Evaluation,
-    Init,
-    Probe,
-    Profile,
-    Progress,
-    Survey,
-    Task,
-    Train,
-    UpdateFacts,
-)
+from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Gauge
 from hansa.learner.plugins.selection import Company, asked_of, probe_of

@@ -29,7 +29,7 @@ from hansa.common.rpc.access import TABLE
 from hansa.common.rpc.errors import CUT_SHORT, ErrorStatuses
 from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import handler
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
 from hansa.controller.api.health import Health
 from hansa.controller.api.limits import SubmissionRate
 from hansa.controller.api.servicers import FleetServicer, OperatorServicer

@@ -23,7 +23,9 @@ from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import Evaluate, Init, Receipt, Survey, Task, Train, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Survey, Task, Train
 from hansa.common.values.views import StatusView
 from hansa.controller.api.health import Health
 from hansa.controller.api.servicers import FleetServicer, OperatorServicer

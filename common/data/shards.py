@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import TEST_SHARE, DataSet
+from hansa.common.data.holdout import split
 from hansa.common.data.measures import Measures, measure
 from hansa.common.data.own import fitted
 from hansa.common.data.partition import Iid, Key, Scheme, parse_partition
@@ -19,10 +20,9 @@ from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.table import counts
 from hansa.common.data.sources import read_source
 from hansa.common.job.spec import DataSpec
-from hansa.common.site.holdout import split
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ValidationSpec
+from hansa.common.values.training import ValidationSpec
 from hansa.common.values.words import in_order
 
 RECORD, TEST = "partition.json", "test.npz"

@@ -10,9 +10,9 @@ from hansa.common.job.spec import FieldPath, JobSpec, Part, Problem
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.plugins.registry import POINTS, Plugin, not_loaded
+from hansa.common.values.bounds import Value
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
-from hansa.common.values.tasks import Value
 from hansa.common.values.words import suggestion
 
 REQUIRED = "is required"

@@ -1,12 +1,12 @@
 """The job file: YAML whose fields are found again by their lines, and `--set` changes to it."""
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hansa.common.job import rulebook
 from hansa.common.job.check import located, parse_job, part_faults
 from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import JobSpec
@@ -26,14 +26,10 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
         for change in changes:
             apply_change(data, change)
-    composer = importlib.import_module(
-        "hansa.controller.rulebook.compose"
-    )  # registers what is known on this machine
+    objections = rulebook.load()  # before the job is parsed: it registers the rules
     spec = parse_job(data, lines, str(path), final=here)
-    if not part_faults(
-        spec.model_dump(), final=True
-    ):  # the controller knows more rules, and will say so itself
-        clashes = composer.objections(spec)
+    if not part_faults(spec.model_dump(), final=True):  # else the controller, which may know more rules, says so
+        clashes = objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
     files = {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from hansa.common.values.tasks import Value
+from hansa.common.values.bounds import Value
 
 MADE_WITH = (
     "made_with"  # the section of a resolved job file that only tells; a file that is run again may have it

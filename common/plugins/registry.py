@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ValidationError
 
 from hansa.common.plugins.check import ANYTHING, fault_of
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import one_line, reason
 from hansa.common.values.ids import NAME
-from hansa.common.values.tasks import Value
 
 POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")  # of a rule
 LEARNERS_POINTS = ("learner", "batches")  # of a training task

@@ -18,7 +18,8 @@ from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
 from hansa.common.values.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
-from hansa.common.values.tasks import Progress, Task
+from hansa.common.values.results import Progress
+from hansa.common.values.tasks import Task
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 

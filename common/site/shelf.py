@@ -10,9 +10,9 @@ from hansa.common.app import App, Examples, load_app
 from hansa.common.rpc import codec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
+from hansa.common.values.bounds import TEXT
 from hansa.common.values.errors import HansaError, InvalidApp
 from hansa.common.values.stated import short, stated_of
-from hansa.common.values.tasks import TEXT
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 

@@ -18,7 +18,8 @@ from hansa.common.rpc.errors import translated
 from hansa.common.site.attendance import Attendance
 from hansa.common.values.errors import Rejected
 from hansa.common.values.ids import ModelKey, TaskId
-from hansa.common.values.tasks import Receipt, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
 from hansa.protos import fleet_pb2 as fleet
 
 

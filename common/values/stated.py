@@ -6,7 +6,7 @@ from typing import get_args
 from pydantic import Field
 
 from hansa.common.app import App, TaskKind
-from hansa.common.values.tasks import Value
+from hansa.common.values.bounds import Value
 from hansa.common.values.words import counted, in_order, listed
 
 OWN = "own"  # the task of an app with its own train and evaluate functions

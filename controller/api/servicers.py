@@ -14,6 +14,7 @@ from hansa.common.plugins.check import ANYTHING
 from hansa.common.rpc import codec
 from hansa.common.rpc.decoding import Decoder
 from hansa.common.rpc.guard import caller_of
+from hansa.common.values.bounds import TEXT
 from hansa.common.values.errors import (
     Broken,
     Forbidden,
@@ -40,7 +41,8 @@ from hansa.common.values.ids import (
     job_of,
     site_name,
 )
-from hansa.common.values.tasks import TEXT, Evaluation, Profile, Task
+from hansa.common.values.results import Evaluation, Profile
+from hansa.common.values.tasks import Task
 from hansa.common.values.views import StatusView
 from hansa.common.values.words import plain
 from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size

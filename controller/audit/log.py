@@ -20,9 +20,10 @@ from typing import Literal
 from blake3 import blake3
 
 from hansa.common.process.clock import Clock
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Broken, reason
 from hansa.common.values.ids import JobId
-from hansa.common.values.tasks import Receipt, Value
+from hansa.common.values.receipts import Receipt
 from hansa.common.values.words import plain
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.jobs.workers import Workers

@@ -10,7 +10,9 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Findings, Hop, Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
-from hansa.common.values.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
 from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention

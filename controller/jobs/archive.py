@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import NotFound, Stale, one_line
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, job_of
-from hansa.common.values.tasks import Value
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 

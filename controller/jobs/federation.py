@@ -14,7 +14,7 @@ from hansa.common.process import faults
 from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, InvalidJob, NotFound, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName, new_job_id
-from hansa.common.values.tasks import Anatomy
+from hansa.common.values.results import Anatomy
 from hansa.common.values.views import JobView
 from hansa.common.values.words import listed
 from hansa.controller.audit.log import Audit, digest_of

@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from hansa.common.process.clock import Clock, iso
 from hansa.common.values.errors import Taken
 from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.results import Progress
 from hansa.common.values.stated import Stated, short
-from hansa.common.values.tasks import Progress, Task
+from hansa.common.values.tasks import Task
 from hansa.common.values.views import DaemonView
 from hansa.common.values.words import in_order
 

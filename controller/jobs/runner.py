@@ -13,7 +13,8 @@ from hansa.common.plugins.registry import blame, culprit
 from hansa.common.process import faults
 from hansa.common.values.errors import InvalidJob, Stale, one_line, reason
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.tasks import Receipt, Task
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.tasks import Task
 from hansa.common.values.views import JobView
 from hansa.common.values.words import listed
 from hansa.controller.api.views import Surroundings, job_view

@@ -14,9 +14,10 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import HOPS, SECONDS, SITES
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import HOPS, SECONDS, SITES, Task, Train
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.pacers.sync import Rounds, RoundsState
 from hansa.controller.plugin.actions import (
     Action,

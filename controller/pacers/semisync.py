@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import ASKED
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ASKED
 from hansa.controller.pacers.sync import Sync, SyncState
 from hansa.controller.plugin.actions import Action, Ask
 from hansa.controller.plugin.view import Contribution, View

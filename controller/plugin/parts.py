@@ -17,10 +17,13 @@ from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Plugin, contract
+from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import HansaError
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import SECONDS, Evaluation, LocalPluginSpec, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline

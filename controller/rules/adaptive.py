@@ -12,8 +12,10 @@ from typing import ClassVar
 from pydantic import BaseModel, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem, UntilSpec
+from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ADAPTIVE, Adaptive, LocalPluginSpec, Train
+from hansa.common.values.tasks import Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import in_order, listed, suggestion
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Policy

@@ -19,10 +19,11 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.history import Finding, Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import SECONDS, Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import EvalRequest, Weigher
 from hansa.controller.plugin.view import Contribution, View

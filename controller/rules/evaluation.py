@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import EvalPlan
 from hansa.controller.plugin.view import View

@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Value
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 EPSILON = 1e-6  # keeps the inverse of a loss finite
 Kind = Literal["classes", "labels"]

@@ -15,7 +15,9 @@ from hansa.common.models.model import Manifest, ModelSpec, check_manifest, requi
 from hansa.common.process import faults
 from hansa.common.values.errors import Broken, NotFound, Refused, Rejected, Stale, Unoffered
 from hansa.common.values.ids import SiteName, TaskId, job_of, update_key
-from hansa.common.values.tasks import Init, Receipt, Task, Train, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Init, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.storage.stores import Draft

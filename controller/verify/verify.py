@@ -31,7 +31,7 @@ from hansa.common.values.errors import (
     one_line,
 )
 from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key, update_key
-from hansa.common.values.tasks import Receipt
+from hansa.common.values.receipts import Receipt
 from hansa.common.values.words import listed
 from hansa.controller.audit.log import check_job
 from hansa.controller.cli import DEFAULT_STATE

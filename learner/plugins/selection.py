@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from hansa.common.app import App
 from hansa.common.job.check import described
 from hansa.common.plugins.registry import discover, kinds, not_loaded
+from hansa.common.values.bounds import METRICS
 from hansa.common.values.errors import InvalidApp, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
-from hansa.common.values.tasks import METRICS, LocalPluginSpec, Probe, Train
+from hansa.common.values.tasks import Probe, Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
 from hansa.learner.training.loop import Hooks

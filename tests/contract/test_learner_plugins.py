@@ -11,11 +11,15 @@ from torch import nn
 
 import hansa.learner.plugins.selection  # noqa: F401 - registers the plugins
 from hansa.common.app import App
+from hansa.common.methods.adaptive import ADAPTIVE
+from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import LEARNERS_POINTS
 from hansa.common.torch.data import Tensors
 from hansa.common.values.ids import ModelKey
-from hansa.common.values.tasks import ADAPTIVE, PROXIMAL, LocalPluginSpec, OptimizerSpec, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin
 from tests.unit.learner import local_parts
 from tests.unit.learner.local import run_of, trained_by

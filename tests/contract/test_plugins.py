@@ -12,7 +12,9 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import POINTS, Plugin
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
+from hansa.common.values.results import Evaluation, UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import (
     Aggregator,
     Coordinatewise,

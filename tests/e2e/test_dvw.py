@@ -8,7 +8,7 @@ import numpy as np
 
 from hansa.common.models.frames import views
 from hansa.common.values.ids import update_key
-from hansa.common.values.tasks import Receipt
+from hansa.common.values.receipts import Receipt
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import replay
 from hansa.controller.rules.adaptive import Staleness
@@ -55,7 +55,7 @@ MOODY_APP = """
 import sys
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def evaluate(arrays, examples):
     match len(examples):

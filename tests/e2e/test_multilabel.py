@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hansa.common.app import Examples, load_npz
-from hansa.common.site.holdout import split
+from hansa.common.data.holdout import split
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ValidationSpec
+from hansa.common.values.training import ValidationSpec
 from tests.e2e.conftest import Site
 
 APP = """

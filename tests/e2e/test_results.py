@@ -30,7 +30,7 @@ app = App(model=lambda: nn.Linear(2, 2), classes=2, transform=fail)
 PICKY_APP = """
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     if run.examples.x.max() > 9:

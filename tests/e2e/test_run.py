@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from hansa.common.app import load_app, load_npz
+from hansa.common.data.holdout import split
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import DataSpec
 from hansa.common.run.command import suits_ten_sites, why_ended
-from hansa.common.site.holdout import split
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId

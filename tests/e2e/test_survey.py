@@ -13,7 +13,7 @@ APP = '''
 """Two classes that no network learns unless the columns are standardised; `model` is a fixed linear rule."""
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     x = run.examples.x

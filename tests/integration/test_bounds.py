@@ -19,7 +19,8 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.methods import RAW, Stub
 from hansa.common.site import attendance
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import LocalPluginSpec, OptimizerSpec, Probe, Task, Train
+from hansa.common.values.tasks import Probe, Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.pacers.sync import Sync, SyncState
 from hansa.controller.plugin.actions import Action, Ask
 from hansa.controller.plugin.parts import Policy, Sampler

@@ -16,7 +16,8 @@ from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import ModelKey, community_key, moment_key
-from hansa.common.values.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
+from hansa.common.values.results import Anatomy, Evaluation, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.verify import verify

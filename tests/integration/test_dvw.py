@@ -11,7 +11,8 @@ import numpy as np
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import InvalidInput, Stale
 from hansa.common.values.history import Score
-from hansa.common.values.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened

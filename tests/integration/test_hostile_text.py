@@ -17,7 +17,8 @@ from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import Hop, Score, VersionView
 from hansa.common.values.ids import PROTOCOL
-from hansa.common.values.tasks import Evaluate, Init, Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import DaemonView, JobView, SiteProgress, StatusView, SurveyView
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa

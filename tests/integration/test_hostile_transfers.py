@@ -13,7 +13,9 @@ import pytest
 from hansa.common.models.frames import FRAME, cut
 from hansa.common.rpc import codec
 from hansa.common.rpc.guard import Limits
-from hansa.common.values.tasks import STEPS, Init, Task, Train, UpdateFacts
+from hansa.common.values.bounds import STEPS
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Init, Task, Train
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet
 from tests.integration.attacker import CODE, QUICK, bomb, enrolment, only_init, status, training

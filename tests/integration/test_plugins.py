@@ -23,7 +23,9 @@ from hansa.common.values.documents import written
 from hansa.common.values.errors import Broken, InvalidJob, Stale
 from hansa.common.values.history import Score
 from hansa.common.values.ids import JobId, SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation, Receipt, Task
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine

@@ -13,7 +13,7 @@ from hansa.common.models.frames import Sealer, cut, pack
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import NotFound, Refused, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened

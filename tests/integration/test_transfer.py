@@ -25,7 +25,8 @@ from hansa.common.values.errors import (
     Unreachable,
 )
 from hansa.common.values.ids import ModelKey
-from hansa.common.values.tasks import Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
 from hansa.protos import fleet_pb2 as fleet
 from tests.support import LightSite, ended, filled, fleet_stub, job, model_of, sealed, serving, small_spec

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from hansa.common.values.history import Version, finite
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job

@@ -3,7 +3,8 @@
 from typing import assert_never
 
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation, Task
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.phases import endings, evaluation, hops, updates

@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field
 
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Train
 from hansa.controller.plugin.parts import EvalPlan, EvalRequest, Policy, Sampler, Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.evaluation import pool

@@ -13,7 +13,8 @@ from hansa.common.models.model import ModelSpec, TensorInfo
 from hansa.common.models.model import Role as TensorRole
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots

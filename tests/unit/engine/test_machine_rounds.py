@@ -2,8 +2,10 @@
 
 import pytest
 
+from hansa.common.values.bounds import ASKED
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ASKED, Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from tests.unit.engine.play import Play, endings, plans, sent, stale, withdrawn

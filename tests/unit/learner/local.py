@@ -8,7 +8,8 @@ from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.tasks import Task, Train, ValidationSpec
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import ValidationSpec
 from hansa.learner.plugins.contract import LocalRun
 from hansa.learner.plugins.selection import Company, asked_of
 from hansa.learner.training.loop import Trained, train

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from hansa.common.app import App, Examples, TrainingRun
 from hansa.common.process.files import write_whole
 from hansa.common.torch.data import Tensors
+from hansa.common.values.bounds import ASKED
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import ASKED, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.learner.daemon import task_seed
 from hansa.learner.plugins import importance
 from hansa.learner.training import files as module

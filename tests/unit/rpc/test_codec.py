@@ -12,31 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc import codec
+from hansa.common.values.bounds import COLUMNS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import (
-    COLUMNS,
-    STEPS,
-    Anatomy,
-    Evaluate,
-    Evaluation,
-    Failure,
-    Init,
-    LocalPluginSpec,
-    OptimizerSpec,
-    Probe,
-    Profile,
-    Progress,
-    Receipt,
-    Standard,
-    Survey,
-    Task,
-    Terms,
-    Train,
-    UpdateFacts,
-    ValidationSpec,
-    Value,
-)
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 

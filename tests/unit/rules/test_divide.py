@@ -12,7 +12,9 @@ from hansa.common.ui.live import _line
 from hansa.common.values.errors import InvalidJob, Refused
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import ModelKey, SiteName
-from hansa.common.values.tasks import Anatomy, Init, OptimizerSpec, Task, Train
+from hansa.common.values.results import Anatomy
+from hansa.common.values.tasks import Init, Task, Train
+from hansa.common.values.training import OptimizerSpec
 from hansa.common.values.views import JobView
 from hansa.controller.api.views import _history_views
 from hansa.controller.community.reading import Library

@@ -9,7 +9,8 @@ from hansa.common.plugins.registry import blame
 from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine.effects import Effect
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.dvw import LEAST, Worth

@@ -14,10 +14,12 @@ from hansa.common.cli import hansa
 from hansa.common.job.check import parse_job
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import JobSpec, UntilSpec
+from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins.registry import register, rules
 from hansa.common.values.errors import InvalidJob, Stale
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import PROXIMAL, Evaluation, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.index.retention import Models
 from hansa.controller.rulebook.compose import compose

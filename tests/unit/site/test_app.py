@@ -12,7 +12,7 @@ from hansa import App, Examples
 from hansa.common.app import load_app, load_npz
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, InvalidData, Refused
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 SOURCE = """
 from hansa import App

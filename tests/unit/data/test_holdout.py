@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.common.app import Examples
-from hansa.common.site.holdout import parts, split
+from hansa.common.data.holdout import parts, split
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.tasks import Init, Standard, Task, ValidationSpec
+from hansa.common.values.tasks import Init, Task
+from hansa.common.values.training import Standard, ValidationSpec
 
 SITE = SiteName("a")
 LABELS = st.lists(st.integers(0, 5), max_size=200).map(lambda rows: np.array(rows, dtype=np.int64))

@@ -7,7 +7,8 @@ import numpy as np
 from hansa.common.app import Examples
 from hansa.common.data.standard import standardised
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Task, ValidationSpec
+from hansa.common.values.tasks import Task
+from hansa.common.values.training import ValidationSpec
 
 
 def split(
