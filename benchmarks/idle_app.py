@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from hansa import App
-from hansa.common.app import Examples, TrainingRun
+from hansa.common.app import TrainingRun
+from hansa.common.data.examples import Examples
 from hansa.common.values.results import Evaluation
 
 TENSORS = 8

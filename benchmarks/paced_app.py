@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from hansa import App
-from hansa.common.app import Examples, TrainingRun
+from hansa.common.app import TrainingRun
+from hansa.common.data.examples import Examples
 from hansa.common.values.results import Evaluation
 
 STEP = 0.02  # seconds

@@ -14,7 +14,7 @@ from harness import machine, print_table, save
 from torch import nn
 
 from hansa import App
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.tasks import Train

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import standardised
 from hansa.common.process import faults

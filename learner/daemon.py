@@ -14,7 +14,8 @@ from typing import Any, assert_never
 import numpy as np
 import torch
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import profile
 from hansa.common.models.frames import Layout, allocate, pack, seal, views

@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.data.standard import standardised
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import TEST_SHARE, DataSet
+from hansa.common.data.examples import Examples, Schema, load_npz
 from hansa.common.data.holdout import split
 from hansa.common.data.measures import Measures, measure
 from hansa.common.data.own import fitted
@@ -63,7 +63,7 @@ class Division:
 
 
 def divide(
-    spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: App | None = None
+    spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: Schema | None = None
 ) -> Division:
     """Read a data set and part it as the `data:` section of a job says, with the columns and classes of an app."""
     scheme = parse_partition(spec.partition)
@@ -159,7 +159,7 @@ def write_shards(
     root: Path | None = None,
     fold_count: int = 0,
     nested: bool = False,
-    app: App | None = None,
+    app: Schema | None = None,
 ) -> list[Path]:
     """Write one file per site with x, y and a share of the test set as x_test, y_test; also test.npz and a record."""
     _require_empty(folder)
@@ -174,7 +174,7 @@ def write_pooled(
     seed: int,
     folder: Path,
     root: Path | None = None,
-    app: App | None = None,
+    app: Schema | None = None,
 ) -> tuple[Path, int]:
     """Write the data of all sites into one file, for central training; return it, and how many sites they are of.
 

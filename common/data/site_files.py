@@ -1,12 +1,12 @@
 """Ready files of sites (`data.files` of a job): found beside the job file, read as a site reads them, and compared."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
-from hansa.common.app import App, Examples, check_examples
+from hansa.common.data.examples import Examples, Schema, check_examples
 from hansa.common.data.own import SiteData, read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 
@@ -22,7 +22,18 @@ def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
     return {site: path.absolute() for site, path in paths.items()}
 
 
-def agreed(app: App, files: Mapping[str, Path]) -> Part:
+class Loading(Schema, Protocol):
+    """An app that loads its own data, or leaves it to Hansa."""
+
+    @property
+    def data(self) -> Callable[[Path, str], Examples] | None:
+        """The app's own loader."""
+
+    def load(self, path: Path, split: str) -> Examples:
+        """Load a site's data for a split and check that it can be learned from."""
+
+
+def agreed(app: Loading, files: Mapping[str, Path]) -> Part:
     """Read every site's data as its daemons will, and refuse sites that could not train one model together.
 
     Return what the evaluators can measure on: test rows if every site has some, else validation parts.
@@ -46,7 +57,7 @@ def agreed(app: App, files: Mapping[str, Path]) -> Part:
     return "test" if parts == {"test"} else "validation"
 
 
-def _read(app: App, path: Path) -> SiteData:
+def _read(app: Loading, path: Path) -> SiteData:
     if app.data is None:
         data = read_site(app, path, "train")
         return SiteData(check_examples(app, data.examples, path), data.columns, data.tested)

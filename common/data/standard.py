@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 from pydantic import ValidationError
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile

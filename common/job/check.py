@@ -5,7 +5,6 @@ from typing import Any, get_origin
 
 from pydantic import ValidationError
 
-from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import FieldPath, JobSpec, Part, Problem
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.check import ANYTHING
@@ -13,6 +12,7 @@ from hansa.common.plugins.registry import POINTS, Plugin, not_loaded
 from hansa.common.values.bounds import Value
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
+from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.words import suggestion
 
 REQUIRED = "is required"

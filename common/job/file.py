@@ -8,10 +8,10 @@ import yaml
 
 from hansa.common.job import rulebook
 from hansa.common.job.check import located, parse_job, part_faults
-from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
+from hansa.common.values.resolved import MADE_WITH
 
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
@@ -28,7 +28,9 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
             apply_change(data, change)
     objections = rulebook.load()  # before the job is parsed: it registers the rules
     spec = parse_job(data, lines, str(path), final=here)
-    if not part_faults(spec.model_dump(), final=True):  # else the controller, which may know more rules, says so
+    if not part_faults(
+        spec.model_dump(), final=True
+    ):  # else the controller, which may know more rules, says so
         clashes = objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])

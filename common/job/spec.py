@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hansa.common.job.resolved import Software
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
+from hansa.common.values.resolved import Software
 from hansa.common.values.training import OptimizerSpec, SurveySpec, ValidationSpec
 
 Part = Mapping[str, Any]

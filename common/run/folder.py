@@ -5,12 +5,12 @@ from typing import Any
 
 import yaml
 
-from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details
 from hansa.common.values.documents import written
+from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
 REPORT, MODEL, RESOLVED = "report.json", "model.safetensors", "job.resolved.yaml"

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from hansa.common.app import App, Examples, load_app
+from hansa.common.app import App, load_app
+from hansa.common.data.examples import Examples
 from hansa.common.rpc import codec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
 from hansa.common.values.bounds import TEXT
 from hansa.common.values.errors import HansaError, InvalidApp
-from hansa.common.values.stated import short, stated_of
+from hansa.common.values.stated import short
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
@@ -125,9 +126,7 @@ class Shelf:
     def _state(self, ref: str, held: Prepared | Unusable) -> fleet.AppState:
         if isinstance(held, Unusable):
             return fleet.AppState(ref=ref, error=plain(held.error))
-        return codec.app_to_wire(
-            ref, len(held.examples), stated_of(held.app, held.source.digest, held.changed)
-        )
+        return codec.app_to_wire(ref, len(held.examples), held.app.stated(held.source.digest, held.changed))
 
     def _seen(self, ref: str) -> Seen:
         """Return what changes when the app's source or the data are written."""

@@ -6,18 +6,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hansa.common.job.resolved import ModelOrigin
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.models.frames import cut
-from hansa.common.models.incoming import Incoming
 from hansa.common.models.model import Manifest
 from hansa.common.rpc import codec
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
+from hansa.common.rpc.incoming import Incoming
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
+from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.views import DaemonView, JobView, StatusView
 from hansa.common.values.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hansa.common.job.resolved import ModelOrigin, Resolved
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.plugins.registry import blame, culprit
 from hansa.common.process import faults
 from hansa.common.values.errors import InvalidJob, Stale, one_line, reason
 from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
+from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.tasks import Task
 from hansa.common.values.views import JobView
 from hansa.common.values.words import listed

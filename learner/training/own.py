@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.app import App, TrainingRun
+from hansa.common.data.examples import Examples
 from hansa.common.values.tasks import Task, Train
 from hansa.learner.training.slow import Drag, require_wanted
 from hansa.learner.training.window import Window

@@ -20,7 +20,7 @@ import torch
 from blake3 import blake3
 from pydantic import Field
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.process import faults
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import TaskId

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hansa.common.app import load_app, load_npz
+from hansa.common.app import load_app
+from hansa.common.data.examples import load_npz
 from hansa.common.data.holdout import split
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import DataSpec

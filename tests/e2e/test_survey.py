@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.app import load_npz
+from hansa.common.data.examples import load_npz
 from tests.e2e.conftest import hansa
 
 APP = '''

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hansa.common.models.frames import Layout, cut, pack, seal, views
-from hansa.common.models.incoming import Incoming
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
+from hansa.common.rpc.incoming import Incoming
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import ModelKey, community_key, moment_key

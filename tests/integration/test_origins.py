@@ -10,12 +10,12 @@ from safetensors.numpy import load_file, save_file
 
 import hansa as package
 from hansa.common.cli import hansa
-from hansa.common.job.resolved import ModelOrigin
 from hansa.common.models.checkpoints import load_checkpoint, read_origin, save_checkpoint
 from hansa.common.ui import client as client_module
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.tasks import Train
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.verify import check_export, verify

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples
 from hansa.common.data.readers.files import damaged, labelled
 from hansa.common.values.errors import InvalidData
 

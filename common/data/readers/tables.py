@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, finite, read_bytes
 from hansa.common.values.errors import InvalidData, InvalidInput

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.tasks import Init, Task

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.data.own import read_site
 from hansa.common.data.shards import divide
 from hansa.common.data.site_files import agreed, found_files

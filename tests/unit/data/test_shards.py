@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from hansa.common.app import load_npz
 from hansa.common.cli import hansa
+from hansa.common.data.examples import load_npz
 from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hansa.common.app import Examples
 from hansa.common.data import standard as module
+from hansa.common.data.examples import Examples
 from hansa.common.data.standard import merged, pooled, profile, standardised
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile

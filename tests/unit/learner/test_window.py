@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.app import App, TrainingRun
+from hansa.common.data.examples import Examples
 from hansa.common.process.files import write_whole
 from hansa.common.torch.data import Tensors
 from hansa.common.values.bounds import ASKED

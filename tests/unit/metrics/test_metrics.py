@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors, loss_of, to_tensors
 from hansa.common.torch.metrics import BATCH, measure
 from hansa.common.values.ids import SiteName

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hansa import App, Examples
-from hansa.common.app import load_app, load_npz
+from hansa.common.app import load_app
+from hansa.common.data.examples import load_npz
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, InvalidData, Refused
 from hansa.common.values.results import Evaluation

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.shelf import Shelf
 from hansa.common.values.errors import InvalidApp, InvalidData
