@@ -228,9 +228,32 @@ def test_a_key_that_is_no_word_is_refused(tmp_path: Path, key: str) -> None:
     assert _problems(tmp_path, f"{MINIMAL}train:\n  ? {key}\n  : 1\n")
 
 
-@pytest.mark.parametrize("value", ["2001-99-99", "!!int word", "!!float word", "!!bool word", "!!timestamp word"])
+LONG = "1.5" + ":59" * 200  # in sixties: more than a float can hold
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("2001-99-99", "!!int word", "!!float word", "!!bool word", "!!timestamp word"),
+        *("!!int ''", "!!int _", "!!float ''", f"!!float {LONG}"),
+    ],
+)
 def test_a_value_that_yaml_itself_cannot_make_is_refused(tmp_path: Path, value: str) -> None:
     assert _problems(tmp_path, f"{MINIMAL}name: {value}\n")
+    assert _problems(tmp_path, MINIMAL, f"name={value}")
+
+
+@pytest.mark.parametrize("value", ["2001-01-01", "!!set {a, b}", "!!binary /9g=", "2001-01-01T00:00:00Z"])
+@pytest.mark.parametrize("place", ["name", "data.partition", "data.partition.a.b"])
+def test_a_value_that_json_does_not_know_is_refused_wherever_it_stands(tmp_path: Path, value: str, place: str) -> None:
+    (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits}}\n", f"{place}={value}")
+    assert "which JSON does not know; if it is meant as a text, put quotes around it" in problem
+
+
+@pytest.mark.parametrize("key", ["null", "true", "1.5", ".nan", "2001-01-01"])
+def test_a_key_that_json_would_make_another_of_is_refused_wherever_it_stands(tmp_path: Path, key: str) -> None:
+    (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits, partition: {{x: {{{key}: 1}}}}}}\n")
+    assert "as a key, a" in problem
 
 
 @given(st.text(max_size=60))
