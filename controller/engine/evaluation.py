@@ -65,8 +65,7 @@ def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     job.finish(task.id)
     record = job.record(task.work.version)
     if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
+        coverage.enter(job, record, task.site, found)
     else:
         record.unevaluated[task.site] = trouble
     if not awaited(job, record):

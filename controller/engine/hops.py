@@ -78,8 +78,7 @@ def scored(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     job.finish(task.id)
     record = _record(job, version, hop)
     if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
+        coverage.enter(job, record, task.site, found)
     else:
         record.unevaluated[task.site] = trouble
     if (version, hop) not in job.state.scoring.values():

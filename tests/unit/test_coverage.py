@@ -190,6 +190,19 @@ def test_a_site_without_examples_is_not_missed() -> None:
     assert (record(play, 2).total, record(play, 2).covered) == (10, True)
 
 
+@pytest.mark.parametrize("n", [5, 40])
+def test_a_site_with_other_data_than_before_changes_how_many_examples_there_are_at_once(n: int) -> None:
+    play = asynchronous("a", "b")
+    merge(play)
+    for site in ("a", "b"):
+        play.report(play.tasks(Evaluate)[site])
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"], n=n)
+    assert (record(play, 2).examples, record(play, 2).total) == (n, n + 10), "b is awaited"
+    play.report(play.tasks(Evaluate)["b"])
+    assert (record(play, 2).examples, record(play, 2).total, record(play, 2).covered) == (n + 10, n + 10, True)
+
+
 def test_where_every_example_is_missing_nothing_counts() -> None:
     play = asynchronous("a")
     merge(play)
