@@ -125,6 +125,30 @@ async def test_metrics_that_come_long_after_their_version_are_told_and_not_befor
     ]
 
 
+async def test_metrics_over_more_examples_are_told_once_more_and_only_then(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last model was evaluated without b, which was late; it is asked again at the end, and answers."""
+    some = HistoryView(
+        version=1,
+        round=1,
+        seconds=1.0,
+        updates=1,
+        metrics={"accuracy": 0.9},
+        examples=10,
+        evaluated=True,
+        unevaluated={"b": "no result in 60 s"},
+    )
+    again = some.model_copy(update={"evaluated": False, "unevaluated": {}})
+    whole = again.model_copy(
+        update={"metrics": {"accuracy": 0.5}, "examples": 30, "examples_total": 30, "evaluated": True}
+    )
+    plays = (view("running", "", some), view("running", "", some), view("running", "", again))
+    await show_live(_play(*plays, view("running", "", whole), view("completed", "done", whole)))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update  accuracy 0.9000  on 10 of an unknown number of examples  not evaluated by: b",
+        "round 1 evaluated: accuracy 0.5000  on 30 of 30 examples",
+    ]
+
+
 def test_the_table_says_which_version_the_metrics_are_of() -> None:
     console = Console(width=160, file=StringIO(), force_terminal=True, color_system=None)
     told = {"metrics": {"accuracy": 0.5}, "metrics_version": 7, "examples": 30, "examples_total": 30}
