@@ -28,6 +28,7 @@ SITES = 1_000_000  # of a job
 SECONDS = 1e9  # of any wait: thirty years, which a clock can still be set to
 TEXT = 1000  # characters of a text that is no path, such as the name of a plugin
 ARGUMENTS = 1 << 20  # characters of a plugin's arguments, as JSON
+MOST_NAMED = 1000  # apps that a site allows, and tasks in hand, when it enrols
 TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
 MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
@@ -100,7 +101,9 @@ class SurveySpec(Value):
     standardise: Literal["none", "local", "global"] = Field(
         "none", description="local: by each site's own means; global: by those of all sites together"
     )
-    columns: int | None = Field(None, ge=1, le=COLUMNS, description="only the first so many columns (default: all)")
+    columns: int | None = Field(
+        None, ge=1, le=COLUMNS, strict=True, description="only the first so many columns (default: all)"
+    )
     classes: bool = Field(False, description="ask for the number of examples of each class")
 
     @property

@@ -13,12 +13,12 @@ import grpc
 from hansa import __version__
 from hansa.common import codec
 from hansa.common.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
-from hansa.common.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
+from hansa.common.ids import NAME, PROTOCOL, JobId, SiteName, TaskId, new_instance
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
-from hansa.common.tasks import Progress, Task
+from hansa.common.tasks import MOST_NAMED, Progress, Task
 from hansa.common.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
@@ -189,8 +189,8 @@ class Attendance:
 
     def _hear(self, job: JobId, steps: int) -> None:
         """Remember how far a job has come; of many jobs only the latest are of use."""
-        if self._pulses is None:
-            return  # before it has enrolled us
+        if self._pulses is None or not NAME.fullmatch(job):
+            return  # before it has enrolled us, or of no job: a name may be as long as a message
         self._pulses.pop(job, None)
         self._pulses[job] = steps
         while len(self._pulses) > PULSES:
@@ -211,7 +211,7 @@ class Attendance:
             role=fleet.LEARNER if self.identity.role == "learner" else fleet.EVALUATOR,
             instance=self._instance,
             apps=self._apps(),
-            tasks=worker.in_hand(),
+            tasks=worker.in_hand()[:MOST_NAMED],  # those left out come again, and are in hand
         )
         call = self.stub.Attend(self._speak(enrol))
         try:
