@@ -28,6 +28,7 @@ SITES = 1_000_000  # of a job
 SECONDS = 1e9  # of any wait: thirty years, which a clock can still be set to
 TEXT = 1000  # characters of a text that is no path, such as the name of a plugin
 ARGUMENTS = 1 << 20  # characters of a plugin's arguments, as JSON
+PLUGINS = 100  # of learners that one task asks for: each may hold as much as the model
 MOST_NAMED = 1000  # apps that a site allows, and tasks in hand, when it enrols
 TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
@@ -202,7 +203,7 @@ class Train(Value):
     after: ShortText = ""  # with batches: the task of the site's last update that is committed
     batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
-    plugins: tuple[LocalPluginSpec, ...] = ()
+    plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)
     validate_update: bool = False  # measure the update on the site's own validation part
     keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
     source: LocalPluginSpec | None = None  # who says which examples make up which batch; none: epochs in random order
