@@ -13,7 +13,7 @@ from hansa.common.tasks import Evaluate, Evaluation, Task
 from hansa.controller.engine import coverage, demands
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import VersionRecord
+from hansa.controller.engine.state import Findings, VersionRecord
 
 ALARM = "evaluation"  # ends the wait for evaluators: of the version on offer, or of the last one
 
@@ -89,7 +89,7 @@ def _conclude(job: Job, record: VersionRecord) -> None:
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    record.pool(combined(job, record.reports))
+    pool(job, record)
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
         put_away(job, record.version)
@@ -113,6 +113,14 @@ def give_up(job: Job) -> None:
         put_away(job, version)
     if job.state.version > 0:
         put_away(job, job.state.version)
+
+
+def pool(job: Job, findings: Findings) -> None:
+    """Enter what reports say together; one that does not fit the others is left out, and its site is named."""
+    plan = job.rule.evaluate
+    for site, why in demands.require(demands.REASONS, plan.odd(findings.reports), plan).items():
+        findings.leave_out(site, why)
+    findings.pool(combined(job, findings.reports))
 
 
 def metrics(job: Job, record: VersionRecord) -> Mapping[str, float]:

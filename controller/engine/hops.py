@@ -10,7 +10,7 @@ from hansa.controller.engine import coverage
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.actions import HopEnded
 from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
-from hansa.controller.engine.evaluation import combined
+from hansa.controller.engine.evaluation import pool
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merges import member
 from hansa.controller.engine.state import HopRecord
@@ -82,7 +82,7 @@ def scored(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     else:
         record.unevaluated[task.site] = trouble
     if (version, hop) not in job.state.scoring.values():
-        record.pool(combined(job, record.reports))
+        pool(job, record)
         coverage.tally(job, record)
         record.close()
     return job.models.drop_idle()
