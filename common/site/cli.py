@@ -13,7 +13,16 @@ from hansa.common.clock import iso
 from hansa.common.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.ids import SiteName
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
+from hansa.common.ui.options import (
+    LONGEST,
+    Measure,
+    Site,
+    controller_option,
+    json_option,
+    print_json,
+    run_async,
+    state_option,
+)
 from hansa.common.words import plain
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     )
     @click.option(
         "--drain",
-        type=click.FloatRange(0),
+        type=Measure(0, LONGEST),
         envvar="HANSA_DRAIN",
         default=30.0,
         show_default=True,
@@ -145,7 +154,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     if role == "learner":
         click.option(
             "--slow",
-            type=click.FloatRange(1),
+            type=Measure(1, LONGEST),
             envvar="HANSA_SLOW",
             default=1.0,
             show_default=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hansa.common.ui.options import json_option, print_json, print_table
+from hansa.common.ui.options import Measure, json_option, print_json, print_table
 
 root_option = click.option(
     "--root",
@@ -60,9 +60,7 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Any parameter of the scheme.")
 @click.option("--sites", type=click.IntRange(1, 100_000), help="How many (default: 5, or all values of the key).")
 @click.option("--seed", type=click.IntRange(0), default=1990, show_default=True, help="Decides everything random.")
-@click.option(
-    "--test", type=click.FloatRange(0, 1, max_open=True), help="Share held out (default: the set's own part)."
-)
+@click.option("--test", type=Measure(0, 1, max_open=True), help="Share held out (default: the set's own part).")
 @click.option("--examples", type=click.IntRange(1), help="Part so many only, of each class in proportion.")
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")
 @click.option("--folds", type=click.IntRange(3), help="Record a cross-validation by site with so many folds.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hansa.common.errors import InvalidInput, NotFound, Taken
-from hansa.common.ui.options import Site, json_option, print_json, print_table
+from hansa.common.ui.options import Measure, Site, json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -88,7 +88,7 @@ def request(role: Any, name: str, out: Path) -> None:
 @click.option(
     "--host", "hosts", multiple=True, help="A name or address that a controller or store is dialled by; repeatable."
 )
-@click.option("--days", type=click.FloatRange(0, 3650, min_open=True), default=365, show_default=True, help="Validity.")
+@click.option("--days", type=Measure(0, 3650, min_open=True), default=365, show_default=True, help="Validity.")
 @click.option(
     "--csr",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

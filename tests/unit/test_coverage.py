@@ -238,7 +238,7 @@ def test_who_counts_something_else_than_most_is_missing_and_reaches_no_target(ot
     assert (found.examples, found.total, found.covered, play.machine.state.phase) == (20, 30, False, "training")
     assert found.pooled == {"loss": 1.0, "accuracy": 1.0}
     assert list(found.unevaluated) == ["c"]
-    assert "most " in found.unevaluated["c"]
+    assert "most " in found.unevaluated[tasks["c"].site]
     assert play.again().state.model_dump() == play.machine.state.model_dump()
 
 
