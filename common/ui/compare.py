@@ -24,7 +24,7 @@ from hansa.common.model import Manifest
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
-from hansa.common.ui.options import Measure, amount, controller_option, json_option, print_json, print_table
+from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
 from hansa.common.views import HistoryView, JobView
 from hansa.common.words import counted
 
@@ -72,7 +72,7 @@ class Concordance:
 @click.option("--concordance", is_flag=True, help="Say how far each job is from the first: test losses, last models.")
 @click.option(
     "--epsilon",
-    type=Measure(0, min_open=True),
+    type=click.FloatRange(0, min_open=True),
     default=EPSILON,
     show_default=True,
     help="Jobs are concordant if the mean squared difference of their test losses is below it.",
