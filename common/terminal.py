@@ -6,6 +6,7 @@ commands, log lines, click's messages, tracebacks. Only `screen` may send escape
 itself.
 """
 
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ class Cleaned:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # click would write to it past us where the locale is ASCII
+            raise AttributeError(name)
         return getattr(self.beneath, name)
 
 
@@ -38,6 +41,8 @@ class Cleaned:
 def guarded() -> Iterator[None]:
     """Clean what is written to standard output and standard error."""
     held = sys.stdout, sys.stderr
+    for stream in held:
+        _spell_out(stream)
     sys.stdout, sys.stderr = Cleaned(sys.stdout), Cleaned(sys.stderr)
     try:
         yield
@@ -48,6 +53,12 @@ def guarded() -> Iterator[None]:
         raise
     else:
         sys.stdout, sys.stderr = held
+
+
+def _spell_out(stream: Any) -> None:
+    """Let a stream write what its encoding lacks, such as a dash in Latin-1, as an escape instead of failing."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def screen() -> Any:
