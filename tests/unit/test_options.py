@@ -1,9 +1,10 @@
-"""Options of the command line: sizes with units."""
+"""Options of the command line: sizes with units; and how tables are printed."""
 
 import click
 import pytest
 
-from hansa.common.ui.options import Size
+from hansa.common.ui.options import Size, print_table
+from tests.hostile_text import NASTY, require_clean
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,10 @@ def test_a_forgotten_unit_is_noticed() -> None:
     with pytest.raises(click.BadParameter, match="'10' is less than 16 MiB"):
         Size(least=16 << 20).convert("10", None, None)
     assert Size(least=16 << 20).convert("16MiB", None, None) == 16 << 20
+
+
+def test_headings_of_a_table_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("site", f"class {NASTY}"), [("a", "1")], "")
+    said = capsys.readouterr().out
+    assert said.count("\n") == 2
+    require_clean(said, "a table")
