@@ -152,7 +152,10 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
     (out / "partition.json").unlink()
     assert json.loads(cli("describe", str(out), "--json").output)["matrix"] == told["matrix"]
     assert "no partition.json and no .npz files" in cli("describe", str(tmp_path / "no"), code=2).output
-    for odd in ('{"matrix": 3}', '{"matrix": [[1]], "sites": [], "classes": [], "source": "", "scheme": [], "seed": 1}'):
+    for odd in (
+        '{"matrix": 3}',
+        '{"matrix": [[1]], "sites": [], "classes": [], "source": "", "scheme": [], "seed": 1}',
+    ):
         (out / "partition.json").write_text(odd)
         assert "not a partition's record" in cli("describe", str(out), code=2).output
 
