@@ -37,13 +37,19 @@ class Cleaned:
         return getattr(self.beneath, name)
 
 
+class _Nowhere(io.TextIOBase):
+    """Keeps nothing: a daemon may write for months."""
+
+    def write(self, text: str) -> int:
+        """Forget the text."""
+        return len(text)
+
+
 @contextmanager
 def guarded() -> Iterator[None]:
     """Clean what is written to standard output and standard error."""
     held = sys.stdout, sys.stderr
-    for stream in held:
-        _spell_out(stream)
-    sys.stdout, sys.stderr = Cleaned(sys.stdout), Cleaned(sys.stderr)
+    sys.stdout, sys.stderr = Cleaned(_writable(sys.stdout)), Cleaned(_writable(sys.stderr))
     try:
         yield
     except Exception:
@@ -55,10 +61,13 @@ def guarded() -> Iterator[None]:
         sys.stdout, sys.stderr = held
 
 
-def _spell_out(stream: Any) -> None:
-    """Let a stream write what its encoding lacks, such as a dash in Latin-1, as an escape instead of failing."""
+def _writable(stream: Any) -> Any:
+    """Return a stream that takes any text: what its encoding lacks, such as a dash in Latin-1, becomes an escape."""
+    if stream is None:  # whoever started us has closed it
+        return _Nowhere()
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="backslashreplace")
+    return stream
 
 
 def screen() -> Any:

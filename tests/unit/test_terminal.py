@@ -84,3 +84,12 @@ def test_streams_are_guarded_whatever_their_encoding(
         said = written.getvalue().decode(encoding)
         assert said.startswith("a — dash" if encoding == "utf-8" else "a \\u2014 dash")
         require_clean(said.replace("FORGED", ""), "a stream")
+
+
+def test_streams_that_are_closed_are_written_to_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with guarded():
+        click.echo("nobody reads it")
+        click.echo("nobody reads it", err=True)
+        assert not sys.stdout.isatty()
