@@ -22,7 +22,7 @@ from hansa.common.ids import JobId, ModelKey, community_key, reference_key, upda
 from hansa.common.model import Manifest
 from hansa.common.tasks import Receipt
 from hansa.common.ui.options import json_option, print_json, state_option
-from hansa.common.words import listed
+from hansa.common.words import listed, plain
 from hansa.controller.audit import check_job
 from hansa.controller.backends import Backends, opened
 from hansa.controller.cli import DEFAULT_STATE
@@ -281,7 +281,7 @@ def _report(
         print_json({"job": job, "sound": not findings, "version": version, "receipts": receipts, "faults": faults})
         return
     for finding in findings:
-        click.echo(f"{finding.where}: {finding.what}")
+        click.echo(plain(f"{finding.where}: {finding.what}"))  # a file may claim anything, on one line
     if not findings:
         members = sum(len(held) for held in machine.state.members.values())
         click.echo(

@@ -23,7 +23,7 @@ from hansa.common.ids import SiteName
 from hansa.common.job import DataSpec
 from hansa.common.site.holdout import split
 from hansa.common.tasks import ValidationSpec
-from hansa.common.words import in_order
+from hansa.common.words import in_order, plain
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -245,9 +245,9 @@ def read_shards(folder: Path) -> Picture:
         try:
             held = json.loads(record.read_text())
             matrix = np.array(held["matrix"], dtype=np.int64)
-            sites, classes = tuple(each["site"] for each in held["sites"]), tuple(map(str, held["classes"]))
-            title = f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sites, classes = tuple(str(each["site"]) for each in held["sites"]), tuple(map(str, held["classes"]))
+            title = plain(f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidData(f"{record}: not a partition's record: {error}") from None
         if matrix.shape != (len(sites), len(classes)) or not matrix.size:
             raise InvalidData(f"{record}: the matrix does not fit {len(sites)} sites and {len(classes)} classes")

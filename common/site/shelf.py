@@ -60,8 +60,10 @@ class Shelf:
         try:
             if ref in self._held:
                 source_of(ref).forget()
+            source = source_of(ref)  # before it is imported: an edit meanwhile must show
             app = load_app(ref)
-            source = source_of(ref)  # before the data, which may take long
+            source = source if source.found else source_of(ref)  # the place of an installed module is known by now
+            self._require_own_modules(ref, source)
             examples = app.load(self._data, self._split)
             rehearse(app, examples, self._data, self._device)
         except HansaError as error:
@@ -72,6 +74,16 @@ class Shelf:
         self._held[ref] = Prepared(app, examples, source, seen)
         log.info("app %s: %d examples from %s, source %s", ref, len(examples), self._data, short(source.digest))
         return True
+
+    def _require_own_modules(self, ref: str, source: Source) -> None:
+        """Refuse an app that was given a module of another app's: Python has one of each name."""
+        others = {each: held.source for each, held in self._held.items() if isinstance(held, Prepared) and each != ref}
+        for name, file in source.mistaken():
+            for other in (each for each, theirs in others.items() if file in theirs.stamps):
+                raise InvalidApp(
+                    f"it imports {name}, and another {name} is loaded, {file} of app {other}; give one of the two"
+                    " another name, or let a daemon of its own have each app"
+                )
 
     def get(self, ref: str) -> Prepared:
         """Return an app and its data or raise InvalidApp."""

@@ -145,7 +145,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     if not rows:
         click.echo(empty)
         return
-    rows = [[CONTROL.sub(" ", cell) for cell in row] for row in rows]
+    columns, *rows = ([CONTROL.sub(" ", cell) for cell in row] for row in (columns, *rows))
     if not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
         for row in (columns, *rows):

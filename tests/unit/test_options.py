@@ -1,11 +1,12 @@
-"""Options of the command line: sizes with units, and numbers."""
+"""Options of the command line: sizes with units, and numbers; and how tables are printed."""
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.ui.options import LARGEST, Measure, Size
+from hansa.common.ui.options import LARGEST, Measure, Size, print_table
+from tests.hostile_text import NASTY, require_clean
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,10 @@ def test_daemons_do_not_wait_for_what_no_clock_tells(words: tuple[str, ...], sai
     done = CliRunner().invoke(hansa, [*words, said])
     assert done.exit_code == 2, done.output
     assert f"Invalid value for '{words[-1]}'" in done.stderr
+
+
+def test_headings_of_a_table_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("site", f"class {NASTY}"), [("a", "1")], "")
+    said = capsys.readouterr().out
+    assert said.count("\n") == 2
+    require_clean(said, "a table")
