@@ -94,6 +94,7 @@ def deeds(space: RedisSpace) -> dict[str, Callable[[], Any]]:
         "job": lambda: journal.create(JobRecord(JOB, "{}", 1.0)),
         "event": lambda: journal.append(JOB, [Entry(2, "two")]),
         "snapshot": lambda: journal.save_snapshot(JOB, Snapshot(1, "{}", {0: "[]"})),
+        "summary": lambda: journal.conclude(JOB, "{}"),
         "format": lambda: space.check_format(mark=True),
     }
 
