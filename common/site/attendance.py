@@ -67,6 +67,7 @@ class Attendance:
         self._tls = _tls_of(identity)
         self._chores: set[asyncio.Task[None]] = set()  # farewells to old connections, failures to report
         self._renewed = False
+        self._hurry = True  # connections to a silent host are soon given up; not after many failures
         self._connect()
         self._apps = apps
         self._instance = new_instance()
@@ -78,11 +79,11 @@ class Attendance:
         self.refused = ""  # why the controller does not let us in; empty if it does, or does not answer
         self._pulses: dict[JobId, int] | None = None  # steps committed to jobs, as heard; none: out of reach
 
-    def _connect(self, hurry: bool = False) -> None:
-        self.channel = self._channel(hurry=hurry)
+    def _connect(self) -> None:
+        self.channel = self._channel()
         self.stub = Stub(self.channel, FLEET)
 
-    def _connect_again(self, hurry: bool = False) -> None:
+    def _connect_again(self) -> None:
         """Take a new channel into use; what is under way on the old one may finish.
 
         A channel that reached nobody is replaced, too: gRPC's own pauses grow from failure to failure, to minutes if
@@ -91,11 +92,11 @@ class Attendance:
         farewell = asyncio.create_task(self.channel.close(FAREWELL))
         self._chores.add(farewell)
         farewell.add_done_callback(self._chores.discard)
-        self._connect(hurry)
+        self._connect()
 
-    def _channel(self, alone: bool = False, hurry: bool = False) -> grpc.aio.Channel:
+    def _channel(self, alone: bool = False) -> grpc.aio.Channel:
         credentials = self._tls.credentials if self._tls else None
-        return connect(self.identity.controller, credentials=credentials, alone=alone, hurry=hurry)
+        return connect(self.identity.controller, credentials=credentials, alone=alone, hurry=self._hurry)
 
     @asynccontextmanager
     async def apart(self, size: int) -> AsyncIterator[Stub]:
@@ -168,7 +169,8 @@ class Attendance:
             if began is not None and now() - began >= STEADY:
                 backoff.reset()  # not with every session: something may end each of them as soon as it has begun
             await backoff.rest()
-            self._connect_again(hurry=not backoff.patient)
+            self._hurry = not backoff.patient
+            self._connect_again()
 
     def _tries(self) -> str:
         """Say what a daemon without a session does."""
