@@ -144,8 +144,10 @@ def _beside(spec: JobSpec, file: Path) -> JobSpec:
 
         found = {site: str(path) for site, path in found_files(data.files, file.parent).items()}
         return spec.model_copy(update={"data": data.model_copy(update={"files": found})})
+    from hansa.common.data.sources import SOURCES
+
     beside = file.parent / str(data.source)
-    if beside.suffix and not Path(str(data.source)).exists() and beside.exists():
+    if data.source not in SOURCES and not Path(str(data.source)).exists() and beside.exists():
         spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
 
@@ -211,9 +213,10 @@ class LocalFederation:
     def _write_files(self, data: DataSpec) -> None:
         """Split a data set across the sites."""
         from hansa.common.data.shards import TEST, write_pooled, write_shards
+        from hansa.common.data.sources import SOURCES
 
         where, app = self._folder / "data", None
-        if Path(str(data.source)).suffix in (".csv", ".gz", ".parquet") or Path(str(data.source)).is_dir():
+        if data.source not in SOURCES:
             from hansa.common.app import load_app
 
             app = load_app(self._spec.app)  # it may say which columns are meant, and what its classes are called

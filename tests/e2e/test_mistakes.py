@@ -40,7 +40,7 @@ ALONE = {  # no controller runs
         ("run", "job.yaml", "--set", "train.optimizer.lr=-1"), 2, ("train.optimizer.lr", "-1")
     ),
     "an app file that is not there": Mistake(("run", "job.yaml", "--set", "app=ap.py:app"), 2, ("ap.py",)),
-    "an app under another name": Mistake(("run", "job.yaml", "--set", "app=app.py:net"), 1, ("app.py", "'net'")),
+    "an app under another name": Mistake(("run", "job.yaml", "--set", "app=app.py:net"), 2, ("app.py", "'net'")),
     "a misspelt data set": Mistake(("run", "job.yaml", "--set", "data.source=digit"), 2, ("'digit'", "'digits'")),
     "a data set that was not downloaded": Mistake(
         ("run", "job.yaml", "--set", "data.source=mnist"), 1, ("mnist", "HANSA_DATA")

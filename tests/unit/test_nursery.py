@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 
@@ -37,8 +38,6 @@ def test_a_ctrl_c_while_the_fork_server_starts_comes_after_it(monkeypatch: pytes
     assert begun == [True], "the start itself is not disturbed"
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="signal masks are read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="signal masks are read from /proc")
 def test_the_fork_server_is_deaf_to_ctrl_c_from_its_first_moment_and_we_are_not() -> None:
     subprocess.run([sys.executable, "-c", SIGNALS], check=True, timeout=120)
-
-
