@@ -421,7 +421,8 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "P
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
-        click.echo(f"The federation {view.status}: {view.reason}", err=True)
+        how = "failed" if view.status == "failed" else "did not complete"
+        click.echo(f"The federation {how}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len({site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))})
