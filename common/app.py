@@ -221,8 +221,9 @@ def load_app(ref: str) -> App:
         raise InvalidApp(f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute")
     try:
         module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
-    except HansaError:
-        raise
+    except HansaError as error:  # of an App that makes no sense: it does not know where it stands
+        said = str(error)
+        raise InvalidApp(said if said.startswith(place) else f"{ref}: {said}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

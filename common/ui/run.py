@@ -34,8 +34,9 @@ from hansa.common.words import counted, in_order, listed, share_of, suggestion
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
 
-# Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
-ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+# Settings for a federation elsewhere, exported or in a settings file, are not meant for this one.
+ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE"), "")
+ALONE["HANSA_CONFIG"] = os.devnull
 OWN_METRICS = 3  # of an app, in the summary; the report has all
 INTERRUPTED = 130  # the exit code, whichever signal it was
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
