@@ -255,7 +255,7 @@ class LocalFederation:
             keep_resolved(self._folder, submitted, self._spec)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            final = await keep_results(self._folder, client, submitted.job)
+            final = await keep_results(self._folder, client, submitted.job, self._spec)
             warn(final, told=submitted.warnings)
             return final
 

@@ -1,6 +1,6 @@
 """Sites come and go: gathering enough of them, version 0 from one of them, and waiting while all are away."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from hansa.common.errors import InvalidData, Stale
 from hansa.common.ids import ModelKey, SiteName, update_key
@@ -180,7 +180,7 @@ def too_few(job: Job) -> str:
 def _hindrances(job: Job) -> Iterator[str]:
     """Yield what keeps sites that are known or asked for from training."""
     learners = job.state.learners
-    found = {
+    found: dict[str, Set[str]] = {
         "without examples": {site for site, examples in learners.items() if not examples},
         "with an evaluator, but no learner": job.state.evaluators - set(learners),
         "named in sites.names, but away": set(job.spec.sites.names or ()) - set(learners) - job.state.evaluators,
