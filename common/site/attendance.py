@@ -164,7 +164,7 @@ class Attendance:
             if not silent or refused != self.refused:
                 self.refused = refused
                 log.warning("controller %s %s (%s); trying again", self.identity.controller, _trouble(refused), problem)
-                ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries()}")
+                ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries(problem)}")
             silent = True
             if began is not None and now() - began >= STEADY:
                 backoff.reset()  # not with every session: something may end each of them as soon as it has begun
@@ -172,11 +172,11 @@ class Attendance:
             self._hurry = not backoff.patient
             self._connect_again()
 
-    def _tries(self) -> str:
+    def _tries(self, problem: str) -> str:
         """Say what a daemon without a session does."""
         if self.refused:
             return f"the controller refuses it ({self.refused}); it keeps trying, for its certificate may be renewed"
-        return "it keeps trying to reach the controller"
+        return f"it cannot reach the controller at {self.identity.controller} ({plain(problem)}) and keeps trying"
 
     def _take(self, worker: Worker, wire: fleet.Task) -> None:
         """Hand a task on; one that this version cannot read is reported as failed, and the daemon goes on."""

@@ -1,5 +1,6 @@
 """The commands that learner and evaluator share."""
 
+import logging
 import os
 import sys
 import time
@@ -28,6 +29,8 @@ from hansa.common.words import plain
 if TYPE_CHECKING:
     from hansa.common.site.daemon import SiteDaemon, SiteOptions
 
+log = logging.getLogger(__name__)
+
 
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
     """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` makes the daemon."""
@@ -50,7 +53,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         type=click.Path(path_type=Path),
         envvar="HANSA_DATA_PATH",
         required=True,
-        help="The site's data, read by the app's loader (default: .npz with x, y).",
+        help="The site's data, read by the app's loader (default: .npz, .csv or .parquet file, or folder of images).",
     )
     @click.option(
         "--app",
@@ -206,6 +209,8 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
     try:
         if not keep_going:
             daemon.require_usable()
+        if shelf.unusable():
+            log.error("%s", shelf.unusable())
         await daemon.run(ready)
     except HansaError as error:
         write_note(folder, role, {"pid": os.getpid(), "ended": f"ended at {iso(time.time())}: {plain(str(error))}"})

@@ -52,10 +52,16 @@ class Shelf:
         for ref in refs:
             if plain(ref, TEXT) != ref:  # it goes to the controller as it is
                 raise InvalidApp(f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal")
-            self.load(ref)
+            self._load(ref)  # what is wrong is told by the one who starts, who may give up because of it
 
     def load(self, ref: str) -> bool:
-        """Load an app and its data, and try them; return whether they can be used."""
+        """Load an app and its data again, and try them; return whether they can be used."""
+        usable = self._load(ref)
+        if not usable:
+            log.error("%s", self.unusable())
+        return usable
+
+    def _load(self, ref: str) -> bool:
         seen = self._seen(ref)
         try:
             if ref in self._held:
@@ -69,7 +75,6 @@ class Shelf:
         except HansaError as error:
             said = str(error).removeprefix(f"{ref}: ")  # the app is named by the one who tells it
             self._held[ref] = Unusable(said, seen)
-            log.error("%s", _unusable(ref, said))  # noqa: TRY400 - the reason is all there is to say
             return False
         self._held[ref] = Prepared(app, examples, source, seen)
         log.info("app %s: %d examples from %s, source %s", ref, len(examples), self._data, short(source.digest))

@@ -155,3 +155,21 @@ def test_the_table_says_which_version_the_metrics_are_of() -> None:
     console.print(rendered(view("running").model_copy(update=told)))
     assert isinstance(console.file, StringIO)
     assert "accuracy 0.5000   on 30 of 30 examples (version 7)" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("evaluators", "total", "said"),
+    [
+        (0, None, ["no evaluator is connected: no metrics"]),
+        (2, 0, ["the evaluators have no examples: no metrics (validation.fraction may be 0, or too small)"]),
+        (2, None, []),
+        (2, 40, []),
+    ],
+)
+async def test_why_there_are_no_metrics_is_said_once(
+    capsys: pytest.CaptureFixture[str], evaluators: int, total: int | None, said: list[str]
+) -> None:
+    entries = [HistoryView(version=n, round=n, seconds=1.0, updates=1, examples_total=total) for n in (1, 2)]
+    views = [view("running", "", *entries[:1]), view("running", "", *entries), view("completed", "done", *entries)]
+    await show_live(_play(*(each.model_copy(update={"evaluators": evaluators}) for each in views)))
+    assert [line for line in capsys.readouterr().out.splitlines() if "no metrics" in line] == said
