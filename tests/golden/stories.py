@@ -227,7 +227,7 @@ def _rounds(rule: str, rounds: int = 3, **more: Any) -> dict[str, Any]:
 
 
 SOME = {"kind": "uniform", "fraction": 0.75}
-UNTIL = {"cycles": 2, "vc_loss": 2.0, "groups": {"slow": {"sites": ["c"], "tombstones": 3}}}
+UNTIL = {"cycles": 3, "vc_loss": 2.0, "groups": {"slow": {"sites": ["c"], "tombstones": 3}}}
 STORIES: dict[str, Story] = {
     "async-fedavg": Story(_async("async-fedavg", 12), 1),
     "async-fedavg of company": Story(_async("async-fedavg", 8, sites={"min": 3, "together": 3}), 2),
@@ -236,9 +236,12 @@ STORIES: dict[str, Story] = {
     "async-fedavg in parts": Story(_async("async-fedavg", layers={"kind": "divide", "prepass": 0, "split": 2}), 5),
     "async-dvw": Story(_async("async-dvw", 8), 6, evaluators=4),
     "async-dvw in time": Story(
-        _async("async-dvw", 7, weigh={"timeout": 4.0, "min_coverage": 0.75}), 7, evaluators=3, rings=6
+        _async("async-dvw", 7, weigh={"timeout": 4.0, "min_coverage": 0.9}), 7, evaluators=4, rings=6
     ),
-    "async-dvw-adaptive": Story(_async("async-dvw-adaptive", 12, train={"until": UNTIL}), 8, length=45),
+    "async-dvw-adaptive": Story(_async("async-dvw-adaptive", 18, train={"until": UNTIL}), 8, length=60, learners=3),
+    "async-fedavg until": Story(
+        _async("async-fedavg", 18, train={"until": UNTIL | {"rolling": True}}), 41, length=50, learners=3
+    ),
     "fedasync": Story(_async("fedasync", server={"max_staleness": 1}), 9),
     "fedasync-constant": Story(_async("fedasync-constant", stop={"seconds": 30}), 10),
     "fedasync-hinge": Story(_async("fedasync-hinge", 10), 11, given=True),
@@ -253,6 +256,9 @@ STORIES: dict[str, Story] = {
     "fedavg of company": Story(_rounds("fedavg", sites={"min": 3, "together": 3}, sample=SOME), 20),
     "fedadam": Story(_rounds("fedadam"), 21),
     "sync-dvw": Story(_rounds("sync-dvw", weigh={"metric": "macro_f1", "timeout": 5.0}), 22, evaluators=4, rings=3),
+    "sync-dvw with few answers": Story(
+        _rounds("sync-dvw", 4, sample=SOME, weigh={"min_coverage": 0.9, "timeout": 3.0}), 42, evaluators=4, rings=5
+    ),
     "fedmmb": Story(_rounds("fedmmb", train={"batches": 3}), 23),
     "krum": Story(_rounds("krum", merge={"attackers": 0}), 24),
     "feddaf": Story(_rounds("feddaf", 4, sample=SOME, weigh={"refit": 2}), 25),
