@@ -6,8 +6,9 @@ to version 3` and `array 0 of order 4`. Texts for people are not recorded, excep
 
 A step has a verb, `do`, and its object:
 
-    join, leave                site, role (and examples)            give                 layers
-    update                     task and facts                       quarantine, fail     task
+    join, cannot join, leave   site, role (and examples)            give: version 0
+    update                     task and facts                       describe: version 0  task and layers
+    quarantine, fail           task
     report, survey, probe      task and findings                    done, not done       order (and findings)
     ring: the next alarms      wait: seconds                        restart: from a snapshot; replay: from the events
     cancel
@@ -130,10 +131,12 @@ class Engine:
             case "join":
                 site, role, examples = SiteName(step["site"]), step["role"], step["examples"]
                 return ev.SiteJoined(at=at, site=site, role=role, examples=examples)
+            case "cannot join":
+                return ev.SiteUnfit(at=at, site=SiteName(step["site"]), role=step["role"], reason="not allowed there")
             case "leave":
                 return ev.SiteLeft(at=at, site=SiteName(step["site"]), role=step["role"])
             case "give":
-                return ev.ModelGiven(at=at, digest="given", outline=_outline(step.get("layers")))
+                return ev.ModelGiven(at=at, digest="given", outline=None)
             case "cancel":
                 return ev.CancelAsked(at=at)
             case "done" | "not done":
@@ -148,6 +151,10 @@ class Engine:
                 facts = UpdateFacts(**given, evaluation=_evaluation(own) if own else None, metrics=metrics)
                 digest, outline = f"update {step['task']}", _outline(step.get("layers"))
                 return ev.UpdateArrived(**about, facts=facts, digest=digest, tensors=2, outline=outline)
+            case "describe":
+                outline = _outline(step["layers"])
+                assert outline is not None
+                return ev.ModelDescribed(**about, digest="built", outline=outline)
             case "quarantine":
                 return ev.UpdateQuarantined(**about, reason="NaN")
             case "fail":

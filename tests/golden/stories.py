@@ -30,6 +30,7 @@ class Story:
     learners: int = 4
     evaluators: int = 2
     given: bool = False  # version 0 comes with the submission
+    unfit: str = ""  # a site that cannot work for the job
     calm: bool = False  # nobody leaves or fails
     rings: float = 1.5  # how often alarms ring
     ending: Literal["", "cancel", "merge fails", "a site cannot", "all fail"] = ""
@@ -79,9 +80,11 @@ class _Player:
         self._everybody = [("abcdefgh"[i], "learner") for i in learners]
         self._everybody += [("abcdefgh"[i], "evaluator") for i in evaluators]
         if story.given:
-            self.step({"do": "give", **({"layers": LAYERS} if self._needs_layers else {})})
+            self.step({"do": "give"})
         for who in self._chance.sample(self._everybody, len(self._everybody)):
             self.step(self._join(who))
+        if story.unfit:
+            self.step({"do": "cannot join", "site": story.unfit, "role": "learner"})
 
     @property
     def closed(self) -> list[int]:
@@ -168,6 +171,8 @@ class _Player:
         if "importance" in task.get("plugins", {}):
             facts["importance"] = self._eighths()
         layers = {"layers": LAYERS} if self._needs_layers and task["kind"] == "init" else {}
+        if layers and self._story.given:
+            return {"do": "describe", "task": number, **layers}
         return {"do": "update", "task": number, "facts": facts, **layers}
 
     def _answer(self, number: int) -> Step:
@@ -253,7 +258,7 @@ STORIES: dict[str, Story] = {
     "fedavg with a target": Story(_rounds("fedavg", 9, stop={"target": {"metric": "accuracy", "value": 0.8}}), 17),
     "fedavg with a reference": Story(_rounds("fedavg", reference="r", evaluate={"kind": "by-site"}), 18, given=True),
     "fedavg of last updates": Story(_rounds("fedavg", merge={"kind": "latest"}, sample=SOME), 19),
-    "fedavg of company": Story(_rounds("fedavg", sites={"min": 3, "together": 3}, sample=SOME), 20),
+    "fedavg of company": Story(_rounds("fedavg", sites={"min": 3, "together": 3}, sample=SOME), 20, unfit="e"),
     "fedadam": Story(_rounds("fedadam"), 21),
     "sync-dvw": Story(_rounds("sync-dvw", weigh={"metric": "macro_f1", "timeout": 5.0}), 22, evaluators=4, rings=3),
     "sync-dvw with few answers": Story(
@@ -262,6 +267,9 @@ STORIES: dict[str, Story] = {
     "fedmmb": Story(_rounds("fedmmb", train={"batches": 3}), 23),
     "krum": Story(_rounds("krum", merge={"attackers": 0}), 24),
     "feddaf": Story(_rounds("feddaf", 4, sample=SOME, weigh={"refit": 2}), 25),
+    "feddaf without rounds": Story(
+        _async("feddaf", 7, pace={"kind": "async", "updates": 7}, merge={"kind": "latest"}, weigh={"refit": 2}), 43
+    ),
     "divide": Story(_rounds("divide", 5, layers={"prepass": 2}), 26),
     "divide again": Story(_rounds("divide", 4, layers={"prepass": 1, "restart": True}), 27, given=True, calm=True),
     "radfed": Story(_rounds("radfed", 2, pace={"hops": 3}, sample={"fraction": 0.5}), 28),

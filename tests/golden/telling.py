@@ -17,6 +17,7 @@ from hansa.common.ids import (
 from hansa.common.tasks import Evaluate, Survey, Task, Train
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.participation import shortfalls
 from hansa.controller.engine.state import Findings
 
 JOB = JobId("j1")
@@ -134,6 +135,7 @@ class Teller:
         """Return how the job stands in the end."""
         state = self.machine.state
         accounts = sorted(state.participation.items())
+        short = shortfalls(state, "barrier" in self.machine.rule.pace.provides)
         return {
             "status": state.status,
             "reason": state.reason,
@@ -143,6 +145,7 @@ class Teller:
             "steps": state.steps,
             "counting": {site: [m.weight for m in held] for site, held in sorted(state.members.items())},
             "asked, answered, failed": {site: [who.asked, who.answered, who.failures] for site, who in accounts},
+            "short of": {each.site: [each.contributed, each.asked, each.missed, each.known] for each in short},
         }
 
     def _name(self, key: ModelKey) -> str:
