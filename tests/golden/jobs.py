@@ -81,6 +81,7 @@ STATISTICS: Family = {
 PROXIMAL: Family = {
     "fedavg with batch norm": _job("fedavg", 3, sample=SOME, survey=GLOBAL),
     "fedavg with pooled batch norm": _job("fedavg", 3, merge={"kind": "mean", "bn": "pooled"}),
+    "fedavg with statistics of each site": _job("fedavg", 3, layers={"kind": "parameters"}),
     "fedprox": _job("fedprox", 3, local={"mu": 0.5}),
     "kept adam": _job("fedavg", 3, train={"keep_optimizer": True, "optimizer": {"kind": "adam", "lr": 0.01}}),
     "radfed-p": _travel("radfed-p", local={"mu": 0.5}),
