@@ -22,6 +22,7 @@ from hansa.common.values.ids import (
 from hansa.common.values.stated import TASKS, Stated
 from hansa.common.values.tasks import (
     COLUMNS,
+    PLUGINS,
     Anatomy,
     Evaluate,
     Evaluation,
@@ -154,7 +155,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 after=wire.train.after and identifier(wire.train.after, "task"),
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
-                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
+                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,

@@ -36,6 +36,8 @@ SITES = 1_000_000  # of a job
 SECONDS = 1e9  # of any wait: thirty years, which a clock can still be set to
 TEXT = 1000  # characters of a text that is no path, such as the name of a plugin
 ARGUMENTS = 1 << 20  # characters of a plugin's arguments, as JSON
+PLUGINS = 100  # of learners that one task asks for: each may hold as much as the model
+MOST_NAMED = 1000  # apps that a site allows, and tasks in hand, when it enrols
 TIES = 1000  # parameters of a model that have several names
 METRICS = 100  # of an app's own, and of an update; the history keeps the former for every version
 MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
@@ -109,7 +111,7 @@ class SurveySpec(Value):
         "none", description="local: by each site's own means; global: by those of all sites together"
     )
     columns: int | None = Field(
-        None, ge=1, le=COLUMNS, description="only the first so many columns (default: all)"
+        None, ge=1, le=COLUMNS, strict=True, description="only the first so many columns (default: all)"
     )
     classes: bool = Field(False, description="ask for the number of examples of each class")
 
@@ -211,7 +213,7 @@ class Train(Value):
     after: ShortText = ""  # with batches: the task of the site's last update that is committed
     batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
-    plugins: tuple[LocalPluginSpec, ...] = ()
+    plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)
     validate_update: bool = False  # measure the update on the site's own validation part
     keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
     source: LocalPluginSpec | None = (

@@ -40,7 +40,7 @@ from hansa.common.values.ids import (
     job_of,
     site_name,
 )
-from hansa.common.values.tasks import TEXT, Evaluation, Profile, Task
+from hansa.common.values.tasks import MOST_NAMED, TEXT, Evaluation, Profile, Task
 from hansa.common.values.views import StatusView
 from hansa.common.values.words import plain
 from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size
@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
 LARGEST_JOB = 1 << 20  # characters
 SHOWN = 3  # faults of a message that makes no sense
-MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 MOST_EXAMPLES = 1 << 53  # of a site: doubles count no further
 LARGEST_COUNT = (1 << 63) - 1  # that a message carries
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job

@@ -45,6 +45,11 @@ class Findings(BaseModel):
         self.unevaluated.pop(site, None)
         self.pooled, self.pooled_examples = {}, 0
 
+    def leave_out(self, site: SiteName, why: str) -> None:
+        """Take a report out again: it cannot be combined with the others."""
+        if self.reports.pop(site, None) is not None:
+            self.unevaluated[site] = why
+
     def pool(self, metrics: Mapping[str, float]) -> None:
         """Enter what the reports say together."""
         self.pooled, self.pooled_examples = dict(metrics), sum(report.n for report in self.reports.values())

@@ -8,9 +8,18 @@ version was evaluated on all of them.
 from collections.abc import Set as AbstractSet
 
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate
+from hansa.common.values.tasks import Evaluate, Evaluation
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import Findings, VersionRecord
+
+
+def enter(job: Job, findings: Findings, site: SiteName, found: Evaluation) -> None:
+    """Enter a report; its site may have more or fewer examples than before, so there are as many more or fewer."""
+    before = job.state.evaluator_examples.get(site)
+    if findings.total is not None and before is not None:
+        findings.total += found.n - before
+    findings.add(site, found)
+    job.state.evaluator_examples[site] = found.n
 
 
 def account(job: Job, record: VersionRecord, awaited: bool) -> None:

@@ -14,7 +14,7 @@ from hansa.common.values.tasks import Evaluate, Evaluation, Task
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import VersionRecord
+from hansa.controller.engine.state import Findings, VersionRecord
 from hansa.controller.plugin import checks as demands
 
 ALARM = "evaluation"  # ends the wait for evaluators: of the version on offer, or of the last one
@@ -69,8 +69,7 @@ def settle(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     job.finish(task.id)
     record = job.record(task.work.version)
     if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
+        coverage.enter(job, record, task.site, found)
     else:
         record.unevaluated[task.site] = trouble
     if not awaited(job, record):
@@ -94,7 +93,7 @@ def _conclude(job: Job, record: VersionRecord) -> None:
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    record.pool(combined(job, record.reports))
+    pool(job, record)
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
         put_away(job, record.version)
@@ -118,6 +117,14 @@ def give_up(job: Job) -> None:
         put_away(job, version)
     if job.state.version > 0:
         put_away(job, job.state.version)
+
+
+def pool(job: Job, findings: Findings) -> None:
+    """Enter what reports say together; one that does not fit the others is left out, and its site is named."""
+    plan = job.rule.evaluate
+    for site, why in demands.require(demands.REASONS, plan.odd(findings.reports), plan).items():
+        findings.leave_out(site, why)
+    findings.pool(combined(job, findings.reports))
 
 
 def metrics(job: Job, record: VersionRecord) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, StartStudy, StudyPlan, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases.evaluation import combined
+from hansa.controller.engine.phases.evaluation import pool
 from hansa.controller.engine.phases.merges import member
 from hansa.controller.engine.state import HopRecord
 from hansa.controller.plugin.actions import HopEnded
@@ -85,12 +85,11 @@ def scored(job: Job, task: Task, found: Evaluation | None, trouble: str = "") ->
     job.finish(task.id)
     record = _record(job, version, hop)
     if found:
-        record.add(task.site, found)
-        job.state.evaluator_examples[task.site] = found.n
+        coverage.enter(job, record, task.site, found)
     else:
         record.unevaluated[task.site] = trouble
     if (version, hop) not in job.state.scoring.values():
-        record.pool(combined(job, record.reports))
+        pool(job, record)
         coverage.tally(job, record)
         record.close()
     return job.models.drop_idle()

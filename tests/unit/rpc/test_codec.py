@@ -16,6 +16,7 @@ from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import (
     COLUMNS,
+    PLUGINS,
     STEPS,
     Anatomy,
     Evaluate,
@@ -162,6 +163,20 @@ def test_standards_make_the_round_trip(standard: Standard | None) -> None:
         | {"standard": standard}
     )
     assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+def test_a_task_asks_for_so_many_plugins_only_at_both_ends() -> None:
+    """Each may hold a copy of the model, as the proximal term does: a million of them would be all memory."""
+    near = LocalPluginSpec(name="proximal", args={"mu": 0.1})
+    fields = {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}}
+    task = Task.model_validate(fields | {"work": _train(plugins=(near,) * PLUGINS)})
+    wire = codec.task_to_wire(task)
+    assert codec.task_from_wire(_wired(wire)) == task
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        _train(plugins=(near,) * (PLUGINS + 1))
+    wire.train.plugins.extend([wire.train.plugins[0]] * 100_000)
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        codec.task_from_wire(_wired(wire))
 
 
 KINDS: dict[str, type[Value]] = {  # what stands for each message of a task
