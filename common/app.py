@@ -84,7 +84,7 @@ class App:
             raise InvalidApp("a classification app needs classes=, the number of classes (2 or more)")
         if self.task == "multilabel" and not 1 <= (self.classes or 0) <= COLUMNS:
             raise InvalidApp(f"a multilabel app needs classes=, the number of labels (1 to {COLUMNS})")
-        if not callable(self.model):
+        if not callable(self.model) or _is_network(self.model):
             raise InvalidApp("model= must be a function that returns the network, not the network itself")
         if self.class_names and (self.task != "classification" or len(set(self.class_names)) != self.classes):
             raise InvalidApp(
@@ -148,6 +148,11 @@ class App:
         return held.examples
 
 
+def _is_network(model: object) -> bool:
+    """Whether it is a network of PyTorch, which can be called, too, and not a class or a function that makes one."""
+    return hasattr(model, "state_dict") and not isinstance(model, type)
+
+
 def load_app(ref: str) -> App:
     """Resolve `path/to/app.py:attribute` or `package.module:attribute`."""
     place, _, attribute = ref.rpartition(":")
@@ -157,8 +162,9 @@ def load_app(ref: str) -> App:
         )
     try:
         module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
-    except HansaError:
-        raise
+    except HansaError as error:  # of an App that makes no sense: it does not know where it stands
+        said = str(error)
+        raise InvalidApp(said if said.startswith(place) else f"{ref}: {said}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -167,7 +173,7 @@ def load_app(ref: str) -> App:
     if found is None:
         raise InvalidApp(f"{ref}: {place} has no attribute {attribute!r}")
     if not isinstance(found, App):
-        raise InvalidApp(f"{ref}: it is a {type(found).__name__}, not a hansa.App")
+        raise InvalidApp(f"{ref}: {attribute} is of type {type(found).__name__}; it must be a hansa.App")
     return found
 
 

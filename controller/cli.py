@@ -8,7 +8,9 @@ import click
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
+    LONGEST,
     Address,
+    Measure,
     Size,
     controller_option,
     json_option,
@@ -68,7 +70,7 @@ def controller() -> None:
 )
 @click.option(
     "--heartbeat",
-    type=click.FloatRange(0.1),
+    type=Measure(0.1, LONGEST),
     envvar="HANSA_HEARTBEAT",
     default=5.0,
     show_default=True,
@@ -76,7 +78,7 @@ def controller() -> None:
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Measure(0, LONGEST),
     envvar="HANSA_GRACE",
     default=15.0,
     show_default=True,

@@ -66,6 +66,10 @@ def load_npz(path: Path, split: str) -> Examples:
                 )
             return Examples(held[names[0]], held[names[1]])
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        if "Object arrays" in str(error):  # numpy would have to run what the file says to read them
+            raise InvalidData(
+                f"{path}: x or y is an array of Python objects; make arrays of numbers, such as x.astype(np.float32)"
+            ) from None
         raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
 
 

@@ -23,7 +23,7 @@ from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from hansa.common.values.ids import SiteName
 from hansa.common.values.training import ValidationSpec
-from hansa.common.values.words import in_order
+from hansa.common.values.words import in_order, plain
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -268,9 +268,12 @@ def read_shards(folder: Path) -> Picture:
         try:
             held = json.loads(record.read_text())
             matrix = np.array(held["matrix"], dtype=np.int64)
-            sites, classes = tuple(each["site"] for each in held["sites"]), tuple(map(str, held["classes"]))
-            title = f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sites, classes = (
+                tuple(str(each["site"]) for each in held["sites"]),
+                tuple(map(str, held["classes"])),
+            )
+            title = plain(f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidData(f"{record}: not a partition's record: {error}") from None
         if matrix.shape != (len(sites), len(classes)) or not matrix.size:
             raise InvalidData(

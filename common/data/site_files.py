@@ -9,13 +9,14 @@ import numpy as np
 from hansa.common.data.examples import Examples, Schema, check_examples
 from hansa.common.data.own import SiteData, read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
+from hansa.common.values.words import in_order
 
 Part = Literal["test", "validation"]
 
 
 def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
     """Return the files of sites in the order of their names; relative paths are meant from the job file's folder."""
-    paths = {site: beside / Path(files[site]).expanduser() for site in sorted(files)}
+    paths = {site: beside / Path(files[site]).expanduser() for site in sorted(files, key=in_order)}
     missing = [f"{site} ({path})" for site, path in paths.items() if not path.exists()]
     if missing:
         raise InvalidInput(f"data.files: no such file or folder: {', '.join(missing)}")
@@ -77,8 +78,8 @@ def _same(one: Examples, other: Examples) -> bool:
 
 
 def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData) -> None:
-    """Refuse a site whose features are not those of another."""
-    if data.columns != known.columns:
+    """Refuse a site whose features are not those of another; only those that have names can be compared by name."""
+    if data.columns and known.columns and data.columns != known.columns:
         missing = [name for name in known.columns if name not in data.columns]
         more = [name for name in data.columns if name not in known.columns]
         said = [f"it lacks {', '.join(missing[:5])}"] if missing else []

@@ -13,6 +13,10 @@ from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
 from hansa.common.values.resolved import MADE_WITH
 
+# What PyYAML raises, beside its own errors, at a scalar that is not of the kind which its tag or its looks
+# promise.
+ODD_SCALARS = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
+
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
     """Read a job file, apply `--set` changes and check the result; `here`: for a controller on this machine."""
@@ -54,12 +58,7 @@ def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], in
         raise InvalidJob(f"{where}: not valid YAML: {problem}") from None
     except RecursionError:
         raise InvalidJob(f"{source}: nested too deeply") from None
-    except (
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-    ) as error:  # PyYAML's own way to refuse odd scalars
+    except ODD_SCALARS as error:
         raise InvalidJob(f"{source}: not valid YAML: {one_line(error)}") from None
 
 
@@ -94,7 +93,7 @@ def apply_change(data: dict[str, Any], change: str) -> None:
         value = yaml.safe_load(text)
     except RecursionError:
         raise InvalidJob(f"{shown}: the value is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError):
+    except (yaml.YAMLError, *ODD_SCALARS):
         raise InvalidJob(f"{shown}: the value is not valid YAML") from None
     if beyond := excess(value):
         raise InvalidJob(f"{shown}: {located(beyond, {})}")

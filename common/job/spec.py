@@ -150,9 +150,11 @@ class DataSpec(Value):
         description="instead: the file or folder of each site, from the job file's folder",
     )
     partition: Mapping[str, Any] = {}
-    sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    sites: int | None = Field(
+        None, ge=1, le=1000, strict=True, description="default: 5, or all values of a natural key"
+    )
     examples: int | None = Field(
-        None, ge=1, lt=1 << 53, description="train on so many only, of each class in proportion"
+        None, ge=1, lt=1 << 53, strict=True, description="train on so many only, of each class in proportion"
     )
     test: float | None = Field(
         None, ge=0, lt=1, description="share held out for testing; default: the set's own part"

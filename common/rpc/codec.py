@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hansa.common.models.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.values.bounds import COLUMNS
+from hansa.common.values.bounds import COLUMNS, PLUGINS
 from hansa.common.values.counts import Counts
 from hansa.common.values.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.values.ids import (
@@ -138,7 +138,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 after=wire.train.after and identifier(wire.train.after, "task"),
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
-                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
+                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,

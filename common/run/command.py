@@ -34,8 +34,9 @@ from hansa.common.values.words import counted, in_order, listed, share_of, sugge
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
 
-# Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
-ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+# Settings for a federation elsewhere, exported or in a settings file, are not meant for this one.
+ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE"), "")
+ALONE["HANSA_CONFIG"] = os.devnull
 OWN_METRICS = 3  # of an app, in the summary; the report has all
 INTERRUPTED = 130  # the exit code, whichever signal it was
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
@@ -156,8 +157,10 @@ def _beside(spec: JobSpec, file: Path) -> JobSpec:
 
         found = {site: str(path) for site, path in found_files(data.files, file.parent).items()}
         return spec.model_copy(update={"data": data.model_copy(update={"files": found})})
+    from hansa.common.data.sources import SOURCES
+
     beside = file.parent / str(data.source)
-    if beside.suffix and not Path(str(data.source)).exists() and beside.exists():
+    if data.source not in SOURCES and not Path(str(data.source)).exists() and beside.exists():
         spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
 
@@ -223,9 +226,10 @@ class LocalFederation:
     def _write_files(self, data: DataSpec) -> None:
         """Split a data set across the sites."""
         from hansa.common.data.shards import TEST, write_pooled, write_shards
+        from hansa.common.data.sources import SOURCES
 
         where, app = self._folder / "data", None
-        if Path(str(data.source)).suffix in (".csv", ".gz", ".parquet") or Path(str(data.source)).is_dir():
+        if data.source not in SOURCES:
             from hansa.common.app import load_app
 
             app = load_app(
@@ -265,7 +269,7 @@ class LocalFederation:
             keep_resolved(self._folder, submitted, self._spec)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            final = await keep_results(self._folder, client, submitted.job)
+            final = await keep_results(self._folder, client, submitted.job, self._spec)
             warn(final, told=submitted.warnings)
             return final
 
@@ -400,7 +404,10 @@ def _quality(view: JobView, split: "Part") -> str:
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
     if not view.examples:
-        return f"not measured{_why_not_measured(view)}"
+        nothing = any(entry.examples_total == 0 for entry in view.history[-1:])
+        return "not measured" + (
+            f": the sites have no {split} examples" if nothing else _why_not_measured(view)
+        )
     whole = view.examples == view.examples_total
     on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
     if accuracy is None and loss is None:
@@ -441,7 +448,8 @@ def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "P
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
-        click.echo(f"The federation {view.status}: {view.reason}", err=True)
+        how = "failed" if view.status == "failed" else "did not complete"
+        click.echo(f"The federation {how}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len(

@@ -185,7 +185,10 @@ class _Reaching:
 
 def _read(kind: type[V], text: str) -> V:
     """Read a view; what a controller or a site has written in it becomes plain text here."""
-    return kind.model_validate(cleaned(json.loads(text)))
+    try:
+        return kind.model_validate(cleaned(json.loads(text)))
+    except (ValueError, RecursionError):
+        raise Broken("the controller's answer cannot be read; is its Hansa another version?") from None
 
 
 def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
@@ -194,7 +197,7 @@ def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
         return None
     try:
         origin = _read(ModelOrigin, text)
-    except ValueError:
+    except Broken:
         raise Broken("the controller's description of the model cannot be read") from None
     if origin.digest != manifest.digest.hex():
         raise Broken("the controller's description is of another model than the one that it sent")

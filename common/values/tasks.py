@@ -10,6 +10,7 @@ from hansa.common.values.bounds import (
     BATCHES,
     COLUMNS,
     EPOCHS,
+    PLUGINS,
     Long,
     Number,
     ShortText,
@@ -52,7 +53,7 @@ class Train(Value):
     after: ShortText = ""  # with batches: the task of the site's last update that is committed
     batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
-    plugins: tuple[LocalPluginSpec, ...] = ()
+    plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)
     validate_update: bool = False  # measure the update on the site's own validation part
     keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
     source: LocalPluginSpec | None = (

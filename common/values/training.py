@@ -54,7 +54,7 @@ class SurveySpec(Value):
         "none", description="local: by each site's own means; global: by those of all sites together"
     )
     columns: int | None = Field(
-        None, ge=1, le=COLUMNS, description="only the first so many columns (default: all)"
+        None, ge=1, le=COLUMNS, strict=True, description="only the first so many columns (default: all)"
     )
     classes: bool = Field(False, description="ask for the number of examples of each class")
 

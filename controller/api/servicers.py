@@ -14,7 +14,7 @@ from hansa.common.plugins.check import ANYTHING
 from hansa.common.rpc import codec
 from hansa.common.rpc.decoding import Decoder
 from hansa.common.rpc.guard import caller_of
-from hansa.common.values.bounds import TEXT
+from hansa.common.values.bounds import MOST_NAMED, TEXT
 from hansa.common.values.errors import (
     Broken,
     Forbidden,
@@ -58,7 +58,6 @@ log = logging.getLogger(__name__)
 ROLES: dict[int, DaemonRole] = {fleet.LEARNER: "learner", fleet.EVALUATOR: "evaluator"}
 LARGEST_JOB = 1 << 20  # characters
 SHOWN = 3  # faults of a message that makes no sense
-MOST_NAMED = 1000  # apps that a site allows, tasks that a daemon has in hand
 MOST_EXAMPLES = 1 << 53  # of a site: doubles count no further
 LARGEST_COUNT = (1 << 63) - 1  # that a message carries
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job

@@ -32,7 +32,7 @@ class Resumption:
     async def resume_all(self) -> None:
         """Go on with the journal's jobs, and name those that only the store knows."""
         federation = self._federation
-        records, summaries = await federation.records.all(), await federation.records.summaries()
+        records, summaries = await federation.records.all(), await self._summaries()
         for record in records:
             if (
                 record.id in federation.audit.interrupted
@@ -56,6 +56,22 @@ class Resumption:
                 await self._resume(machine)
         federation.sort([record.id for record in records])
         await self._look_for_lost_jobs()
+
+    async def _summaries(self) -> dict[JobId, str]:
+        """Return the journal's summaries; none if they cannot be read, for they only save time."""
+        try:
+            return await self._federation.records.summaries()
+        except Broken as error:
+            log.warning("ended jobs are read from their events: their summaries cannot be read: %s", error)
+            return {}
+
+    async def _conclude(self, runner: JobRunner) -> None:
+        """Sum up a job that had ended without a summary; if that cannot be kept, the next start does it again."""
+        summary = self._federation.archive.summaries[runner.id] = summary_of(runner)
+        try:
+            await self._federation.records.conclude(runner.id, summary.model_dump_json())
+        except Broken as error:
+            log.warning("job %s is not summed up: %s", runner.id, error)
 
     async def _look_for_lost_jobs(self) -> None:
         """Name the jobs that only the store knows; drop models that an ended job does not need."""
@@ -93,9 +109,13 @@ class Resumption:
         except Exception as error:
             log.exception("job %s cannot be read", job)
             return self._buried(record, f"{reason(error)}; {MORE}")
-        return (
-            JobRunner(machine, self._federation) if machine.ended else self._buried(record, f"{CUT}; {MORE}")
-        )
+        if not machine.ended:
+            return self._buried(record, f"{CUT}; {MORE}")
+        runner, view = JobRunner(machine, self._federation), self._federation.archive.summaries[job].view
+        # No version accounts for what was moved after the last one: only the summary tells of it.
+        runner.traffic.up = max(0, view.bytes_up - machine.state.bytes_up)
+        runner.traffic.down = max(0, view.bytes_down - machine.state.bytes_down)
+        return runner
 
     @contextmanager
     def _burying(self, record: JobRecord) -> Iterator[None]:
@@ -152,8 +172,7 @@ class Resumption:
             if key not in machine.state.models:  # it came or was dropped in the moment of the crash
                 await io(store.delete, key)
         if machine.state.ended is not None and not audit.lacks_end(machine.job, machine.state.ended):
-            summary = federation.archive.summaries[machine.job] = summary_of(runner)
-            await federation.records.conclude(machine.job, summary.model_dump_json())
+            await self._conclude(runner)
             return
         federation.launch(runner, machine.resume())
         if not machine.ended:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from hansa.common.plugins.registry import register
-from hansa.common.values.bounds import ASKED
+from hansa.common.values.bounds import ASKED, SECONDS
 from hansa.common.values.ids import SiteName
 from hansa.controller.pacers.sync import Sync, SyncState
 from hansa.controller.plugin.actions import Action, Ask
@@ -57,5 +57,6 @@ class SemiSync(Sync):
         facts = contribution.facts
         if facts.steps and facts.epochs:
             state.seconds_per_step[contribution.site] = max(facts.seconds, 1e-6) / facts.steps
-            state.seconds_per_epoch[contribution.site] = max(facts.seconds, 1e-6) / facts.epochs
+            # Hardly any of an epoch in a long time would be an infinite number, which no snapshot can hold.
+            state.seconds_per_epoch[contribution.site] = min(max(facts.seconds, 1e-6) / facts.epochs, SECONDS)
         return actions

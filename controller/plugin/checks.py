@@ -23,6 +23,7 @@ from hansa.controller.plugin.parts import EvalRequest, Part, Policy, Weigher
 T = TypeVar("T")
 SCORES = TypeAdapter(dict[SiteName, Score])
 METRICS = TypeAdapter(dict[str, float])
+REASONS = TypeAdapter(dict[SiteName, str])
 
 
 def _storable(told: dict[str, JsonValue]) -> dict[str, JsonValue]:

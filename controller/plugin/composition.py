@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import TypeAdapter, ValidationError
+
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.values.errors import one_line
 from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
+
+PROBLEMS = TypeAdapter(list[Problem])
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Composition:
         found: list[Problem] = []
         for part in self.parts.values():
             try:
-                found += question(part)
+                found += _problems(question(part))
             except ANYTHING as error:
                 found.append(((part.point,), f"{part.kind} failed: {one_line(error)}"))
         return found
@@ -84,3 +88,11 @@ class Composition:
             "evaluate": self.evaluate,
         }
         return filled | dict(self.policies)
+
+
+def _problems(given: object) -> list[Problem]:
+    """Return what a part answered; it may come from somebody else's package."""
+    try:
+        return PROBLEMS.validate_python(given)
+    except ValidationError:
+        raise TypeError(f"it returned {given!r:.100}, which is no list of places and reasons") from None

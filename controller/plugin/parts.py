@@ -328,6 +328,10 @@ class EvalPlan(Part):
     def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
         """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
 
+    def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
+        """Return whose findings cannot be combined with the others', and why; their examples count as not evaluated."""
+        return {}
+
     @abstractmethod
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
         """Return metrics over what has come so far; it is asked again as more comes in, in any order."""

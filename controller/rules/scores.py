@@ -24,6 +24,14 @@ def shape_of(found: Evaluation) -> Shape:
     return (len(found.labels), "labels") if found.labels else (len(found.confusion), "classes")
 
 
+def unlike(shape: Shape, usual: Shape) -> str:
+    """Say how a finding differs from most."""
+    (size, kind), (others, their) = shape, usual
+    if kind == their == "classes":
+        return f"its matrix has {size} classes, most have {others}"
+    return f"it counts {size} {kind}, most count {others} {their}"
+
+
 def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
     """Add up the matrices, or the counts of labels, of findings of one shape."""
     return reduce(np.add, ((report.labels or report.confusion).array() for report in reports))

@@ -31,6 +31,9 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         space = RedisSpace(url)
         try:
             if lease:
+                space.check_format(
+                    mark=False
+                )  # a takeover changes what is there: not in a space of another Hansa
                 space.acquire()
                 space.warn_of_settings()
             space.check_format(mark=lease)

@@ -65,16 +65,20 @@ class Downloads:
             layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0
-            yield b"" if goes_on else header
             whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
             reading = self._whole(model, start) if whole else self._part(model, sent, start)
             # Whoever hangs up gives the place to others at once; the model stays open for what is being read
             # still.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
-                async for batch in batches:
+                batch = await anext(batches, None)
+                yield (
+                    b"" if goes_on else header
+                )  # not before there are frames: sites count answers that bring nothing
+                while batch is not None:
                     for frame in batch:
                         await place.moved()
                         yield frame
+                    batch = await anext(batches, None)
 
     @asynccontextmanager
     async def _opened(self, key: ModelKey) -> AsyncIterator[StoredModel]:

@@ -78,7 +78,7 @@ async def _take(
     last: bool,
 ) -> Brought:
     check = FrameCheck(manifest)
-    draft = await workers.io(store.draft, key, manifest.spec)
+    draft = await _begin(key, manifest, store, workers)
     try:
         with _naming(what):
             await _fill(draft, check, frames, workers, last)
@@ -87,6 +87,16 @@ async def _take(
         await asyncio.shield(workers.io(draft.discard))  # the operator may have hung up
         raise
     return Brought(draft, manifest, check.sealer.peaks)
+
+
+async def _begin(key: ModelKey, manifest: Manifest, store: Store, workers: Workers) -> Draft:
+    """Begin a draft. Should the operator hang up meanwhile, it is thrown away once it is there: no thread can stop."""
+    beginning = asyncio.ensure_future(workers.io(store.draft, key, manifest.spec))
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        await asyncio.shield(workers.io((await beginning).discard))
+        raise
 
 
 async def _fill(

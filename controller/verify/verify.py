@@ -32,7 +32,7 @@ from hansa.common.values.errors import (
 )
 from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key, update_key
 from hansa.common.values.receipts import Receipt
-from hansa.common.values.words import listed
+from hansa.common.values.words import listed, plain
 from hansa.controller.audit.log import check_job
 from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.community.accumulator import Accumulator
@@ -304,7 +304,7 @@ def _report(
         )
         return
     for finding in findings:
-        click.echo(f"{finding.where}: {finding.what}")
+        click.echo(plain(f"{finding.where}: {finding.what}"))  # a file may claim anything, on one line
     if not findings:
         members = sum(len(held) for held in machine.state.members.values())
         click.echo(

@@ -44,6 +44,17 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
+def test_settings_of_another_federation_do_not_disturb_a_run(tmp_path: Path) -> None:
+    settings = '[controller]\nstore = "redis://127.0.0.1:1"\n[learner]\npolicy = "gone.toml"\n[evaluator]\ntls = "gone"\n'
+    (tmp_path / "hansa.toml").write_text(settings)
+    words = ("--set", "pace.rounds=1", "--set", f"app={ROOT / 'examples' / 'digits' / 'app.py'}:app")
+    elsewhere = str(tmp_path / "elsewhere.log")
+    done = hansa("run", DIGITS, "--out", "out", *words, cwd=tmp_path, timeout=120, HANSA_LOG_FILE=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "listens on" in (tmp_path / "out" / "logs" / "controller.log").read_text()
+    assert not Path(elsewhere).exists()
+
+
 def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = hansa("run", DIGITS, "--out", str(out), "--json", cwd=ROOT, timeout=120)

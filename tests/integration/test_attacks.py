@@ -19,6 +19,8 @@ from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.site.attendance import BEAT
 from hansa.common.ui.client import Client
+from hansa.common.values.bounds import MOST_NAMED
+from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Task, Terms
 from hansa.controller.api.limits import SUBMISSIONS
 from hansa.controller.api.servicers import FleetServicer
@@ -158,6 +160,16 @@ async def test_a_daemon_names_only_so_many_apps_and_tasks(served: Served) -> Non
         code, text = await attend(stub, enrolment(**fields))
         assert (code, "1000" in text) == (CODE.RESOURCE_EXHAUSTED, True)
     await of.close()
+
+
+async def test_a_daemon_with_more_tasks_in_hand_than_it_may_name_attends_all_the_same(served: Served) -> None:
+    """Evaluators of many jobs may hold thousands; those that are not named are sent again and change nothing."""
+    hand = [TaskId(f"j-{number}") for number in range(MOST_NAMED + 1)]
+    async with LightSite(served.address, "a", hand=hand).attending() as site:
+        assert [session.site for session in served.federation.fleet.sessions] == ["a"]
+        async with asyncio.timeout(20):
+            while len(site.cancelled) < MOST_NAMED:  # there is no such job
+                await asyncio.sleep(0.01)
 
 
 async def test_huge_headers_are_refused(served: Served) -> None:
@@ -375,11 +387,17 @@ async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site
 
 
 async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
+    nested = fleet_pb2.Task(id="j-2", job="j", site="a", seed=1)
+    nested.train.model, nested.train.optimizer.kind, nested.train.optimizer.lr = "j/v0", "sgd", 0.1
+    nested.train.plugins.add(name="x", args='{"a":' * 100_000)
     said = [
         fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=1)),  # before it has enrolled the site
         fleet_pb2.ToSite(enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=0)),
         fleet_pb2.ToSite(cancel=fleet_pb2.Cancel(task="\x1b[2J", reason="\n" * 100)),
         fleet_pb2.ToSite(task=fleet_pb2.Task(id="j-1")),
+        fleet_pb2.ToSite(task=nested),
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j" * 1_000_000, steps=1)),
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=2)),
         fleet_pb2.ToSite(),
     ]
     heard = 0
@@ -403,5 +421,6 @@ async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
                     await asyncio.sleep(0.05)
             assert site.attendance._heartbeat == BEAT[0]
             assert site.cancelled == ["\x1b[2J"]
+            assert site.attendance._pulses == {"j": 2}, "what is no job's name is not kept"
     finally:
         await server.stop(None)

@@ -17,8 +17,10 @@ from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.tasks import Train
+from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.verify import check_export, verify
+from tests.hostile_text import NASTY, require_clean
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
 
@@ -65,6 +67,16 @@ async def test_an_exported_model_names_its_receipt_and_verify_matches_it(tmp_pat
     receipts = [json.loads(entry.receipt) for entry in entries if entry.receipt]
     (receipt,) = [receipt for receipt in receipts if receipt["hash"] == origin.receipt]
     assert (receipt["version"], receipt["digest"]) == (2, origin.digest)
+
+
+async def test_what_a_file_claims_cannot_forge_the_words_of_verify(tmp_path: Path) -> None:
+    file, folder = tmp_path / "m.safetensors", tmp_path / "c"
+    job_id = await exported(folder, file)
+    claim = changed(file, job=f"{NASTY}\njob {job_id}: 4 receipts agree with the journal")
+    said = CliRunner().invoke(hansa, ["job", "verify", job_id, "--state", str(folder), "--model", str(claim)])
+    assert said.exit_code == 1
+    assert said.stdout.count("\n") == 1
+    require_clean(said.output, "hansa job verify --model")
 
 
 async def test_whatever_is_changed_in_an_exported_model_is_found(tmp_path: Path) -> None:
@@ -183,6 +195,12 @@ def test_a_controller_that_describes_another_model_is_not_believed() -> None:
     with pytest.raises(Broken, match="cannot be read"):
         client_module._origin('{"job": 1}', manifest)
     assert client_module._origin("", manifest) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])
+def test_an_answer_that_is_no_view_is_an_error_of_one_line(text: str) -> None:
+    with pytest.raises(Broken, match="the controller's answer cannot be read"):
+        client_module._read(JobView, text)
 
 
 async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(

@@ -14,6 +14,7 @@ from hansa.common.ui.client import Client
 from hansa.common.values.errors import NotFound, Refused, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
@@ -62,12 +63,19 @@ class Scene:
             job,
         )
 
+    def spoil_summaries(self) -> None:
+        """Leave something in their place that no summary can be read from, or written to."""
+        self._change(
+            ("alter table summaries rename column text to words",),
+            lambda client, key: client.delete(key("summaries")) and client.set(key("summaries"), "x"),
+        )
+
     def summaries(self) -> set[JobId]:
         with opened(self.store, self.folder, lease=False) as backends:
             return set(backends.journal.summaries())
 
     def _change(
-        self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], job: JobId
+        self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], *job: JobId
     ) -> None:
         if self.server:
             client = self.server.client()
@@ -76,7 +84,7 @@ class Scene:
             return
         with sqlite3.connect(self.folder / "journal.sqlite") as db:
             for statement in statements:
-                db.execute(statement, (job,))
+                db.execute(statement, job)
         db.close()
 
 
@@ -151,6 +159,46 @@ async def test_a_summary_that_is_missing_is_made_again(scene: Scene, harm: str) 
             assert (await client.jobs())[1] == before[1]
         assert scene.summaries() == {done.id}
         scene.destroy_events(done.id)  # the next start does not need them
+
+
+async def test_summaries_that_can_be_neither_read_nor_written_keep_no_controller_from_starting(
+    scene: Scene,
+) -> None:
+    """They only save time: the jobs are read from their events, and are what they were."""
+    _, waiting, before = await run_two(scene)
+    scene.spoil_summaries()
+    async with scene.serving() as served, Client(served.address) as client:
+        after = await client.jobs()
+        assert after[1] == before[1]
+        assert (await client.show("done")).status == "completed"
+        assert [runner.id for runner in served.federation.jobs] == [waiting.id]
+
+
+async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_asked_for(
+    scene: Scene,
+) -> None:
+    """No version accounts for what its site fetched before it was cancelled."""
+    fetched = asyncio.Event()
+
+    async def fetch_only(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            await site.fetch(task.work.model)
+            fetched.set()
+            await asyncio.Event().wait()
+        await site.do(task)
+
+    async with scene.serving() as served, Client(served.address) as client:
+        async with LightSite(served.address, "a", answer=fetch_only).attending(), asyncio.timeout(30):
+            runner = await served.federation.submit(job(), None, nothing())
+            await fetched.wait()
+            await client.cancel(runner.id)
+            await concluded(served, runner)
+        before = runner.view()
+    assert min(before.bytes_up, before.bytes_down) > 0
+    async with scene.serving() as served, Client(served.address) as client:
+        (listed,), shown = await client.jobs(), await client.show(runner.id)
+        for view in (listed, shown):
+            assert (view.bytes_up, view.bytes_down) == (before.bytes_up, before.bytes_down)
 
 
 async def test_a_job_that_failed_without_an_event_is_not_summed_up(

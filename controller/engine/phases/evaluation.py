@@ -9,7 +9,7 @@ makes it slower.
 
 from collections.abc import Mapping
 
-from hansa.common.values.history import Version, finite
+from hansa.common.values.history import Findings, Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate
@@ -91,7 +91,7 @@ def _conclude(job: Job, record: Version) -> None:
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    record.metrics = pooled(job, OfVersion(record.version))
+    pool(job, record, OfVersion(record.version))
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
         put_away(job, record.version)
@@ -120,6 +120,17 @@ def give_up(job: Job) -> None:
 def reports(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
     """Return the reports on a subject, as long as they are kept."""
     return job.state.reports.get(subject.name, {})
+
+
+def pool(job: Job, findings: Findings, subject: Subject) -> None:
+    """Work out the metrics of a subject. A report that does not fit the others is left out, and its site is named."""
+    plan, entered = job.rule.evaluate, job.state.reports.get(subject.name, {})
+    for site, why in checks.require(checks.REASONS, plan.odd(entered), plan).items():
+        odd = entered.pop(site, None)
+        if odd is not None:
+            findings.examples -= odd.n
+            findings.unevaluated[site] = why
+    findings.metrics = pooled(job, subject)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:

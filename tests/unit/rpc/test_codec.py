@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc import codec
-from hansa.common.values.bounds import COLUMNS, STEPS, Value
+from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
@@ -146,6 +146,20 @@ def test_standards_make_the_round_trip(standard: Standard | None) -> None:
     assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
 
 
+def test_a_task_asks_for_so_many_plugins_only_at_both_ends() -> None:
+    """Each may hold a copy of the model, as the proximal term does: a million of them would be all memory."""
+    near = LocalPluginSpec(name="proximal", args={"mu": 0.1})
+    fields = {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}}
+    task = Task.model_validate(fields | {"work": _train(plugins=(near,) * PLUGINS)})
+    wire = codec.task_to_wire(task)
+    assert codec.task_from_wire(_wired(wire)) == task
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        _train(plugins=(near,) * (PLUGINS + 1))
+    wire.train.plugins.extend([wire.train.plugins[0]] * 100_000)
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        codec.task_from_wire(_wired(wire))
+
+
 KINDS: dict[str, type[Value]] = {  # what stands for each message of a task
     "Task": Task,
     "Terms": Terms,
@@ -170,9 +184,8 @@ def test_every_whole_number_of_a_task_is_bounded_by_what_the_wire_carries(
     kind: type[Value], field: str, bits: int
 ) -> None:
     """Nobody can make a task of our values that cannot be sent; a new field of the wire is looked at here, too."""
-    within: TypeAdapter[Any] = TypeAdapter(
-        Annotated[kind.model_fields[field].annotation, kind.model_fields[field]]
-    )  # type: ignore[arg-type]
+    bounded: Any = Annotated[kind.model_fields[field].annotation, kind.model_fields[field]]
+    within: TypeAdapter[Any] = TypeAdapter(bounded)
     assert within.validate_python(1) == 1
     for beyond in (-1, 1 << bits, 1 << 64):
         with pytest.raises(ValidationError):
