@@ -1,11 +1,12 @@
 """Merges of one job. The sums of rules that remember are kept from one merge to the next."""
 
+import logging
 from concurrent.futures import Executor
 from contextlib import ExitStack
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
-from hansa.common.values.errors import reason
+from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.members import Change, Membership, Standing, overlay
@@ -15,6 +16,8 @@ from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpda
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
+
+log = logging.getLogger(__name__)
 
 
 class Merger:
@@ -37,7 +40,9 @@ class Merger:
         """Let go of the sums."""
         self._sums = None
 
-    def merge(self, order: Merge, standing: Standing, drafts: Drafts) -> tuple[Merged, tuple[ModelKey, ...]]:
+    def merge(
+        self, order: Merge, standing: Standing | None, drafts: Drafts
+    ) -> tuple[Merged, tuple[ModelKey, ...]]:
         """Compute a version and publish it; `standing` is what counts before it, if the aggregator remembers."""
         sums, self._sums = self._sums, None  # void until the merge has succeeded
 
@@ -76,7 +81,10 @@ class Merger:
         if order.reference is not None:
             try:
                 distance = distance_between(self._store, self._key(order.version, ""), order.reference)
+            except StoreFailed:
+                raise  # the store is away: the merge is carried out again
             except Exception as error:  # nothing in training depends on it
+                log.warning("job %s: version %d has no distance", self._job, order.version, exc_info=True)
                 note = "; ".join(filter(None, (note, f"no distance: {reason(error)}")))
         return Merged(
             digest=made.manifest.digest.hex(),
@@ -90,8 +98,8 @@ class Merger:
         return moment_key(self._job, version, name) if name else community_key(self._job, version)
 
 
-def _members(order: Merge, standing: Standing, spec: ModelSpec) -> Membership:
+def _members(order: Merge, standing: Standing | None, spec: ModelSpec) -> Membership:
     """Return everything that counts once the order is carried out."""
     gone: Standing = {member.site: [] for member in order.removed}
     changed = overlay(standing, (*order.added, *order.reweighed), spec.names)[0]
-    return Membership(standing, {**gone, **changed})
+    return Membership(standing or {}, {**gone, **changed})

@@ -28,10 +28,11 @@ from hansa.common.values.results import Anatomy, Evaluation, Profile, UpdateFact
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Compared, Examined, HopExamined, Merged, Result
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
-from tests.golden.telling import JOB, Teller, Told, order_key
+from tests.golden.telling import JOB, OrderKey, Teller, Told, order_key
 
 Step = Mapping[str, Any]
 
@@ -123,7 +124,9 @@ class Engine:
             "tasks again": sorted(
                 self._teller.numbers[e.task.id] for e in effects if isinstance(e, ef.SendTask)
             ),
-            "orders again": sorted(self._teller.orders[key] for e in effects if (key := order_key(e))),
+            "orders again": sorted(
+                self._teller.orders[order_key(e)] for e in effects if isinstance(e, ef.StartOrder)
+            ),
             "alarms again": sorted(e.at for e in effects if isinstance(e, ef.SetAlarm)),
         } | self._teller.told([])
 
@@ -174,28 +177,26 @@ class Engine:
         raise ValueError(f"nobody knows how to {step['do']}")
 
     def _order_event(self, step: Step, at: float) -> ev.Event:
-        kind, *which = next(key for key, number in self._teller.orders.items() if number == step["order"])
-        failed, found = step["do"] == "not done", step.get("found", {})
+        key = next(key for key, number in self._teller.orders.items() if number == step["order"])
         self._teller.running.pop(step["order"], None)
-        match kind:
+        found, number = step.get("found", {}), self._teller.order_numbers[key]
+        if step["do"] == "not done":
+            return ev.OrderFailed(at=at, order=number, reason="no memory")
+        return ev.OrderDone(at=at, order=number, result=self._result(key, found))
+
+    def _result(self, key: OrderKey, found: Mapping[str, Any]) -> Result:
+        match key[0]:
             case "merge":
-                (version,) = which
-                if failed:
-                    return ev.MergeFailed(at=at, version=version, reason="no memory")
+                version = key[1]
                 names = self._machine.rule.server.moments
                 moments = {name: f"{name} of version {version}" for name in names}
-                made = {"version": version, "digest": f"version {version}", "moments": moments}
-                return ev.Merged.model_validate({"at": at, "bytes_up": 5, "bytes_down": 7, **made, **found})
+                made = {"digest": f"version {version}", "moments": moments, "bytes_up": 5, "bytes_down": 7}
+                return Merged.model_validate({**made, **found})
             case "examine":
-                if failed:
-                    return ev.ExaminationFailed(at=at, inquiry=which[0], reason="no memory")
-                return ev.Examined(
-                    at=at, inquiry=which[0], facts=found.get("facts"), kept=found.get("kept", {})
-                )
+                return Examined(facts=found.get("facts"), kept=found.get("kept", {}))
             case "hop":
-                given = {"trouble": "no memory"} if failed else found
-                return ev.HopStudied.model_validate({"at": at, "version": which[0], "hop": which[1], **given})
-        return ev.Measured(at=at, distance=found.get("distance"), trouble="it does not fit" if failed else "")
+                return HopExamined.model_validate(found)
+        return Compared(distance=found["distance"])
 
 
 def _evaluation(found: Mapping[str, Any]) -> Evaluation:

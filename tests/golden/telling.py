@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from hansa.common.values.history import Findings
 from hansa.common.values.ids import (
     JobId,
     ModelKey,
@@ -15,10 +16,11 @@ from hansa.common.values.ids import (
     update_key,
 )
 from hansa.common.values.tasks import Evaluate, Survey, Task, Train
+from hansa.controller.community.members import Member, Membership, Standing, overlay
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.state import Findings
+from hansa.controller.engine.orders import Examine, ExamineHop, Merge
 
 JOB = JobId("j1")
 HOPS, ARRAYS = 8, 8  # the most that a story has
@@ -34,6 +36,7 @@ class Teller:
         self.tasks: dict[int, Task] = {}
         self.numbers: dict[TaskId, int] = {}
         self.orders: dict[OrderKey, int] = {}
+        self.order_numbers: dict[OrderKey, int] = {}  # the engine's own
         self.running: dict[int, Told] = {}  # orders under way
         self._keys: dict[ModelKey, str] = {reference_key(JOB): "reference"}
         self._before: dict[str, Told] = {}
@@ -46,8 +49,9 @@ class Teller:
             number = self.numbers.setdefault(task.id, len(self.numbers) + 1)
             self.tasks[number], self._keys[update_key(task.id)] = task, f"update {number}"
             told.setdefault("sent", []).append({"task": number, **self.task(task)})
-        for effect in sorted((e for e in effects if order_key(e)), key=order_key):
+        for effect in sorted((e for e in effects if isinstance(e, ef.StartOrder)), key=order_key):
             number = self.orders.setdefault(order_key(effect), len(self.orders) + 1)
+            self.order_numbers[order_key(effect)] = effect.number
             self.running[number] = self._order(effect)
             told.setdefault("ordered", []).append({"order": number, **self.running[number]})
         withdrawn = sorted(self.numbers[e.task.id] for e in effects if isinstance(e, ef.WithdrawTask))
@@ -106,29 +110,25 @@ class Teller:
             told |= {"moments": work.moments, "columns": work.columns, "classes": work.classes}
         return {name: value for name, value in told.items() if value or name == "base"}
 
-    def _order(self, effect: ef.Effect) -> Told:
-        match effect:
-            case ef.StartMerge(plan):
-                made: Told = {"work": "merge", "version": plan.version, "from": self._name(plan.current)}
-                changes = {"added": plan.added, "removed": plan.removed, "reweighed": plan.reweighed}
+    def _order(self, start: ef.StartOrder) -> Told:
+        match start.order:
+            case Merge() as order:
+                made: Told = {"work": "merge", "version": order.version, "from": self._name(order.current)}
+                changes = {"added": order.added, "removed": order.removed, "reweighed": order.reweighed}
                 made |= {name: self._members(given) for name, given in changes.items()}
-                members = self._members(self.machine.members(plan))
-                made |= {"members": members if members != made["added"] else [], "staleness": plan.staleness}
-                return {name: value for name, value in (made | {"still": plan.still}).items() if value}
-            case ef.StartStudy(plan):
-                return {
-                    "work": "hop",
-                    "version": plan.version,
-                    "hop": plan.hop,
-                    "mean": bool(plan.members),
-                } | {"compared": [[self._name(key) for key in pair if key] for pair in plan.compared]}
-            case ef.StartExamination(number):
-                inquiry = self.machine.state.inquiries[number]
-                read = sorted(self._name(key) for key in inquiry.models())
-                return {"work": "examine", "part": inquiry.point, "reads": read}
+                members = self._members(_counting(start, self.machine))
+                made |= {"members": members if members != made["added"] else [], "staleness": order.staleness}
+                return {name: value for name, value in (made | {"still": order.still}).items() if value}
+            case ExamineHop() as hop:
+                compared = [[self._name(key) for key in pair if key] for pair in hop.compared]
+                mean = {"mean": bool(hop.members), "compared": compared}
+                return {"work": "hop", "version": hop.version, "hop": hop.hop, **mean}
+            case Examine() as examination:
+                read = sorted(self._name(key) for key in examination.reads)
+                return {"work": "examine", "part": examination.point, "reads": read}
         return {"work": "measure"}
 
-    def _members(self, given: Iterable[ef.Member]) -> list[list[float]]:
+    def _members(self, given: Iterable[Member]) -> list[list[float]]:
         """Return of each contribution the task that it answers, its weight, and how many tensors count (0: all)."""
         return sorted([self.numbers[m.task], m.weight, len(m.tensors or ())] for m in given)
 
@@ -152,7 +152,7 @@ class Teller:
             made |= {"metrics": dict(self.machine.metrics(record)), **_findings(record)}
             made["hops"] = [
                 {"hop": hop.hop, "sites": hop.sites, "skipped": hop.skipped, "lost": sorted(hop.lost)}
-                | {"divergence": hop.divergence, "metrics": hop.pooled, **_findings(hop)}
+                | {"divergence": hop.divergence, "metrics": hop.metrics, **_findings(hop)}
                 for hop in record.hops
             ]
             told[f"version {record.version}"] = {name: value for name, value in made.items() if value}
@@ -195,18 +195,26 @@ class Teller:
         return self._keys[key]
 
 
-def order_key(effect: ef.Effect) -> OrderKey:
-    """Return what identifies an order; nothing if an effect is none."""
-    match effect:
-        case ef.StartMerge(plan):
-            return ("merge", plan.version)
-        case ef.StartStudy(plan):
-            return ("hop", plan.version, plan.hop)
-        case ef.StartExamination(number):
-            return ("examine", number)
-        case ef.StartMeasurement():
-            return ("measure",)
-    return ()
+def order_key(start: ef.StartOrder) -> OrderKey:
+    """Return what identifies an order, whatever number it has; examinations have only that."""
+    match start.order:
+        case Merge(version=version):
+            return ("merge", version)
+        case ExamineHop(version=version, hop=hop):
+            return ("hop", version, hop)
+        case Examine():
+            return ("examine", start.number)
+    return ("measure",)
+
+
+def _counting(start: ef.StartOrder, machine: Machine) -> Iterable[Member]:
+    """Return everything that counts once a merge is done."""
+    order, outline = start.order, machine.state.outline
+    assert isinstance(order, Merge)
+    names = [tensor.name for tensor in outline.tensors] if outline else []
+    changed = overlay(start.standing, (*order.added, *order.reweighed), names)[0]
+    gone: Standing = {member.site: [] for member in order.removed}
+    return Membership(start.standing or {}, {**gone, **changed})
 
 
 def site_of(name: str) -> str:
@@ -215,5 +223,9 @@ def site_of(name: str) -> str:
 
 
 def _findings(record: Findings) -> Told:
-    found = {"examples": record.examples, "of": record.total, "unevaluated": sorted(record.unevaluated)}
+    found = {
+        "examples": record.examples,
+        "of": record.examples_total,
+        "unevaluated": sorted(record.unevaluated),
+    }
     return {name: value for name, value in found.items() if value}
