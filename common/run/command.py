@@ -404,10 +404,7 @@ def _quality(view: JobView, split: "Part") -> str:
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
     if not view.examples:
-        nothing = any(entry.examples_total == 0 for entry in view.history[-1:])
-        return "not measured" + (
-            f": the sites have no {split} examples" if nothing else _why_not_measured(view)
-        )
+        return f"not measured{_why_not_measured(view)}"
     whole = view.examples == view.examples_total
     on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
     if accuracy is None and loss is None:

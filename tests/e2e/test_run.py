@@ -45,7 +45,8 @@ def processes_below(folder: Path) -> list[str]:
 
 
 def test_settings_of_another_federation_do_not_disturb_a_run(tmp_path: Path) -> None:
-    settings = '[controller]\nstore = "redis://127.0.0.1:1"\n[learner]\npolicy = "gone.toml"\n[evaluator]\ntls = "gone"\n'
+    settings = '[controller]\nstore = "redis://127.0.0.1:1"\n[learner]\npolicy = "gone.toml"\n'
+    settings += '[evaluator]\ntls = "gone"\n'
     (tmp_path / "hansa.toml").write_text(settings)
     words = ("--set", "pace.rounds=1", "--set", f"app={ROOT / 'examples' / 'digits' / 'app.py'}:app")
     elsewhere = str(tmp_path / "elsewhere.log")

@@ -13,7 +13,7 @@ from hansa.common.run.nursery import _ensure_fork_server
 
 SIGNALS = """
 import os, pathlib, signal
-from hansa.common.ui import nursery
+from hansa.common.run import nursery
 def masks(pid):
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     return {line.split()[0]: int(line.split()[1], 16) for line in lines if line.startswith("SigBlk")}
