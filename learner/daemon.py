@@ -57,7 +57,7 @@ def task_seed(task: Task) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitData:
     """A part of the site's data, as arrays and (for torch apps) as tensors."""
 
     examples: Examples
@@ -71,7 +71,7 @@ class Learner(SiteDaemon):
         super().__init__(options, shelf)
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
-        self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
+        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._windows = Windows(options.state)
         self._notes = Notes(options.state)
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
@@ -279,7 +279,7 @@ class Learner(SiteDaemon):
         return None if heard is None else max(heard, work.committed)
 
     def _measure(
-        self, app: App, task: Task, validation: Part, arrays: Mapping[str, np.ndarray]
+        self, app: App, task: Task, validation: SplitData, arrays: Mapping[str, np.ndarray]
     ) -> Evaluation:
         """Measure the model in hand on the site's validation part."""
         if not len(validation.examples):
@@ -295,12 +295,12 @@ class Learner(SiteDaemon):
             self._networks[task.job] = networks.build(app, task.seed, self.options.device)
         return self._networks[task.job]
 
-    def _data(self, app: App, task: Task) -> tuple[Part, Part]:
+    def _data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
         """Return the parts of the site's data for training and for validation."""
         if task.job not in self._parts:
             make_room(self._parts)
             training, validation = (
-                Part(part, to_tensors(app, part, self.options.device) if app.train is None else None)
+                SplitData(part, to_tensors(app, part, self.options.device) if app.train is None else None)
                 for part in parts(self.shelf.get(task.app).examples, task)
             )
             self._parts[task.job] = (training, validation)

@@ -11,7 +11,7 @@ from hansa.common.data.own import SiteData, read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.values.words import in_order
 
-Part = Literal["test", "validation"]
+Split = Literal["test", "validation"]
 
 
 def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
@@ -34,12 +34,12 @@ class Loading(Schema, Protocol):
         """Load a site's data for a split and check that it can be learned from."""
 
 
-def agreed(app: Loading, files: Mapping[str, Path]) -> Part:
+def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
     """Read every site's data as its daemons will, and refuse sites that could not train one model together.
 
-    Return what the evaluators can measure on: test rows if every site has some, else validation parts.
+    Return what the evaluators can measure on: test rows if every site has some, else validation splits.
     """
-    parts: set[Part] = set()
+    splits: set[Split] = set()
     first: tuple[str, SiteData] | None = None
     for site, path in files.items():
         try:
@@ -50,12 +50,12 @@ def agreed(app: Loading, files: Mapping[str, Path]) -> Part:
             raise InvalidData(
                 f"data.files.{site}: {path}: no examples in it; leave the site out, or give it some"
             )
-        parts.add("test" if data.tested else "validation")
+        splits.add("test" if data.tested else "validation")
         if first is None:
             first = site, data
         else:
             _compare(site, path, data, *first)
-    return "test" if parts == {"test"} else "validation"
+    return "test" if splits == {"test"} else "validation"
 
 
 def _read(app: Loading, path: Path) -> SiteData:

@@ -15,7 +15,7 @@ from hansa.common.values.ids import NAME
 from hansa.common.values.resolved import Software
 from hansa.common.values.training import OptimizerSpec, SurveySpec, ValidationSpec
 
-Part = Mapping[str, Any]
+PartSpec = Mapping[str, Any]
 FieldPath = tuple[Any, ...]
 Problem = tuple[FieldPath, str]  # where, and what is wrong there
 
@@ -199,14 +199,14 @@ class JobSpec(Value):
     seed: int = Field(1990, ge=0, lt=1 << 63, strict=True)
     app: str = Field(max_length=TEXT)
     rule: str = "fedavg"
-    pace: Part | None = None
-    sample: Part | None = None
-    local: Part | None = None
-    layers: Part | None = None
-    weigh: Part | None = None
-    merge: Part | None = None
-    server: Part | None = None
-    evaluate: Part | None = None
+    pace: PartSpec | None = None
+    sample: PartSpec | None = None
+    local: PartSpec | None = None
+    layers: PartSpec | None = None
+    weigh: PartSpec | None = None
+    merge: PartSpec | None = None
+    server: PartSpec | None = None
+    evaluate: PartSpec | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
     survey: SurveySpec = SurveySpec()
@@ -244,7 +244,7 @@ class JobSpec(Value):
             raise ValueError("proximal is short for local: {kind: proximal, …}; give one of them")
         return train
 
-    def part(self, point: str) -> Part | None:
+    def part(self, point: str) -> PartSpec | None:
         """Return what the job says about one point of its rule."""
         if point == "local" and self.train.proximal is not None:
             return (

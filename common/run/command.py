@@ -32,7 +32,7 @@ from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of, suggestion
 
 if TYPE_CHECKING:
-    from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
+    from hansa.common.data.site_files import Split  # numpy need not be loaded to print help
 
 # Settings for a federation elsewhere, exported or in a settings file, are not meant for this one.
 ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE"), "")
@@ -175,7 +175,7 @@ class LocalFederation:
         self._central = central  # all data at one site
         self._slow = slow  # by which factor some sites' training is slowed down
         self._files: dict[str, Path] = {}  # of the sites, known when the data are parted
-        self.split: Part = "test"  # what evaluators measure on
+        self.split: Split = "test"  # what evaluators measure on
         self._spec = spec
         self._folder = folder
         self._nursery = Nursery()
@@ -398,7 +398,7 @@ def why_ended(code: int | None, log: Path) -> str:
     return "it left no message"
 
 
-def _quality(view: JobView, split: "Part") -> str:
+def _quality(view: JobView, split: "Split") -> str:
     """Say how good the newest model is, by what its app measures, on a part of the data: test or validation."""
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if metrics_missing(view):
@@ -441,7 +441,7 @@ def suits_ten_sites(data: DataSpec) -> bool:
     )
 
 
-def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Part") -> None:
+def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Split") -> None:
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
