@@ -24,7 +24,7 @@ from hansa.common.values.tasks import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.federation import Federation
+from hansa.controller.federation import Federation
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.storage.journal import Entry, JobRecord, SqliteJournal
 from hansa.controller.storage.stores.memory import MemoryStore
@@ -87,11 +87,9 @@ async def _start(folder: Path) -> float:
     journal = SqliteJournal(folder / "journal.sqlite")
     begun = time.perf_counter()
     async with Federation(MemoryStore(), journal, SystemClock()) as federation:
-        assert all(view.status == "completed" for view in federation.views())
+        assert all(view.status == "completed" for view in federation.jobs.views())
         seconds = time.perf_counter() - begun
-        ends = [run for run in federation._runs if run.get_name() in federation.known]
-        if ends:
-            await asyncio.wait(ends)  # ends are recorded, jobs are summed up
+        await federation.launcher.settled()  # ends are recorded, jobs are summed up
     journal.close()
     return seconds
 

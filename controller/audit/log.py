@@ -25,8 +25,8 @@ from hansa.common.values.ids import JobId
 from hansa.common.values.tasks import Receipt, Value
 from hansa.common.values.words import plain
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.journal import Entry, JobRecord, Journal
+from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
 LOG = JobId("audit")  # no job can have this id

@@ -10,8 +10,8 @@ from hansa.common.values.ids import JobId
 from hansa.controller.audit.log import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, fault
+from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
 NO_EVENTS = "the journal lost the job's events: the store has models of it"

@@ -13,9 +13,9 @@ from hansa.common.models.frames import FRAME, Layout, select
 from hansa.common.models.model import ModelSpec
 from hansa.common.rpc import codec
 from hansa.common.values.ids import ModelKey
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.stores import Store, StoredModel
 from hansa.controller.transfers.gate import Gate
+from hansa.controller.work.workers import Workers
 from hansa.protos import fleet_pb2 as fleet
 
 AHEAD = 2  # frames read at once while those before are sent: memory for each download is twice that

@@ -63,9 +63,7 @@ async def trained(folder: Path, pool: ThreadPoolExecutor, cut: int, rounds: int)
             LightSite(proxy.address, "a", spec=SPEC, answer=answer(pool)).attending(),
             asyncio.timeout(60),
         ):
-            runner = await ended(
-                await served.federation.submit(job(pace={"rounds": rounds}), None, nothing())
-            )
+            runner = await ended(await served.submit(job(pace={"rounds": rounds}), None, nothing()))
         assert runner.view().status == "completed", runner.view().reason
         yield served, proxy, runner
 

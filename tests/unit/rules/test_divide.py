@@ -14,11 +14,11 @@ from hansa.common.values.history import VersionView
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Anatomy, Init, OptimizerSpec, Task, Train
 from hansa.common.values.views import JobView
-from hansa.controller.api.views import _history_views
 from hansa.controller.community.reading import Library
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, StartExamination
 from hansa.controller.engine.state import Inquiry
+from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.divergence import METRICS, divergences

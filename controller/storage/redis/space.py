@@ -34,7 +34,7 @@ from hansa.common.process import faults
 from hansa.common.rpc.channel import is_loopback
 from hansa.common.values.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.values.ids import NAME
-from hansa.controller.storage.redis_lease import GUARD, TAGS, Lease, LeaseLost, LeaseTaken, Script
+from hansa.controller.storage.redis.lease import GUARD, TAGS, Lease, LeaseLost, LeaseTaken, Script
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest
 from hansa.common.values.errors import InvalidJob, Refused, Rejected
 from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import require_reference
+from hansa.controller.work.workers import Workers
 
 FIRST, REFERENCE = "first model", "reference"  # what messages call them
 

@@ -12,7 +12,7 @@ from hansa.common.values.views import JobView, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.fleet import Fleet
+from hansa.controller.fleet.fleet import Fleet
 
 NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
 

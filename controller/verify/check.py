@@ -6,35 +6,28 @@ updates. What no receipt speaks of (the job's own words, metrics, times) is comp
 audit log.
 """
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from hansa import __version__
 from hansa.common.models.checkpoints import load_checkpoint, read_origin
 from hansa.common.models.frames import Buffer, FrameCheck
 from hansa.common.models.model import Manifest
-from hansa.common.ui.options import json_option, print_json, state_option
 from hansa.common.values.errors import (
     Broken,
     HansaError,
-    InvalidInput,
     NotFound,
     Refused,
     Rejected,
     StoreFailed,
     one_line,
 )
-from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key, update_key
+from hansa.common.values.ids import ModelKey, community_key, reference_key, update_key
 from hansa.common.values.tasks import Receipt
-from hansa.common.values.words import listed
 from hansa.controller.audit.log import check_job
-from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.members import Change, in_order
 from hansa.controller.community.merge import Means, make
@@ -43,7 +36,7 @@ from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rulebook.compose import composed_again
 from hansa.controller.rulebook.resolve import resolved
-from hansa.controller.storage.backends import Backends, opened
+from hansa.controller.storage.backends import Backends
 from hansa.controller.storage.journal import Entry, JobRecord
 from hansa.controller.storage.stores import Draft, Store
 
@@ -249,69 +242,3 @@ class _Nowhere(Draft):
 
     def discard(self) -> None:
         pass
-
-
-@click.command("verify")
-@click.argument("job_id", metavar="JOB")
-@state_option
-@click.option("--store", envvar="HANSA_STORE", help="The controller's store (default: disk below --state).")
-@click.option(
-    "--model",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of `hansa job model` or `hansa run`: is it one of the job's community models, as a receipt names it?",
-)
-@json_option
-def command(job_id: str, state: Path | None, store: str | None, file: Path | None, as_json: bool) -> None:
-    """Check a job's journal, receipts and models where they are kept, without a controller; exit 1 on any fault."""
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
-    url = store or f"disk:{folder / 'store'}"
-    if url == "memory:":
-        raise InvalidInput("models in memory cannot be verified offline")
-    if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
-        raise NotFound(f"--state {folder}: no journal there")
-    with opened(url, folder, lease=False) as backends:
-        jobs = backends.journal.jobs()
-        named = [record for record in jobs if _name(record) == job_id]
-        found = named or [record for record in jobs if record.id.startswith(job_id)]
-        if len(found) != 1:
-            known = listed((record.id for record in jobs), 10) or "none"
-            raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
-        machine, receipts, findings = verify(backends, found[0])
-    wrong = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
-    _report(JobId(found[0].id), machine, receipts, findings + wrong, file, as_json)
-    if findings:
-        raise HansaError(f"job {found[0].id} is not what its receipts claim: {len(findings)} faults")
-    if wrong:
-        raise HansaError(f"{file} is not the model that the receipts of job {found[0].id} name")
-
-
-def _name(record: JobRecord) -> str:
-    try:
-        return str(json.loads(record.spec)["name"])
-    except (ValueError, KeyError, TypeError):
-        return ""  # damaged; its id is left
-
-
-def _report(
-    job: JobId, machine: Machine, receipts: int, findings: list[Finding], file: Path | None, as_json: bool
-) -> None:
-    version = max(machine.state.version, 0)
-    if as_json:
-        faults = [{"where": finding.where, "what": finding.what} for finding in findings]
-        print_json(
-            {"job": job, "sound": not findings, "version": version, "receipts": receipts, "faults": faults}
-        )
-        return
-    for finding in findings:
-        click.echo(f"{finding.where}: {finding.what}")
-    if not findings:
-        members = sum(len(held) for held in machine.state.members.values())
-        click.echo(
-            f"job {job}: {receipts} receipts agree with the journal; version {version} is sound and was computed"
-        )
-        click.echo(f"again from its {members} updates, bit for bit")
-        origin = read_origin(file) if file else None
-        if origin:
-            named = f"receipt {origin.receipt}" if origin.receipt else "the submission"
-            click.echo(f"{file}: version {origin.version} of the job, as {named} names it")
