@@ -1,8 +1,8 @@
-"""Verification of a job offline: do journal, receipts and stored models agree?
+"""Checks of a job offline: do its journal, receipts and stored models agree?
 
 Every event is replayed through the engine, which yields the receipts that must be in the journal. Stored
-models are read byte by byte against their digests, and the newest community model is computed again from its
-updates. What no receipt speaks of (the job's own words, metrics, times) is compared with the digests in the
+models are compared with their digests byte by byte, and the newest community model is computed again from its
+updates. What receipts do not cover (the specification, metrics, times) is compared with the digests in the
 audit log.
 """
 
@@ -10,10 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from hansa import __version__
-from hansa.common.models.checkpoints import load_checkpoint, read_origin
 from hansa.common.models.frames import Buffer, FrameCheck
 from hansa.common.models.model import Manifest
 from hansa.common.values.errors import (
@@ -35,7 +32,6 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rulebook.compose import composed_again
-from hansa.controller.rulebook.resolve import resolved
 from hansa.controller.storage.backends import Backends
 from hansa.controller.storage.journal import Entry, JobRecord
 from hansa.controller.storage.stores import Draft, Store
@@ -52,7 +48,7 @@ class Finding:
 
 
 def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Finding]]:
-    """Return the job as its journal tells it, the number of receipts, and everything that does not agree."""
+    """Return the job as its journal has it, the number of receipts, and everything that does not agree."""
     spec = read_spec(record)
     machine = Machine(record.id, spec, composed_again(spec), record.at)
     machine.start()
@@ -74,33 +70,32 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
             receipts.append(machine.issued)
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    wrong = list(_check_models(backends.store, machine, receipts, scope))
+    model_findings = list(_check_models(backends.store, machine, receipts, scope))
     newest = entries[-1].sequence if entries else 0
-    if wrong and backends.journal.entries(
-        record.id, newest
-    ):  # models have been replaced since we began to look
+    if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
             f"job {record.id} is under way: its models change while they are looked at; verify it when it has ended, or"
             " stop the controller"
         )
-    findings += wrong
+    findings += model_findings
     findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
     return machine, len(receipts), findings
 
 
-def _check_receipt(entry: Entry, wanted: Receipt | None) -> Iterator[Finding]:
+def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
+    """Compare a journaled receipt with the one that the engine issued in the replay."""
     where = f"receipt {entry.sequence}"
-    if wanted is None:
+    if issued is None:
         if entry.receipt:
             yield Finding(where, "a receipt for an event that gives none")
         return
     try:
-        held = Receipt.model_validate_json(entry.receipt)
+        journaled = Receipt.model_validate_json(entry.receipt)
     except ValueError:
         yield Finding(where, "it cannot be read")
         return
-    if held != wanted:
-        fields = [name for name in Receipt.model_fields if getattr(held, name) != getattr(wanted, name)]
+    if journaled != issued:
+        fields = [name for name in Receipt.model_fields if getattr(journaled, name) != getattr(issued, name)]
         yield Finding(where, f"{', '.join(fields)}: not what the journal's events give")
 
 
@@ -111,17 +106,8 @@ def _check_models(
     current = machine.state.current
     if current is None:
         return
-    known = {
-        update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task
-    }  # merged or yet to be
-    known |= {community_key(machine.job, record.version): record.digest for record in machine.state.history}
-    kept = {each.key: each.digest for held in machine.state.kept.values() for each in held.values()}
-    wanted = kept | machine.state.basis | {current: machine.state.history[-1].digest}
-    wanted |= {key: known[key] for key in machine.state.models if key in known}
-    if machine.state.reference is not None and machine.spec.reference:
-        wanted[machine.state.reference] = machine.spec.reference
     sound = True
-    for key, digest in sorted(wanted.items()):
+    for key, digest in sorted(_digests(machine, current, receipts).items()):
         for finding in _check_model(store, key, digest):
             sound = False
             yield finding
@@ -130,6 +116,19 @@ def _check_models(
             yield from _recompute(store, machine, current, scope)
         except (NotFound, Broken) as error:
             yield _lost(f"model {current}", error)
+
+
+def _digests(machine: Machine, current: ModelKey, receipts: list[Receipt]) -> dict[ModelKey, str]:
+    """Return the digest that each model must have which the job still needs."""
+    state = machine.state
+    recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}
+    recorded |= {community_key(machine.job, record.version): record.digest for record in state.history}
+    digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
+    digests |= state.basis | {current: state.history[-1].digest}
+    digests |= {key: recorded[key] for key in state.models if key in recorded}
+    if state.reference is not None and machine.spec.reference:
+        digests[state.reference] = machine.spec.reference
+    return digests
 
 
 def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
@@ -151,7 +150,7 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
 
 
 def _lost(where: str, error: HansaError) -> Finding:
-    """Return what an error of the store says about what it holds; a store that is away says nothing."""
+    """Return a finding for a model that the store has lost or damaged; a store that is away is no finding."""
     if isinstance(error, StoreFailed):
         raise error
     return Finding(where, str(error))
@@ -160,10 +159,10 @@ def _lost(where: str, error: HansaError) -> Finding:
 def _recompute(
     store: Store, machine: Machine, current: ModelKey, scope: frozenset[str] | None
 ) -> Iterator[Finding]:
-    """Compute the newest community model from what it was made of and compare.
+    """Compute the newest community model again from its updates and compare.
 
-    Where the proposal is the next model (`plain`), the model before is gone: members are whole or cover every
-    tensor.
+    Where the proposal itself is the next model (`plain`), the previous model is gone and not needed: members
+    are whole or cover every tensor.
     """
     state, rule = machine.state, machine.rule
     record = state.history[-1]
@@ -172,67 +171,41 @@ def _recompute(
         record.version, max((s for s, _ in record.staleness.values()), default=0), record.updates
     )
     with ExitStack() as stack:
-        held = stack.enter_context(store.open(current))
-        start = held
+        stored = start = stack.enter_context(store.open(current))
         if not rule.server.plain:
-            start = stack.enter_context(store.open(_version_before(machine)))
+            start = stack.enter_context(store.open(_previous_version(machine)))
         keys = machine.moments(record.version - 1)
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
-        sums = Accumulator(held.manifest.spec, kept=False)
+        sums = Accumulator(stored.manifest.spec, kept=False)
         still = record.still and not rule.server.plain  # sums that stand give the same again, a step does not
         whole = Change(members, (), members, members, still, scope)
-        made = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
-        compared = [i for i, tensor in enumerate(held.manifest.spec.tensors) if tensor.is_float]
-        wrong = [i for i in compared if made.manifest.digests[i] != held.manifest.digests[i]]
+        again = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
+        compared = [i for i, tensor in enumerate(stored.manifest.spec.tensors) if tensor.is_float]
+        wrong = [i for i in compared if again.manifest.digests[i] != stored.manifest.digests[i]]
         if wrong:
-            name = held.manifest.spec.tensors[wrong[0]].name
+            name = stored.manifest.spec.tensors[wrong[0]].name
             yield Finding(
                 f"model {current}",
                 f"tensor {name} is not what the rule makes of the updates that receipts name",
             )
         for name, key in machine.moments(record.version).items():
-            if made.moments[name].digest.hex() != state.basis[key]:
+            if again.moments[name].digest.hex() != state.basis[key]:
                 yield Finding(
                     f"model {key}", "it is not what the server update makes of the updates that receipts name"
                 )
 
 
-def _version_before(machine: Machine) -> ModelKey:
+def _previous_version(machine: Machine) -> ModelKey:
     """Return the model that the newest version was made from."""
-    ours = {key for version in (0, 1) for key in machine.moments(machine.state.version - version).values()}
-    (key,) = set(machine.state.basis) - ours
+    newest = machine.state.version
+    moments = {key for version in (newest, newest - 1) for key in machine.moments(version).values()}
+    (key,) = set(machine.state.basis) - moments
     return key
 
 
-def check_export(file: Path, machine: Machine) -> Iterator[str]:
-    """Yield what in an exported model, or in what it says of itself, is not as the job's receipts have it."""
-    origin = read_origin(file)
-    if origin is None:
-        yield "it does not say which job made it: no `hansa job model` and no `hansa run` wrote it"
-        return
-    if origin.job != machine.job:
-        yield f"it says that it is of job {origin.job}"
-        return
-    if not 0 <= origin.version <= machine.state.version:
-        yield f"it says that it is version {origin.version}, which the job never had"
-        return
-    record = machine.state.history[origin.version]
-    if origin.receipt != record.receipt:
-        yield f"it names another receipt than the journal has for version {origin.version}"
-    if load_checkpoint(file)[0].digest.hex() != record.digest:
-        yield f"its tensors are not those of version {origin.version} that the receipt names"
-    told, known = origin.resolved, resolved(machine.spec)
-    if told and (told.made_with, told.init, told.reference) != (known.made_with, known.init, known.reference):
-        yield "what it says of the software and models that the job was run with is not what was submitted"
-    if (
-        told and told.job != known.job and known.made_with.hansa == __version__
-    ):  # defaults may differ elsewhere
-        yield "what it says of the job is not what was submitted"
-
-
 class _Nowhere(Draft):
-    """A draft for a model that only its digest is wanted of."""
+    """A draft that keeps nothing: only the digest of the model is wanted."""
 
     def write(self, index: int, frame: Buffer) -> None:
         pass

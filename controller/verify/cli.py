@@ -1,6 +1,7 @@
 """`hansa job verify`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,7 +15,8 @@ from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.engine.machine import Machine
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import JobRecord
-from hansa.controller.verify.check import Finding, check_export, verify
+from hansa.controller.verify.check import Finding, verify
+from hansa.controller.verify.export import check_export
 
 
 @click.command("verify")
@@ -29,7 +31,7 @@ from hansa.controller.verify.check import Finding, check_export, verify
 )
 @json_option
 def command(job_id: str, state: Path | None, store: str | None, file: Path | None, as_json: bool) -> None:
-    """Check a job's journal, receipts and models where they are kept, without a controller; exit 1 on any fault."""
+    """Check a job's journal, receipts and models in place, without a controller; exit 1 on any fault."""
     folder = (state or DEFAULT_STATE).expanduser().absolute()
     url = store or f"disk:{folder / 'store'}"
     if url == "memory:":
@@ -37,26 +39,31 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
     if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
         raise NotFound(f"--state {folder}: no journal there")
     with opened(url, folder, lease=False) as backends:
-        jobs = backends.journal.jobs()
-        named = [record for record in jobs if _name(record) == job_id]
-        found = named or [record for record in jobs if record.id.startswith(job_id)]
-        if len(found) != 1:
-            known = listed((record.id for record in jobs), 10) or "none"
-            raise NotFound(f"{job_id!r} is {'no job' if not found else 'not one job'} there; jobs: {known}")
-        machine, receipts, findings = verify(backends, found[0])
-    wrong = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
-    _report(JobId(found[0].id), machine, receipts, findings + wrong, file, as_json)
+        record = _record(backends.journal.jobs(), job_id)
+        machine, receipts, findings = verify(backends, record)
+    of_export = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
+    _report(JobId(record.id), machine, receipts, findings + of_export, file, as_json)
     if findings:
-        raise HansaError(f"job {found[0].id} is not what its receipts claim: {len(findings)} faults")
-    if wrong:
-        raise HansaError(f"{file} is not the model that the receipts of job {found[0].id} name")
+        raise HansaError(f"job {record.id} is not what its receipts claim: {len(findings)} faults")
+    if of_export:
+        raise HansaError(f"{file} is not the model that the receipts of job {record.id} name")
+
+
+def _record(records: Sequence[JobRecord], words: str) -> JobRecord:
+    """Return the job that has a name, or whose id begins so."""
+    named = [record for record in records if _name(record) == words]
+    matches = named or [record for record in records if record.id.startswith(words)]
+    if len(matches) != 1:
+        known = listed((record.id for record in records), 10) or "none"
+        raise NotFound(f"{words!r} is {'no job' if not matches else 'not one job'} there; jobs: {known}")
+    return matches[0]
 
 
 def _name(record: JobRecord) -> str:
     try:
         return str(json.loads(record.spec)["name"])
     except (ValueError, KeyError, TypeError):
-        return ""  # damaged; its id is left
+        return ""  # damaged; it can still be named by its id
 
 
 def _report(
@@ -72,7 +79,7 @@ def _report(
     for finding in findings:
         click.echo(f"{finding.where}: {finding.what}")
     if not findings:
-        members = sum(len(held) for held in machine.state.members.values())
+        members = sum(len(updates) for updates in machine.state.members.values())
         click.echo(
             f"job {job}: {receipts} receipts agree with the journal; version {version} is sound and was computed"
         )

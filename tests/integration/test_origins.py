@@ -18,7 +18,8 @@ from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.check import check_export, verify
+from hansa.controller.verify.check import verify
+from hansa.controller.verify.export import check_export
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
 
