@@ -24,7 +24,7 @@ from hansa.controller.plugin.arithmetic import (
 from hansa.controller.plugin.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rulebook.compose import compose
-from tests.unit.engine import appraised, examined
+from tests.unit.engine import evaluated_updates, examined
 
 CLASSES: dict[str, type[Part]] = {
     "pace": Pacer,
@@ -38,7 +38,7 @@ CLASSES: dict[str, type[Part]] = {
 }
 SITES = tuple(SiteName(name) for name in "abcdefg")
 OFTEN = 20
-KEEPING = (appraised.__name__, examined.__name__)  # whose plugins keep the contract, too
+KEEPING = (evaluated_updates.__name__, examined.__name__)  # whose plugins keep the contract, too
 
 
 def every(point: str) -> list[Any]:

@@ -37,7 +37,7 @@ from hansa.controller.storage.journal import Entry, SqliteJournal
 from hansa.controller.verify.check import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, nothing, serving
-from tests.unit.engine.appraised import Scores
+from tests.unit.engine.evaluated_updates import Scores
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ async def _attend(served: Served, sites: AsyncExitStack, *names: str) -> None:
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
 async def test_updates_are_weighed_by_what_other_sites_find(tmp_path: Path, store: str, rule: str) -> None:
     pace = {"updates": 6} if rule == "async-fedavg" else {"rounds": 2}
-    spec = job(rule=rule, pace=pace, weigh={"kind": "appraised"}, sites={"min": 3})
+    spec = job(rule=rule, pace=pace, weigh={"kind": "evaluated"}, sites={"min": 3})
     async with serving(tmp_path, store=store) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b", "c")
         runner = await ended(await served.submit(spec, None, nothing()))

@@ -15,7 +15,7 @@ from hansa.controller.engine.subjects import OfUpdate
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: wait for the last evaluation, examinations of hops and comparisons, then the job is complete."""
+    """Stop training; the job completes after the last evaluations, examinations of hops and comparisons."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)

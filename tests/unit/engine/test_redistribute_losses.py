@@ -187,7 +187,7 @@ def test_weights_that_only_the_hops_make_infinite_leave_the_model_as_it_is() -> 
     plan = play.machine.state.plan
     assert plan is not None
     assert [part.weight for part in plan.added] == [0.0, 0.0]
-    assert "weights that are not finite" in play.machine.state.queue[0].note
+    assert "weights that are not finite" in play.machine.state.queue[0].account.note
 
 
 def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> None:

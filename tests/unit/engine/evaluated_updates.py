@@ -21,8 +21,8 @@ class Scores(BaseModel):
     asked: int = 0
 
 
-@register("weigh", "appraised")
-class Appraised(Weigher):
+@register("weigh", "evaluated")
+class Evaluated(Weigher):
     """An update is worth the accuracy that other sites find; if nobody answers, what the site's last one was worth."""
 
     appraises = True
