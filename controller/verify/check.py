@@ -150,7 +150,7 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
 
 
 def _lost(where: str, error: HansaError) -> Finding:
-    """Return a finding for a model that the store has lost or damaged; a store that is away is no finding."""
+    """Return a finding for a model that the store has lost or damaged; if the store is away, raise."""
     if isinstance(error, StoreFailed):
         raise error
     return Finding(where, str(error))

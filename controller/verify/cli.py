@@ -11,10 +11,10 @@ from hansa.common.ui.options import json_option, print_json, state_option
 from hansa.common.values.errors import HansaError, InvalidInput, NotFound
 from hansa.common.values.ids import JobId
 from hansa.common.values.words import listed
-from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.engine.machine import Machine
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import JobRecord
+from hansa.controller.storage.places import places
 from hansa.controller.verify.check import Finding, verify
 from hansa.controller.verify.export import check_export
 
@@ -32,8 +32,7 @@ from hansa.controller.verify.export import check_export
 @json_option
 def command(job_id: str, state: Path | None, store: str | None, file: Path | None, as_json: bool) -> None:
     """Check a job's journal, receipts and models in place, without a controller; exit 1 on any fault."""
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
-    url = store or f"disk:{folder / 'store'}"
+    folder, url = places(state, store)
     if url == "memory:":
         raise InvalidInput("models in memory cannot be verified offline")
     if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
