@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.plugins.registry import blame
 from hansa.common.process.clock import Clock
-from hansa.common.values.errors import Broken, HansaError, Stale
+from hansa.common.values.errors import Broken, HansaError, Stale, reason
 from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
@@ -95,7 +95,8 @@ class Chores:
             self._start(self._workers.io(drafts.discard), self._duties)
             self._fail(start.number, _why(start.order, error))
             return
-        event = ev.OrderDone(at=self._clock.now(), order=start.number, result=self._accounted(done.result))
+        result = self._accounted(start.order, done.result)
+        event = ev.OrderDone(at=self._clock.now(), order=start.number, result=result)
         try:
             await self._post(event)
         except Stale:  # the job no longer waits for it
@@ -104,7 +105,8 @@ class Chores:
     async def _carried_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
         """Wait for a worker thread. One that takes too long cannot be stopped: the job goes on without it."""
         io, order = self._workers.io, start.order
-        await io(self._bench.preparation(order))
+        if prepare := self._bench.preparation(order):
+            await io(prepare)
         working = asyncio.ensure_future(io(self._bench.carry_out, start, drafts))
         try:
             seconds = self._bench.seconds(order)
@@ -115,12 +117,12 @@ class Chores:
         finally:
             working.cancel()
 
-    def _accounted(self, result: Result) -> Result:
+    def _accounted(self, order: Order, result: Result) -> Result:
         """Account for the traffic since the last version in a new one."""
         if not isinstance(result, Merged):
             return result
         if result.note:
-            log.info("job %s: %s", self._bench.job, result.note)
+            log.info("job %s: %s: %s", self._bench.job, self._bench.name(order), result.note)
         up, down = self._traffic.take()
         return result.model_copy(update={"bytes_up": up, "bytes_down": down})
 
@@ -158,4 +160,4 @@ class Chores:
 
 def _why(order: Order, error: BaseException) -> str:
     """Say why an order failed; what the arithmetic of merges raises names the plugin itself."""
-    return str(error) if isinstance(error, HansaError) and not isinstance(order, Examine) else blame(error)
+    return reason(error) if isinstance(error, HansaError) and not isinstance(order, Examine) else blame(error)

@@ -1,11 +1,12 @@
 """Merges of one job. The sums of rules that remember are kept from one merge to the next."""
 
+import logging
 from concurrent.futures import Executor
 from contextlib import ExitStack
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
-from hansa.common.values.errors import reason
+from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.members import Change, Membership, Standing, overlay
@@ -15,6 +16,8 @@ from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpda
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
+
+log = logging.getLogger(__name__)
 
 
 class Merger:
@@ -76,7 +79,10 @@ class Merger:
         if order.reference is not None:
             try:
                 distance = distance_between(self._store, self._key(order.version, ""), order.reference)
+            except StoreFailed:
+                raise  # the store is away: the merge is carried out again
             except Exception as error:  # nothing in training depends on it
+                log.warning("job %s: version %d has no distance", self._job, order.version, exc_info=True)
                 note = "; ".join(filter(None, (note, f"no distance: {reason(error)}")))
         return Merged(
             digest=made.manifest.digest.hex(),

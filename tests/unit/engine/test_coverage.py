@@ -294,7 +294,21 @@ def test_who_is_missing_in_a_job_that_is_cancelled_is_told() -> None:
     assert (record(play, 1).examples, record(play, 1).covered) == (10, False)
 
 
-# What a target is judged by.
+def test_an_evaluator_that_had_two_versions_in_hand_at_the_end_is_missing_in_both() -> None:
+    play = asynchronous("a", "b", stop={"seconds": 100}, evaluate={"timeout": 5})
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"])
+    play.ring("evaluation")  # b is late with version 1
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"])
+    play.ring("time")
+    assert versions(evaluations(play)) == [("b", 1), ("b", 2)]
+    play.cancel()
+    assert record(play, 1).unevaluated == {"b": "no result in 5 s"}
+    assert record(play, 2).unevaluated == {"b": "the job ended before it reported"}
+
+
+# What a target is decided by.
 
 
 def right(site: str, version: int, start: int) -> int:

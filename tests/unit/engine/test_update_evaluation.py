@@ -8,7 +8,7 @@ import pytest
 from hansa.common.values.errors import HansaError, Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluate, Task, Train
-from hansa.controller.engine.effects import Effect, SetAlarm
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.machine import Machine
 from hansa.controller.plugin.parts import EvalRequest
 from tests.unit.engine.evaluated_updates import Alternate, Evaluated, Phases, Scores, Turns
@@ -150,6 +150,37 @@ def test_of_several_requests_the_longest_wait_holds_for_all(monkeypatch: pytest.
     monkeypatch.setattr(Evaluated, "requests", lambda *_: waits)
     task = play.tasks(Train)["a"]
     assert SetAlarm(f"update-{task.id}", play.now + 9.0) in play.update(task)
+
+
+def test_a_merge_waits_for_all_evaluations_of_an_evaluator_that_was_asked_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = _play("b")
+    monkeypatch.setattr(Evaluated, "requests", lambda *_: 2 * [EvalRequest(SiteName("b"), 9.0)])
+    first, second, _alarm = play.update(play.tasks(Train)["a"])
+    assert isinstance(first, SendTask)
+    assert isinstance(second, SendTask)
+    assert not merges(play.report(first.task, right=2, n=10))
+    _restart(play)
+    assert merges(play.report(second.task, right=4, n=10))
+    assert _weights(play) == {"a": 0.4}
+
+
+def test_an_evaluator_that_leaves_with_several_tasks_is_missed_in_updates_before_the_job_closes() -> None:
+    target = {"target": {"metric": "accuracy", "value": 0.5}}
+    play = _play("b", "c", evaluate={"every": 1, "min_coverage": 0.4}, stop=target)
+    for task in _evaluations(play, play.tasks(Train)["a"]).values():
+        play.report(task)
+    version_1 = _by_site([e for e in play.merged() if isinstance(e, SendTask) and e.task.site != "a"])
+    second = _evaluations(play, play.tasks(Train)["a"])
+    play.report(version_1["b"], right=10)
+    play.report(second["b"])
+    assert [task.site for task in play.machine.tasks_of(SiteName("c"))] == ["c", "c"]
+    effects = play.leave("c", role="evaluator")
+    assert merges(effects), "the update that nobody else is to evaluate is weighed"
+    assert "target reached" in play.machine.state.reason
+    assert play.machine.ended
+    assert not play.machine.state.orders
 
 
 def test_the_alarm_of_an_update_is_off_when_all_have_answered() -> None:
