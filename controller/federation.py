@@ -58,7 +58,7 @@ class Federation:
         self.gate = Gate(memory)
         self.uploads = Uploads(workers)
         manifests = Manifests(self.store, workers)
-        self.intake = Intake(self.jobs, self.uploads, self.gate, manifests, self.store, workers, clock)
+        self.intake = Intake(self.jobs, self.uploads, self.gate, manifests, self.store, workers)
         self.downloads = Downloads(self.store, workers, memory)
         self.admission = Admission(
             self._make_runner,

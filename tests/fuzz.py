@@ -124,7 +124,7 @@ class Target:
         """Undo what an honest message did, so that the next one finds the same federation."""
         for task in list(self.federation.uploads.under_way):
             self.federation.uploads.discard(task)
-        self.federation.intake.rejections.clear()
+        self.federation.intake.quarantine.clear()
         for runner in self.federation.jobs.runners[1:]:
             if not runner.machine.ended:
                 await runner.post(ev.CancelAsked(at=0))

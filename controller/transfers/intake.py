@@ -1,17 +1,14 @@
 """The intake of updates: offered, checked frame by frame, made durable, committed; resumable at any frame."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from hansa.common.models.conveyor import Conveyor
-from hansa.common.models.distance import misfit
 from hansa.common.models.frames import FrameCheck
-from hansa.common.models.model import Manifest, ModelSpec, check_manifest, require_fit
+from hansa.common.models.model import Manifest, check_manifest, require_fit
 from hansa.common.process import faults
-from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, NotFound, Refused, Rejected, Stale, Unoffered
 from hansa.common.values.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.values.tasks import Init, Receipt, Task, Train, UpdateFacts
@@ -20,12 +17,13 @@ from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.storage.stores import Store
+from hansa.controller.transfers.descriptions import describe, is_description
 from hansa.controller.transfers.gate import Gate
 from hansa.controller.transfers.manifests import Manifests
-from hansa.controller.transfers.uploads import Rejections, Upload, Uploads
+from hansa.controller.transfers.quarantine import Quarantine
+from hansa.controller.transfers.uploads import Upload, Uploads
 from hansa.controller.work.workers import Workers
 
-log = logging.getLogger(__name__)
 NOT_STORED = "an update could not be stored"
 
 
@@ -40,17 +38,16 @@ class Intake:
         manifests: Manifests,
         store: Store,
         workers: Workers,
-        clock: Clock,
     ) -> None:
         self._jobs, self._uploads, self._gate, self._manifests = jobs, uploads, gate, manifests
-        self._store, self._workers, self._clock = store, workers, clock
-        self.rejections = Rejections()
+        self._store, self._workers = store, workers
+        self.quarantine = Quarantine()
 
     async def require_wanted(self, site: SiteName, task_id: TaskId) -> None:
         """Refuse an update that no job waits for, before it is decoded."""
         self._jobs.archive.require_receipt(site, task_id)
         runner = await self._jobs.recall(job_of(task_id))
-        self.rejections.require_none(site, task_id)
+        self.quarantine.require_none(site, task_id)
         if not self._uploads.get(task_id) and not runner.receipt(task_id, site):
             runner.open_task(task_id, site)
 
@@ -65,10 +62,10 @@ class Intake:
         receipt = runner.receipt(task_id, site)
         if receipt:
             return 0, receipt
-        self.rejections.require_none(site, task_id)
+        self.quarantine.require_none(site, task_id)
         task = runner.open_task(task_id, site)
-        if _describes(runner, task):
-            return 0, await self._described(runner, task, manifest, facts)
+        if is_description(runner, task):
+            return 0, await describe(runner, task, manifest, facts, self._manifests, self.quarantine)
         if upload is None or upload.manifest != manifest:
             check = await self._check_offer(runner, task, manifest)
             newest = self._uploads.get(task_id)
@@ -169,7 +166,7 @@ class Intake:
         try:
             yield
         except (NotFound, Broken) as error:
-            runner.post(ev.EngineFailed(at=self._clock.now(), reason=f"{why}: {error}"))
+            runner.post(ev.EngineFailed(at=runner.now(), reason=f"{why}: {error}"))
             raise
 
     async def _enter(self, runner: JobRunner, upload: Upload, rest: deque[bytes]) -> Receipt:
@@ -186,12 +183,10 @@ class Intake:
         finally:
             upload.place.leave()
         event = ev.UpdateArrived(
-            at=self._clock.now(),
+            at=runner.now(),
             task=task.id,
             site=task.site,
-            facts=upload.facts
-            if isinstance(task.work, Init)
-            else upload.facts.model_copy(update={"anatomy": None}),
+            facts=_facts(upload),
             digest=upload.manifest.digest.hex(),
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
@@ -203,35 +198,6 @@ class Intake:
             raise
         receipt = runner.receipt(task.id, task.site)
         assert receipt is not None, "an update that was accepted has a receipt"
-        return receipt
-
-    async def _described(
-        self, runner: JobRunner, task: Task, manifest: Manifest, facts: UpdateFacts
-    ) -> Receipt:
-        """Take the outline of a model whose numbers came with version 0: nothing need be uploaded."""
-        current = runner.machine.state.current
-        assert current is not None
-        given = (await self._manifests.read(current)).spec
-        try:
-            check_manifest(manifest)
-            _require_likeness(manifest.spec, given)
-        except Rejected as error:
-            await self._quarantine(runner, task, str(error))
-            raise
-        event = ev.ModelDescribed(
-            at=self._clock.now(),
-            task=task.id,
-            site=task.site,
-            digest=manifest.digest.hex(),
-            outline=outline_of(manifest.spec, facts.anatomy),
-        )
-        try:
-            await runner.post(event)
-        except Stale:  # the same offer may have come twice
-            if not runner.receipt(task.id, task.site):
-                raise
-        receipt = runner.receipt(task.id, task.site)
-        assert receipt is not None, "a description that was accepted has a receipt"
         return receipt
 
     async def _check_offer(self, runner: JobRunner, task: Task, manifest: Manifest) -> FrameCheck:
@@ -248,7 +214,7 @@ class Intake:
             return FrameCheck(manifest)
         except Rejected as error:
             self._uploads.discard(task.id)
-            await self._quarantine(runner, task, str(error))
+            await self.quarantine.put(runner, task, str(error))
             raise
 
     async def turn_down(self, site: SiteName, task_id: TaskId, reason: str) -> None:
@@ -258,31 +224,20 @@ class Intake:
         task = runner.machine.state.tasks.get(task_id)
         if task is not None and task.site == site and not (upload and upload.commit):
             self._uploads.discard(task_id)
-            await self._quarantine(runner, task, reason)
+            await self.quarantine.put(runner, task, reason)
 
     async def _reject(self, runner: JobRunner, upload: Upload, error: Rejected) -> None:
         """Throw away an update whose frames are wrong, unless another took its place."""
         if self._uploads.is_current(upload):
             self._uploads.discard(upload.task.id)
-            await self._quarantine(runner, upload.task, str(error))
-
-    async def _quarantine(self, runner: JobRunner, task: Task, reason: str) -> None:
-        self.rejections.add(task, reason)
-        log.warning("job %s: the update of %s is quarantined: %s", task.job, task.site, reason)
-        event = ev.UpdateQuarantined(at=self._clock.now(), task=task.id, site=task.site, reason=reason)
-        await asyncio.wait([runner.post(event)])
+            await self.quarantine.put(runner, upload.task, str(error))
 
 
-def _describes(runner: JobRunner, task: Task) -> bool:
-    """Whether a site need only describe the model that it built: version 0 came from a file."""
-    return isinstance(task.work, Init) and runner.machine.state.current is not None
-
-
-def _require_likeness(built: ModelSpec, given: ModelSpec) -> None:
-    """Refuse a description that does not fit the file's model."""
-    wrong = misfit(built, given, types=False)  # learners convert types
-    if wrong:
-        raise Rejected(f"init: the file does not fit the app's model: {wrong}")
+def _facts(upload: Upload) -> UpdateFacts:
+    """Return what the job is told of an update; an anatomy only with version 0."""
+    if isinstance(upload.task.work, Init):
+        return upload.facts
+    return upload.facts.model_copy(update={"anatomy": None})
 
 
 def _outline(runner: JobRunner, upload: Upload) -> Outline | None:

@@ -1,4 +1,4 @@
-"""Updates on their way in: how far each has come, and which were rejected.
+"""Updates on their way in, and how far each has come.
 
 An upload belongs to its task, not to a connection: what has come stays when a connection breaks, and the
 newest connection continues it.
@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest
-from hansa.common.values.errors import Rejected, Stale
-from hansa.common.values.ids import SiteName, TaskId, update_key
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import TaskId, update_key
 from hansa.common.values.tasks import Receipt, Task, UpdateFacts
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.transfers.gate import Place
 from hansa.controller.work.workers import Workers
-
-REMEMBERED = 256  # reasons of rejected updates
 
 
 @dataclass
@@ -117,25 +115,3 @@ class Uploads:
         await upload.settle()  # no thread may write a draft that is thrown away
         if upload.draft:
             await self._workers.io(upload.draft.discard)
-
-
-class Rejections:
-    """Why updates were rejected: the newest few, for sites that ask again."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[tuple[SiteName, TaskId], str] = {}
-
-    def add(self, task: Task, reason: str) -> None:
-        """Remember why the update for a task was rejected."""
-        while len(self._reasons) >= REMEMBERED:
-            self._reasons.pop(next(iter(self._reasons)))
-        self._reasons[task.site, task.id] = reason
-
-    def require_none(self, site: SiteName, task: TaskId) -> None:
-        """Raise Rejected again if a site's update for a task was rejected."""
-        if (site, task) in self._reasons:
-            raise Rejected(self._reasons[site, task])
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._reasons.clear()
