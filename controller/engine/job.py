@@ -202,7 +202,7 @@ class Job:
         order = self.state.orders[number]
         remembers = isinstance(order, Merge) and self.rule.merge.remembers
         # Members change only when a merge is done, and merges are serial: threads may read them meanwhile.
-        return StartOrder(number, order, MappingProxyType(self.state.members if remembers else {}))
+        return StartOrder(number, order, MappingProxyType(self.state.members) if remembers else None)
 
     def close_order(self, number: int) -> Order:
         """Strike an order, however it ended, and return it, or raise Stale."""

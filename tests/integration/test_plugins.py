@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -500,3 +501,11 @@ async def test_a_job_that_was_accepted_goes_on_even_if_it_would_be_refused_now(
         await _attend(served, sites, "a")
         assert (await ended(served.jobs.runner(runner.id))).view().status == "completed"
     _assert_sound(tmp_path, "", runner.id)
+
+
+def test_a_learners_process_knows_all_plugins_of_learners() -> None:
+    """Nothing but the daemon is imported there."""
+    asked = "import hansa.learner.daemon\nfrom hansa.common.plugins.registry import kinds\n"
+    asked += "print(*sorted(kinds('learner')), *sorted(kinds('batches')))"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert {"adaptive", "importance", "proximal", "shuffled"} <= set(told.stdout.split())

@@ -252,10 +252,12 @@ class AnyOrder:
     def _members(self, merge: Merge) -> Membership:
         """Return everything that counts once a merge is done."""
         machine = self.play.machine
-        before = machine.state.members if machine.rule.merge.remembers else {}
+        before = machine.state.members if machine.rule.merge.remembers else None
         names = [tensor.name for tensor in machine.state.outline.tensors] if machine.state.outline else []
         gone: Standing = {member.site: [] for member in merge.removed}
-        return Membership(before, {**gone, **overlay(before, (*merge.added, *merge.reweighed), names)[0]})
+        return Membership(
+            before or {}, {**gone, **overlay(before, (*merge.added, *merge.reweighed), names)[0]}
+        )
 
     # What may happen.
 
