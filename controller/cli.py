@@ -20,8 +20,7 @@ from hansa.common.ui.options import (
     tls_option,
 )
 from hansa.common.values.errors import HansaError
-
-DEFAULT_STATE = Path("~/.hansa/controller")
+from hansa.controller.storage.places import places
 
 
 @click.group()
@@ -102,7 +101,7 @@ def start(
     from hansa.common.process import logs
     from hansa.common.process.state import announce, detach, locked, write_note
 
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    folder, url = places(state, store)
     if daemon:
         arguments = [word for word in sys.argv[1:] if word != "--daemon"]
         click.echo(detach(arguments, folder, "controller"))
@@ -110,7 +109,6 @@ def start(
     from hansa.controller.server import ControllerOptions, serve
 
     logs.set_up()
-    url = store or f"disk:{folder / 'store'}"
     options = ControllerOptions(
         listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics
     )
@@ -131,7 +129,7 @@ def stop(state: Path | None) -> None:
     """Stop the controller of a state directory; its jobs resume at the next start."""
     from hansa.common.process.state import stop as stop_holder
 
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    folder, _ = places(state)
     stopped = stop_holder(folder, "controller")
     click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
 

@@ -15,8 +15,10 @@ from hansa.common.values.errors import InvalidApp, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
+from hansa.learner.plugins import adaptive, proximal  # noqa: F401 - registers them
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
+from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
 
 P = TypeVar("P", LocalPlugin, BatchSource)

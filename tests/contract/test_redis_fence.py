@@ -14,8 +14,8 @@ from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, JobRecord, RedisJournal
-from hansa.controller.storage.redis_lease import TAGS
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.lease import TAGS
+from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Store
 from hansa.controller.storage.stores.redis import RedisStore
 from tests.redis_server import RedisServer, start_cluster

@@ -17,7 +17,7 @@ from hansa.common.models.model import ModelSpec
 from hansa.common.values.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Draft, Store, StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore

@@ -14,7 +14,7 @@ from hansa.controller.jobs.records import replay
 from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.e2e.conftest import OWN_APP, Site, write_data
 from tests.unit.samples import payload_of
 

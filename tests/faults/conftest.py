@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hansa.common.values.receipts import Receipt
-from hansa.controller.storage.redis_space import key_below
+from hansa.controller.storage.redis.space import key_below
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 

@@ -22,8 +22,8 @@ from hansa.common.ui.client import Client
 from hansa.common.values.bounds import MOST_NAMED
 from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Task, Terms
+from hansa.controller.api.fleet import FleetServicer
 from hansa.controller.api.limits import SUBMISSIONS
-from hansa.controller.api.servicers import FleetServicer
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
@@ -72,7 +72,7 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
         code, _ = await status(of.Submit(words()))
         if code is CODE.OK:
             view = (await client.jobs())[0]
-            runner = await ended(await served.federation.find(view.job))
+            runner = await ended(await served.jobs.find(view.job))
             assert "not allowed there" in runner.machine.state.reason
         else:
             assert code is CODE.INVALID_ARGUMENT
@@ -91,7 +91,7 @@ async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their
     site = LightSite(served.address, "a", answer=listen)
     async with site.attending(), LightSite(served.address, "b").attending():
         spec = job(weigh={"kind": weigh}, sites={"min": 2}).model_copy(update={"operator": "alice"})
-        await served.federation.submit(spec, None, nothing())
+        await served.submit(spec, None, nothing())
         terms = (await told.get()).terms
     assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "evaluated")
 
@@ -239,7 +239,7 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
 async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> None:
     pki = Consortium(tmp_path / "pki")
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=QUICK) as served:
-        runner = await served.federation.submit(job(sites={"min": 1, "wait": 600}), None, nothing())
+        runner = await served.submit(job(sites={"min": 1, "wait": 600}), None, nothing())
         watched = operator_pb2.JobRequest(job=runner.id)
         mine = operators(channel(served.address, pki.issue("operator", "alice")))
         calls = [mine.Watch(watched) for _ in range(QUICK.counted)]
@@ -320,7 +320,7 @@ async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: 
 
     evaluator = LightSite(served.address, "b", role="evaluator", answer=lie)
     async with LightSite(served.address, "a").attending(), evaluator.attending():
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
         async with asyncio.timeout(20):
             await answered.wait()
             await ended(runner)
@@ -375,7 +375,7 @@ async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site
 
     monkeypatch.setattr(FleetServicer, "_to_site", garbled)
     async with LightSite(served.address, "a", app="odd.py:app").attending() as site:
-        runner = await served.federation.submit(job(app="odd.py:app"), None, nothing())
+        runner = await served.submit(job(app="odd.py:app"), None, nothing())
         async with asyncio.timeout(20):
             await ended(runner)
         assert runner.machine.state.status == "failed"

@@ -66,9 +66,7 @@ async def trained(folder: Path, pool: ThreadPoolExecutor, cut: int, rounds: int)
             LightSite(proxy.address, "a", spec=SPEC, answer=answer(pool)).attending(),
             asyncio.timeout(60),
         ):
-            runner = await ended(
-                await served.federation.submit(job(pace={"rounds": rounds}), None, nothing())
-            )
+            runner = await ended(await served.submit(job(pace={"rounds": rounds}), None, nothing()))
         assert runner.view().status == "completed", runner.view().reason
         yield served, proxy, runner
 
@@ -240,6 +238,6 @@ async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_contr
         LightSite(served.address, "a", spec=SPEC, answer=patient).attending(),
     ):
         async with asyncio.timeout(30):
-            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, nothing()))
+            runner = await ended(await served.submit(job(pace={"rounds": 1}), None, nothing()))
     assert runner.view().status == "completed", runner.view().reason
     assert failures > 2 * VAIN

@@ -30,7 +30,7 @@ async def test_an_operator_who_hangs_up_while_a_draft_is_begun_leaves_no_file(
 
     async with serving(tmp_path) as served, asyncio.timeout(30):
         monkeypatch.setattr(os, "open", slow)
-        submission = asyncio.create_task(served.federation.submit(job(), manifest, frames()))
+        submission = asyncio.create_task(served.submit(job(), manifest, frames()))
         await begun.wait()
         submission.cancel()
         loop.call_soon(go_on.set)

@@ -19,7 +19,8 @@ from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import check_export, verify
+from hansa.controller.verify.check import verify
+from hansa.controller.verify.export import check_export
 from tests.hostile_text import NASTY, require_clean
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
@@ -29,7 +30,7 @@ async def exported(folder: Path, file: Path, version: int | None = None, **chang
     async with serving(folder) as served, LightSite(served.address, "a").attending():
         async with Client(served.address) as client:
             view = await client.submit(job(**changes))
-            await ended(served.federation.runner(JobId(view.job)))
+            await ended(served.jobs.runner(JobId(view.job)))
             save_checkpoint(file, *await client.export(view.job, version))
     return view.job
 
@@ -136,7 +137,7 @@ async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: P
         await sites.enter_async_context(LightSite(served.address, "a", answer=wait_for_ever).attending())
         async with Client(served.address) as client:
             view = await client.submit(job())
-            runner = await served.federation.find(view.job)
+            runner = await served.jobs.find(view.job)
             while runner.machine.state.version < 0:
                 await runner.next_change().wait()
             save_checkpoint(file, *await client.export(view.job))
@@ -210,9 +211,7 @@ async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and
         for name in "ab":
             await sites.enter_async_context(LightSite(served.address, name).attending())
         async with LightSite(served.address, "c", answer=wait_for_ever).attending():
-            runner = await served.federation.submit(
-                job(sites={"min": 2}, pace={"rounds": 4}), None, nothing()
-            )
+            runner = await served.submit(job(sites={"min": 2}, pace={"rounds": 4}), None, nothing())
             while not any(isinstance(task.work, Train) for task in runner.machine.tasks_of(SiteName("c"))):
                 await runner.next_change().wait()
         async with LightSite(served.address, "c", error="its data cannot be read").attending():

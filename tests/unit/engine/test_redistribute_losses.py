@@ -13,7 +13,7 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
-from hansa.controller.api.views import _history_views
+from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import Equal
 from tests.unit.engine.play import Play, endings, sent, withdrawn

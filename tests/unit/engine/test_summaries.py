@@ -10,7 +10,8 @@ from hansa.common.ui.jobs import _remarks, _shares
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.views import JobView
-from hansa.controller.jobs.fleet import DaemonRole, Fleet, Session
+from hansa.controller.fleet.fleet import Fleet
+from hansa.controller.fleet.sessions import DaemonRole, Session
 
 
 class Nobody:

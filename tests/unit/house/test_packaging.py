@@ -68,7 +68,7 @@ def test_importing_hansa_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["hansa.controller.cli", "hansa.controller.server", "hansa.controller.jobs.federation"]
+    "module", ["hansa.controller.cli", "hansa.controller.server", "hansa.controller.federation"]
 )
 def test_the_controller_needs_no_torch(module: str) -> None:
     assert "torch" not in _modules_after(f"import {module}")

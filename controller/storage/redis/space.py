@@ -34,7 +34,7 @@ from hansa.common.process import faults
 from hansa.common.rpc.channel import is_loopback
 from hansa.common.values.errors import Broken, InvalidInput, Refused, StoreFailed, Taken, Unreachable
 from hansa.common.values.ids import NAME
-from hansa.controller.storage.redis_lease import GUARD, TAGS, Lease, LeaseLost, LeaseTaken, Script
+from hansa.controller.storage.redis.lease import GUARD, TAGS, Lease, LeaseLost, LeaseTaken, Script
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class RedisSpace:
                 ) from None
             if isinstance(error, ValueError) and "@" in url:  # its words may be a part of the password
                 raise InvalidInput(
-                    f"--store {self.name}: this is no URL of a Redis; write characters such as / ? # @ in a password as"
-                    " %2F %3F %23 %40, or give ?password_file=PATH"
+                    f"--store {self.name}: this is not a URL of a Redis; write characters such as / ? # @ in a password"
+                    " as %2F %3F %23 %40, or give ?password_file=PATH"
                 ) from None
             raise InvalidInput(f"--store {self.name}: {error}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
@@ -82,18 +82,18 @@ class RedisSpace:
         self._lease = Lease(self.client, f"{self.prefix}:{{0}}:lease", self._fence)
 
     def check_format(self, mark: bool) -> None:
-        """Refuse what another Hansa has written in a way that we cannot read; `mark` what is new as ours."""
+        """Refuse data of another format; `mark` a new space with ours."""
         with self.answering():
             former = self.client.get(f"{self.prefix}:format")  # where it stood before keys had tags
             if former and former.isdigit():
                 raise self._of_another(int(former))
             if mark:
                 self.write("SETNX", self.key("format"), FORMAT)
-            held = self.client.get(self.key("format"))
-        if held and not held.isdigit():
+            number = self.client.get(self.key("format"))
+        if number and not number.isdigit():
             raise Broken(f"{self.name}: {self.key('format')} is damaged: it should hold the number {FORMAT}")
-        if held and int(held) != FORMAT:
-            raise self._of_another(int(held))
+        if number and int(number) != FORMAT:
+            raise self._of_another(int(number))
 
     def _of_another(self, number: int) -> Refused:
         age = "a newer" if number > FORMAT else "an older"
@@ -203,12 +203,12 @@ class RedisSpace:
         self.client.close()
 
     def warn_of_settings(self) -> None:
-        """Warn a controller of a Redis that may forget; who only reads cannot help it."""
+        """Warn of a Redis that may forget. Only a controller is warned: a reader can do nothing about it."""
         try:
             policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             append = self.client.config_get("appendonly").get("appendonly", "yes")
         except (ex.RedisError, ex.RedisClusterException, AttributeError):
-            return  # not everybody may look
+            return  # not every user may read the settings
         if policy != "noeviction":
             log.warning(
                 "Redis %s evicts keys when it is full (maxmemory-policy %s): set noeviction",
@@ -229,11 +229,11 @@ def _connected(url: str, name: str) -> tuple[Any, str]:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = query.pop("prefix", "hansa")
     if not NAME.fullmatch(prefix):
-        raise ValueError(f"prefix {prefix!r} is no name")
+        raise ValueError(f"prefix {prefix!r} is not a name")
     secret = query.pop("password_file", None)
     plain = url.partition("?")[0] + (f"?{urlencode(query)}" if query else "")
     if parts.scheme in ("redis", "rediss") and not re.fullmatch(r"/?\d*", parts.path):
-        raise ValueError(f"{parts.path!r} is no database number")
+        raise ValueError(f"{parts.path!r} is not a database number")
     options: dict[str, Any] = {"socket_timeout": PATIENCE, "socket_connect_timeout": 5}
     if secret is not None:
         options["password"] = _read_password(secret)
@@ -255,7 +255,7 @@ def _read_password(path: str) -> str:
 
 
 def key_below(prefix: str, *words: str | int) -> str:
-    """Return a key below a prefix. Its tag follows from its words, so that whoever knows them finds it."""
+    """Return a key below a prefix; its tag follows from its words."""
     name = ":".join(map(str, words))
     return f"{prefix}:{{{zlib.crc32(name.encode()) % TAGS}}}:{name}"
 

@@ -1,4 +1,4 @@
-"""Worker threads: what blocks or computes leaves the event loop and comes back as a result."""
+"""Worker threads: everything that blocks or computes leaves the event loop and comes back as a result."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Workers:
         return next(iter(self._waiting.values()), "")
 
     def tell(self, who: object, why: str) -> None:
-        """Take note that something waits for the store, and why, or (no reason) that it waits no longer."""
+        """Note that something waits for the store, and why; without a reason, that it no longer waits."""
         if why:
             first = not self._waiting
             self._waiting[who] = why
@@ -51,23 +51,23 @@ class Workers:
 
     async def _insist(self, pool: Executor, work: Callable[..., T], *args: object) -> T:
         """Run work on a thread. While the store fails (away, full), wait and try again; `trouble` says why."""
-        pause, us = FIRST_PAUSE, object()
+        pause, waiting = FIRST_PAUSE, object()
         try:
             while True:
                 try:
                     return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
                 except StoreFailed as error:
-                    self.tell(us, str(error))
+                    self.tell(waiting, str(error))
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         finally:
-            self.tell(us, "")
+            self.tell(waiting, "")
 
     def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin to read from the store, once: whoever waits for it hears of a store that is away."""
+        """Begin to read from the store, once: the caller is told if the store is away."""
         return asyncio.get_running_loop().run_in_executor(self._io, work)
 
     def close(self) -> None:
-        """Wait for what is under way and end the threads."""
+        """Wait for running work and end the threads."""
         for pool in (self._io, self._journal, self.arithmetic):
             pool.shutdown(wait=True, cancel_futures=True)

@@ -1,11 +1,11 @@
 """Who may write below a prefix of Redis: a lease that runs out, and a fence that does not.
 
 The lease says who works here, so that a second controller is refused. It cannot stop a controller that stood
-still until its lease ran out, and sends a command that was decided on before that. The fence can: every key
-has one of TAGS hash tags, every tag a key that holds the epoch and the token of the controller that may
-write, and every write is a script that looks at it first, in Redis itself. A takeover raises the epoch and
-replaces the fences of all tags before it does anything else; whatever its predecessor sends from then on is
-refused. So is a write where no fence is.
+still until its lease ran out and then sends a command from before. The fence can: every key has one of TAGS
+hash tags, every tag has a key with the epoch and the token of the controller that may write, and every write
+is a script that checks it first, inside Redis. A takeover raises the epoch and replaces the fences of all tags
+before it does anything else; everything that its predecessor sends from then on is refused. So is a write
+where there is no fence.
 
     take the lease and fence 0 (one script) ──► claim fences 1, 2, … ──► sweep, read, write
 
@@ -99,7 +99,7 @@ class Lease:
         self._token = os.urandom(8).hex()
         self._me = json.dumps(_here() | {"pid": os.getpid(), "token": self._token})
         self.fence: str | None = (
-            None  # what all fences hold while we may write; none: we never took the lease
+            None  # the value of all fences while we may write; None: we never had the lease
         )
 
     def acquire(self) -> None:
@@ -119,10 +119,10 @@ class Lease:
             return int(about)
         if outcome == b"lost":
             raise LeaseLost(overtaken=bool(about))
-        held = about.decode(errors="replace")
-        if held == dead or not _is_dead(_read_holder(held)):
-            raise LeaseTaken(_read_holder(held))
-        return self._take(held, least)
+        other = about.decode(errors="replace")
+        if other == dead or not _is_dead(_read_holder(other)):
+            raise LeaseTaken(_read_holder(other))
+        return self._take(other, least)
 
     def _claim(self, epoch: int) -> int | None:
         """Replace the fences of all tags; return the epoch of one that is later than ours."""
@@ -146,7 +146,7 @@ class Lease:
 
 
 def _here() -> dict[str, str]:
-    """Say where process ids mean what they mean to us: on this machine, until it boots again, inside this container."""
+    """Return where our process ids are valid: on this machine, since its boot, inside this container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         inside = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -155,17 +155,17 @@ def _here() -> dict[str, str]:
     return {"host": socket.gethostname(), "inside": inside}
 
 
-def _read_holder(held: str) -> dict[str, Any]:
-    """Return what a lease says of its holder; nothing if it is damaged, in which case it has to end by itself."""
+def _read_holder(lease: str) -> dict[str, Any]:
+    """Return what a lease says of its holder; nothing if it is damaged: then it must run out by itself."""
     try:
-        holder = json.loads(held)
+        holder = json.loads(lease)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else {}
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether a holder of the lease is known to be gone: it was here, and its process id is nobody's or ours."""
+    """Whether the holder of a lease is known to be gone: it ran here, and its process id is unused or ours."""
     if any(holder.get(name) != place for name, place in _here().items()):
         return False
     try:

@@ -12,7 +12,7 @@ from hansa.common.values.views import JobView, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.fleet import Fleet
+from hansa.controller.fleet.fleet import Fleet
 
 NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
 
@@ -29,7 +29,7 @@ class Surroundings:
 
 
 def _needs(machine: Machine) -> str:
-    """Say what a job that has not begun waits for."""
+    """Say what a job that has not begun is waiting for."""
     needed = machine.spec.sites.min
     if machine.state.status != "waiting":
         return ""
@@ -37,7 +37,7 @@ def _needs(machine: Machine) -> str:
 
 
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
-    """Return a job as operators see it; of the history, the versions from `since` on, or none and no sites either."""
+    """Return a job as operators see it, with its sites and the versions from `since` on, or without either."""
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
@@ -75,9 +75,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
 def _metrics(machine: Machine, record: Version) -> Mapping[str, float | None]:
     try:
         return machine.metrics(record)
-    except (
-        Exception
-    ):  # a plan that cannot combine its findings ends the job and is named there; the rest can be shown
+    except Exception:  # the plan that cannot combine its findings ends the job, which names it; show the rest
         return {}
 
 
@@ -85,10 +83,10 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     state = machine.state
     if not state.surveyed:
         return None
-    told = sorted(state.profiles.items(), key=lambda item: in_order(item[0]))
+    profiles = sorted(state.profiles.items(), key=lambda item: in_order(item[0]))
     return SurveyView(
-        examples={site: profile.n for site, profile in told},
-        classes={site: profile.classes for site, profile in told if profile.classes},
+        examples={site: profile.n for site, profile in profiles},
+        classes={site: profile.classes for site, profile in profiles if profile.classes},
         mean=state.standard.mean if state.standard else (),
         deviation=state.standard.deviation if state.standard else (),
     )

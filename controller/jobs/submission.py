@@ -1,4 +1,4 @@
-"""Models that come with a submission: version 0 and the reference, frame after frame, each into a draft of its own."""
+"""Models that come with a submission: version 0 and the reference, frame by frame, each into its own draft."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -10,9 +10,9 @@ from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest
 from hansa.common.values.errors import InvalidJob, Refused, Rejected
 from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import require_reference
+from hansa.controller.work.workers import Workers
 
 FIRST, REFERENCE = "first model", "reference"  # what messages call them
 
@@ -28,13 +28,13 @@ class Brought:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submission says of its models before it brings them."""
+    """What a submission says of its models before their frames come."""
 
     first: Manifest | None = None
     reference: Manifest | None = None
 
     def check(self, spec: JobSpec) -> None:
-        """Refuse models that cannot be, and a reference that is not the job's or does not fit its first model."""
+        """Refuse invalid models, and a reference that is not the job's or does not fit its first model."""
         if self.first:
             check_manifest(self.first)
         if self.reference:
@@ -47,15 +47,16 @@ class Submission:
 
     def named(self, spec: JobSpec) -> JobSpec:
         """Return the job with the digests of what it brings."""
-        first, reference = (held.digest.hex() if held else None for held in (self.first, self.reference))
-        return spec.model_copy(update={"init": first, "reference": reference})
+        models = {"init": self.first, "reference": self.reference}
+        digests = {name: manifest.digest.hex() if manifest else None for name, manifest in models.items()}
+        return spec.model_copy(update=digests)
 
     async def take(
         self, job: JobId, frames: AsyncIterator[bytes], store: Store, workers: Workers
     ) -> list[Brought]:
         """Take the models' frames, those of the first model before those of the reference."""
-        given = ((community_key(job, 0), self.first), (reference_key(job), self.reference))
-        models = [(key, manifest) for key, manifest in given if manifest]
+        keys = ((community_key(job, 0), self.first), (reference_key(job), self.reference))
+        models = [(key, manifest) for key, manifest in keys if manifest]
         taken: list[Brought] = []
         try:
             for key, manifest in models:
@@ -102,7 +103,7 @@ async def _begin(key: ModelKey, manifest: Manifest, store: Store, workers: Worke
 async def _fill(
     draft: Draft, check: FrameCheck, frames: AsyncIterator[bytes], workers: Workers, last: bool
 ) -> None:
-    """Write the frames of a model until it is complete; after the last model there must not be any more."""
+    """Write the frames of a model until it is complete; no frames may follow the last model."""
     while last or not check.complete:
         frame = await anext(frames, None)
         if frame is None:

@@ -1,92 +1,21 @@
-"""The fleet: which daemons attend, since when, and what they are doing."""
+"""The fleet: which daemons are connected, since when, and what they are doing."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from hansa.common.process.clock import Clock, iso
 from hansa.common.values.errors import Taken
-from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.results import Progress
-from hansa.common.values.stated import Stated, short
-from hansa.common.values.tasks import Task
+from hansa.common.values.ids import SiteName
+from hansa.common.values.stated import short
 from hansa.common.values.views import DaemonView
 from hansa.common.values.words import in_order
+from hansa.controller.fleet.sessions import AppState, DaemonRole, Session
 
 log = logging.getLogger(__name__)
 
-DaemonRole = Literal["learner", "evaluator"]
-ROLES: tuple[DaemonRole, ...] = ("learner", "evaluator")
 REMEMBERED = 1000  # daemons that have left
-
-
-@dataclass(frozen=True)
-class AppState:
-    """Whether an app can be used at a site."""
-
-    error: str
-    examples: int
-    stated: Stated = field(default_factory=Stated)
-
-
-@dataclass(frozen=True)
-class CancelTask:
-    """Tell a daemon to drop a task."""
-
-    task: TaskId
-    reason: str
-
-
-@dataclass(frozen=True)
-class PulseDue:
-    """Tell a daemon how far a job has come; the session knows."""
-
-    job: JobId
-
-
-@dataclass
-class Session:
-    """One daemon, attending."""
-
-    site: SiteName
-    role: DaemonRole
-    instance: str
-    apps: Mapping[str, AppState]
-    in_hand: set[TaskId]
-    since: float
-    last_seen: float
-    version: str = ""
-    peer: str = ""
-    outbox: asyncio.Queue[Task | CancelTask | PulseDue | None] = field(default_factory=asyncio.Queue)
-    pulses: dict[JobId, int] = field(
-        default_factory=dict
-    )  # steps committed to jobs that the daemon has yet to hear
-    progress: dict[TaskId, Progress] = field(default_factory=dict)
-
-    def send(self, message: Task | CancelTask) -> None:
-        """Put a message into the daemon's stream."""
-        if isinstance(message, Task):
-            self.in_hand.add(message.id)
-        else:
-            self.in_hand.discard(message.task)
-        self.outbox.put_nowait(message)
-
-    def pulse(self, job: JobId, steps: int) -> None:
-        """Tell the daemon how far a job has come; one that is slow to hear is told only the newest."""
-        if job not in self.pulses:
-            self.outbox.put_nowait(PulseDue(job))
-        self.pulses[job] = steps
-
-    def close(self) -> None:
-        """End the daemon's stream."""
-        self.outbox.put_nowait(None)
-
-    @property
-    def name(self) -> str:
-        """How logs call it."""
-        return f"{self.role} {self.site}"
 
 
 @dataclass
@@ -99,10 +28,10 @@ class Absence:
 
 
 class FleetListener(Protocol):
-    """Who wants to know of comings and goings."""
+    """What is told when daemons come and go."""
 
     def attended(self, session: Session) -> None:
-        """A daemon attends, for the first time or again."""
+        """A daemon has connected, for the first time or again."""
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
         """A daemon is gone for good: it said goodbye or was away for longer than the grace period."""
@@ -121,26 +50,26 @@ class Fleet:
 
     @property
     def sessions(self) -> list[Session]:
-        """The daemons that attend, by site and role."""
+        """The daemons that are connected, by site and role."""
         return [self._sessions[key] for key in sorted(self._sessions)]
 
     def find(self, site: SiteName, role: DaemonRole) -> Session | None:
-        """Return a daemon's session if it attends."""
+        """Return a daemon's session if it is connected."""
         return self._sessions.get((site, role))
 
     def attend(self, session: Session) -> None:
         """Enter a daemon; refuse it if another living process has its name and role."""
         key = (session.site, session.role)
-        held = self._sessions.get(key)
-        if held and held.instance != session.instance:
-            silent = self._clock.now() - held.last_seen
+        former = self._sessions.get(key)
+        if former and former.instance != session.instance:
+            silent = self._clock.now() - former.last_seen
             if silent < 2 * self.heartbeat:
                 raise Taken(
-                    f"another {session.role} of site {session.site!r} is attending from {held.peer or 'elsewhere'}"
-                    f" since {iso(held.since)}; stop it first or choose another --site name"
+                    f"another {session.role} of site {session.site!r} is attending from {former.peer or 'elsewhere'}"
+                    f" since {iso(former.since)}; stop it first or choose another --site name"
                 )
-        if held:
-            held.close()
+        if former:
+            former.close()
         self._sessions[key] = session
         absence = self._away.pop(key, None)
         if absence and absence.departing:
@@ -152,7 +81,7 @@ class Fleet:
         """Take note that a daemon's stream has ended, and why, if it is known."""
         key = (session.site, session.role)
         if self._sessions.get(key) is not session:
-            return  # it attends again already
+            return  # it is connected again already
         del self._sessions[key]
         if goodbye:
             log.info("%s said goodbye", session.name)
@@ -172,9 +101,9 @@ class Fleet:
 
     def _remember(self, key: tuple[SiteName, DaemonRole], absence: Absence) -> None:
         """Keep an absence for operators to see; of those that have left, the newest."""
-        gone = [each for each, held in self._away.items() if held.departing is None]
-        for each in gone[: max(0, len(gone) - REMEMBERED + 1)]:
-            del self._away[each]
+        gone = [daemon for daemon, absent in self._away.items() if absent.departing is None]
+        for daemon in gone[: max(0, len(gone) - REMEMBERED + 1)]:
+            del self._away[daemon]
         self._away[key] = absence
 
     def reap(self) -> None:
@@ -184,6 +113,12 @@ class Fleet:
                 log.warning("%s has been silent for %g s", session.name, 3 * self.heartbeat)
                 session.close()
                 self.broken(session, goodbye=False, why=f"it was silent for {3 * self.heartbeat:g} s")
+
+    async def watch(self) -> None:
+        """Look for silent daemons once per heartbeat, for as long as this is awaited."""
+        while True:
+            await self._clock.sleep_until(self._clock.now() + self.heartbeat)
+            self.reap()
 
     def close(self) -> None:
         """End all streams."""
