@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hansa.common.plugins.check import ANYTHING
-from hansa.common.plugins.registry import blame
-from hansa.common.values.errors import Broken, HansaError, Stale
+from hansa.common.values.errors import Broken, PluginFailed, Stale, reason
 from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.orders import Examine, Merged, Order, Result
+from hansa.controller.engine.orders import Merged, Result
 from hansa.controller.work.bench import Bench, Done
 from hansa.controller.work.drafts import Drafts
+from hansa.controller.work.examine import warm_up
 
 if TYPE_CHECKING:
     from hansa.controller.jobs.federation import Federation
@@ -90,7 +90,7 @@ class Chores:
         except ANYTHING as error:
             log.exception("job %s: %s failed", self._runner.id, self._bench.name(start.order))
             self._start(self._federation.workers.io(drafts.discard), self._duties)
-            self._fail(start.number, _why(start.order, error))
+            self._fail(start.number, reason(error))
             return
         event = ev.OrderDone(at=self._now(), order=start.number, result=self._accounted(done.result))
         try:
@@ -128,8 +128,8 @@ class Chores:
         """Let parts load what they will need while sites train."""
         for part in self._runner.machine.rule.parts.values():
             try:
-                await self._federation.workers.io(part.warm_up)
-            except ANYTHING:
+                await self._federation.workers.io(warm_up, part)
+            except PluginFailed:
                 log.exception("job %s: %s %r is not ready", self._runner.id, part.point, part.kind)
 
     def _set_alarm(self, alarm: str, at: float) -> None:
@@ -152,8 +152,3 @@ class Chores:
             await self._federation.workers.io(delete)
         except Broken as error:  # the job does not need them any more, and a restart drops what nobody needs
             log.warning("job %s: models could not be removed: %s", self._runner.id, error)
-
-
-def _why(order: Order, error: BaseException) -> str:
-    """Say why an order failed; what the arithmetic of merges raises names the plugin itself."""
-    return str(error) if isinstance(error, HansaError) and not isinstance(order, Examine) else blame(error)

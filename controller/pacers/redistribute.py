@@ -16,8 +16,8 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import HOPS, SECONDS, SITES, Task, Train
-from hansa.controller.pacers.sync import Rounds, RoundsState
+from hansa.common.values.tasks import HOPS, ROUNDS, SECONDS, SITES, Task, Train
+from hansa.controller.pacers.rounds import after_round
 from hansa.controller.plugin.actions import (
     Action,
     Ask,
@@ -32,7 +32,7 @@ from hansa.controller.plugin.actions import (
 )
 from hansa.controller.plugin.arithmetic import Coordinatewise, Selecting
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Draw
+from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View
 
 TURNS = 1 << 32  # hops of a whole job that tasks can count
@@ -56,9 +56,10 @@ class Errand(BaseModel):
     attempt: int  # 0 is the first of the hop
 
 
-class Trip(RoundsState):
-    """One round under way."""
+class Trip(BaseModel):
+    """The round under way, and how many are done."""
 
+    done: int = 0  # finished rounds
     phase: Literal["idle", "open", "between", "stalled", "merging"] = "idle"
     slots: list[Slot] = []
     hop: int = 0  # the one under way, or the last
@@ -73,14 +74,16 @@ class Trip(RoundsState):
 
 
 @register("pace", "redistribute")
-class Redistribute(Rounds):
+class Redistribute(Pacer[Trip]):
     """In each round models travel from site to site for so many hops, and are merged then.
 
     A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is
     late goes to another one, and skips the hop if there is none or that fails as well.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"barrier", "slots"})
+    common_rounds: ClassVar[bool] = True
+    travels: ClassVar[bool] = True
+    rounds: int = Field(10, ge=1, le=ROUNDS, strict=True, description="how many rounds")
     hops: int = Field(
         20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round"
     )
@@ -113,6 +116,15 @@ class Redistribute(Rounds):
         """With one hop everybody trains the community model."""
         return self.hops > 1
 
+    @property
+    def trainings(self) -> int:
+        """Each travelling model is trained in every hop."""
+        return self.hops
+
+    def rounds_asked(self) -> int:
+        """Return the number of rounds."""
+        return self.rounds
+
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
         found: list[Problem] = []
@@ -141,15 +153,13 @@ class Redistribute(Rounds):
 
     # Hops.
 
-    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_start(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         """Begin with as many slots as the sampler draws sites; all are the community model."""
-        assert isinstance(state, Trip)
         state.slots, state.hop, state.caught_up, state.lost = [], 0, 0, {}
         return self._begin_hop(state, draw, view)
 
-    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         """Find other sites for slots whose site is lost, or begin the next hop."""
-        assert isinstance(state, Trip)
         if state.phase == "open":
             return self._fill(state, draw, view)
         return self._begin_hop(state, draw, view) if state.phase in ("between", "stalled") else []
@@ -235,14 +245,12 @@ class Redistribute(Rounds):
 
     # What comes back.
 
-    def on_asked(self, state: BaseModel, task: Task) -> None:
+    def on_asked(self, state: Trip, task: Task) -> None:
         """Remember the task of each site."""
-        assert isinstance(state, Trip)
         state.errands[task.site].task = task.id
 
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+    def on_result(self, state: Trip, contribution: Contribution, view: View) -> list[Action]:
         """Let the slot be what came back."""
-        assert isinstance(state, Trip)
         site = contribution.site
         errand = state.errands.get(site)
         if state.phase != "open" or errand is None or errand.task != contribution.task.id:
@@ -265,31 +273,27 @@ class Redistribute(Rounds):
             actions.append(Prepare(self._weighted(slot)))
         return [*actions, *self._close_if_complete(state, view)]
 
-    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+    def on_lost(self, state: Trip, task: Task, reason: str, view: View) -> list[Action]:
         """Give the slot of a site that failed to another."""
-        assert isinstance(state, Trip)
         errand = state.errands.get(task.site)
         if state.phase != "open" or errand is None or errand.task != task.id:
             return []
         state.failed[task.site] = reason
         return self._vacate(state, task.site, reason, view)
 
-    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_left(self, state: Trip, site: SiteName, view: View) -> list[Action]:
         """Give the slot of a site that is gone to another; what it may still send is not taken."""
-        assert isinstance(state, Trip)
         if state.phase != "open" or site not in state.errands:
             return []
         withdrawn = Withdraw(state.errands[site].task, "the site left; its model goes to another site")
         return [withdrawn, *self._vacate(state, site, "the site left", view)]
 
-    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_joined(self, state: Trip, site: SiteName, view: View) -> list[Action]:
         """Go on if nobody was here."""
-        assert isinstance(state, Trip)
         return [NextHop()] if state.phase == "stalled" else []
 
-    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
+    def on_alarm(self, state: Trip, alarm: str, draw: Draw, view: View) -> list[Action]:
         """Give the slots of sites that are late to others."""
-        assert isinstance(state, Trip)
         head = f"hop-{view.round}-{state.hop}"
         if state.phase != "open" or not (alarm == head or alarm.startswith(f"{head}-")):
             return []
@@ -373,11 +377,11 @@ class Redistribute(Rounds):
             slot.before = None
         return released
 
-    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def on_merged(self, state: Trip, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
-        assert isinstance(state, Trip)
         state.phase, state.slots = "idle", []
-        return self.after_round(state)
+        state.done += 1
+        return after_round(state.done, self.rounds)
 
 
 def _several(draw: Draw, view: View, hop: int, count: int) -> list[SiteName]:

@@ -19,14 +19,15 @@ from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.models.model import Role
-from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
 from hansa.common.values.errors import Refused
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
@@ -41,7 +42,7 @@ Phase = Literal["prepass", "feature", "fine-tuning"]
 class All(Policy):
     """Every round trains the whole model."""
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Leave the task as it is."""
         return work
 
@@ -57,7 +58,7 @@ class Division(BaseModel):
 
 
 @register("layers", "divide")
-class Divide(Policy):
+class Divide(Policy[Division]):
     """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
 
     needs_outline: ClassVar[bool] = True
@@ -121,7 +122,7 @@ class Divide(Policy):
         """Refuse what has no common rounds to compare sites in, and what says itself how long sites train."""
         found: list[Problem] = []
         alone = spec.sites.names is not None and len(set(spec.sites.names)) == 1
-        common = "barrier" in rule.pace.provides
+        common = rule.pace.common_rounds
         if not common and self.prepass:
             why = "a pre-pass compares updates of one round; give layers.split and set layers.prepass to 0"
             found.append(self.clash(rule.pace, why))
@@ -132,12 +133,12 @@ class Divide(Policy):
                 else "without a pre-pass nothing tells where to divide"
             )
             found.append((("layers", "split"), f"{why}: give the layer after which to divide"))
-        if rule.pace.kind == "semisync":
+        if rule.pace.sets_steps:
             found.append(self.clash(rule.pace, "it says itself how many steps sites make in each phase"))
-        if "until" in rule.policies:
+        if rule.train.adaptive:
             why = "layers: divide says how many epochs each phase has; until cannot say it, too"
             found.append((("train", "until"), why))
-        if "window" in rule.policies:
+        if rule.train.windows:
             why = "with train.batches tasks are windows of batches, not epochs; leave it out"
             given = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
             found += [(("layers", key), why) for key, value in given.items() if value is not None]
@@ -149,7 +150,7 @@ class Divide(Policy):
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Tell of a job that ends before anything is divided."""
         rounds = rule.pace.rounds_asked()
-        if "barrier" not in rule.pace.provides or rounds > self.prepass:
+        if not rule.pace.common_rounds or rounds > self.prepass:
             return []
         why = f"all {rounds} rounds of the job are pre-pass rounds on the whole model: nothing is divided"
         return [
@@ -202,9 +203,8 @@ class Divide(Policy):
             ]
         return [(at, wrong) for wrong in self._faults(model, self.split)]
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Division, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensors of the phase, with its epochs and learning rate."""
-        assert isinstance(state, Division)
         if view.outline is None:
             return work
         number = self._number(state, site, view)
@@ -237,9 +237,8 @@ class Divide(Policy):
 
     # The pre-pass.
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Division, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Compare the layers' matrices of all sites in pre-pass rounds; biases and norms do not count."""
-        assert isinstance(state, Division)
         if state.round >= self.prepass or len(contributions) < 2 or view.outline is None:
             return None
         model = view.outline
@@ -265,14 +264,13 @@ class Divide(Policy):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Division,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Take the divergences; after the last pre-pass round they say where to divide."""
-        assert isinstance(state, Division)
         assert view.outline is not None
         state.report = {"trouble": trouble} if trouble else {}
         if isinstance(facts, dict):
@@ -304,9 +302,8 @@ class Divide(Policy):
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
         return choose_split(found[metric], self.min_ratio, self._free(model), self.choose, self.margin)
 
-    def restarts(self, state: BaseModel) -> bool:
+    def restarts(self, state: Division) -> bool:
         """Go back to version 0 when the split is known."""
-        assert isinstance(state, Division)
         known = self.split is not None or state.split is not None
         return self.restart and known and state.round == self.prepass - 1
 
@@ -315,9 +312,8 @@ class Divide(Policy):
         """Whether version 0 is needed again."""
         return self.restart and self.prepass > 0
 
-    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+    def merged(self, state: Division, contributions: Sequence[Contribution], view: View) -> None:
         """Go on to the next round, unless the last pre-pass round could not tell where to divide."""
-        assert isinstance(state, Division)
         if not view.common:
             for c in contributions:
                 state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
@@ -338,18 +334,16 @@ class Divide(Policy):
 
     # What operators see.
 
-    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+    def phase(self, state: Division, contributions: Sequence[Contribution], view: View) -> str:
         """Return the phase of the round, or of the site whose update is merged."""
-        assert isinstance(state, Division)
         if not view.common and not contributions:
             return ""  # sites are in phases of their own
         return self.phase_of(self._number(state, contributions[0].site if contributions else None, view))
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Division, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return the phase with its settings, the divergences, and what to be warned of."""
-        assert isinstance(state, Division)
         number = self._number(state, contributions[0].site if contributions else None, view)
         split = self.split if self.split is not None else state.split
         told: dict[str, JsonValue] = {
@@ -438,7 +432,8 @@ DIVIDE = add_rule(
         name="divide",
         summary="first and last layers are trained in turn and travel alone: half of FedAvg's traffic",
         paper="Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021",
-        parts=FEDAVG.parts | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}},
-        epochs=20,  # and 4 in fine-tuning rounds
+        parts=FEDAVG.parts
+        | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}}
+        | {TRAIN: {"kind": "epochs", "epochs": 20}},  # and 4 in fine-tuning rounds
     )
 )

@@ -98,7 +98,7 @@ class Fusing(BaseModel):
 
 
 @register("weigh", "fusion")
-class Fusion(Weigher):
+class Fusion(Weigher[Fusing]):
     """FedDAF: groups of sites with alike models count, not each site for itself."""
 
     joint: ClassVar[bool] = True
@@ -159,7 +159,7 @@ class Fusion(Weigher):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Without rounds, there are groups only among remembered updates."""
-        if "barrier" in rule.pace.provides:
+        if rule.pace.common_rounds:
             return []
         if not rule.merge.remembers:
             return [self.clash(rule.merge, "without rounds it merges one update alone; use merge latest")]
@@ -182,9 +182,8 @@ class Fusion(Weigher):
 
     # Before the merge: who is to be looked at.
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
-        assert isinstance(state, Fusing)
         present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
         state.asked, state.told = None, {}
         recalled = {
@@ -283,14 +282,13 @@ class Fusion(Weigher):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Fusing,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Take a fit; if there is none, the last goes on counting."""
-        assert isinstance(state, Fusing)
         assert state.asked is not None
         found = Found() if trouble else Found.model_validate(facts)
         present = {_name(c): (self._base(c), c.facts.steps) for c in contributions}
@@ -325,23 +323,20 @@ class Fusion(Weigher):
         lost = len(found.shares) == 1 < state.groups and not _travelled(contributions)
         return lost and state.lapses < self.patience
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""
-        assert isinstance(state, Fusing)
         state.since += 1
         state.base |= {_name(c): self._base(c) for c in contributions}
         return np.array([self._worth(state, _name(c)) for c in contributions], dtype=np.float64)
 
-    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+    def again(self, state: Fusing, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
         """Return what the last updates of sites are worth by the newest fit."""
-        assert isinstance(state, Fusing)
         return {site: self._worth(state, site) for site in sites}
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Fusing, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return who was grouped with whom; where no fit was made, which version has the one that counts."""
-        assert isinstance(state, Fusing)
         return state.told or {"fit": state.fits, "of": state.version}
 
     def _base(self, c: Contribution) -> float:

@@ -2,15 +2,14 @@
 
 from typing import ClassVar
 
-from pydantic import BaseModel
-
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.models.model import Role
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 
 
@@ -29,7 +28,7 @@ class ParametersOnly(Policy):
             ]
         return []
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Name the parameters; a model without anything else is returned whole."""
         tensors = view.outline.tensors if view.outline else ()
         if all(tensor.role is Role.PARAM for tensor in tensors):

@@ -2,6 +2,7 @@
 
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from typing import Any
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
@@ -23,8 +24,8 @@ class Merger:
     def __init__(
         self,
         job: JobId,
-        aggregator: Aggregator,
-        server: ServerUpdate,
+        aggregator: Aggregator[Any],
+        server: ServerUpdate[Any],
         store: Store,
         pool: Executor,
         memory: int,

@@ -9,6 +9,7 @@ makes it slower.
 
 from collections.abc import Mapping
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluate, Evaluation
@@ -30,7 +31,8 @@ def offer(job: Job, now: float) -> list[Effect]:
     if not free:
         return []
     state.offered = state.version
-    wanted = dict.fromkeys(plan.due(job.memories["evaluate"], job.view(now)))
+    with calling(plan):
+        wanted = dict.fromkeys(plan.due(job.memory(plan), job.view(now)))
     effects: list[Effect] = [_ask(job, site) for site in wanted if site in free]
     if not effects:
         return []
@@ -128,6 +130,7 @@ def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
 
 def pooled(job: Job, subject: Subject) -> dict[str, float | None]:
     """Return what the plan makes of all reports on a subject."""
-    plan = job.rule.evaluate
-    metrics = checks.require(checks.METRICS, plan.combine(reports(job, subject)), plan)
+    with calling(job.rule.evaluate) as plan:
+        combined = plan.combine(reports(job, subject))
+    metrics = checks.require_history(checks.METRICS, plan, combined)
     return {name: finite(value) for name, value in metrics.items()}
