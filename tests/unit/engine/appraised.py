@@ -25,7 +25,7 @@ class Scores(BaseModel):
 class Appraised(Weigher):
     """An update is worth the accuracy that other sites find; if nobody answers, what the site's last one was worth."""
 
-    appraises = True
+    evaluates = True
     seconds: float = Field(30.0, description="how long to wait for the others")
     absent: bool = Field(False, description="ask a site that has no evaluator, too")
 
