@@ -15,11 +15,13 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.tasks import UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, SendTask, StartMerge
+from hansa.controller.engine.effects import Effect, SendTask, StartOrder
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Merged
 from hansa.controller.rulebook.compose import compose
 
 FACTS = UpdateFacts(n_train=10, n_used=10, steps=3, epochs=1, seconds=0.1, loss=0.5)
+MERGED = Merged(digest="v", bytes_up=5, bytes_down=7)
 
 
 def _machine(sites: int, updates: int) -> tuple[Machine, list[tuple[TaskId, SiteName]]]:
@@ -52,8 +54,8 @@ def measure(sites: int, updates: int) -> dict[str, Any]:
             begun, snapshots = time.process_time(), 0.0
         task, site = waiting.pop(0)
         update = ev.UpdateArrived(at=1.0, task=task, site=site, facts=FACTS, digest="d", tensors=2)
-        assert any(isinstance(effect, StartMerge) for effect in machine.handle(update))
-        merged = ev.Merged(at=1.0, version=machine.state.version + 1, digest="v", bytes_up=5, bytes_down=7)
+        (merge,) = (effect for effect in machine.handle(update) if isinstance(effect, StartOrder))
+        merged = ev.OrderDone(at=1.0, order=merge.number, result=MERGED)
         waiting += [(e.task.id, e.task.site) for e in machine.handle(merged) if isinstance(e, SendTask)]
         if number % 250 == 249:
             before = time.process_time()

@@ -204,7 +204,8 @@ class Job:
         """Return an open order as worker threads need it. Carrying it out twice is harmless."""
         order = self.state.orders[number]
         remembers = isinstance(order, Merge) and self.rule.merge.remembers
-        return StartOrder(number, order, dict(self.state.members) if remembers else {})
+        # Members change only when a merge is done, and merges are serial: threads may read them meanwhile.
+        return StartOrder(number, order, MappingProxyType(self.state.members if remembers else {}))
 
     def close_order(self, number: int) -> Order:
         """Strike an order, however it ended, and return it, or raise Stale."""

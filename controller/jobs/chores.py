@@ -11,7 +11,7 @@ from hansa.common.values.errors import Broken, PluginFailed, Stale, reason
 from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.orders import Merged, Result
+from hansa.controller.engine.orders import Merged, Order, Result
 from hansa.controller.work.bench import Bench, Done
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.examine import warm_up
@@ -92,7 +92,9 @@ class Chores:
             self._start(self._federation.workers.io(drafts.discard), self._duties)
             self._fail(start.number, reason(error))
             return
-        event = ev.OrderDone(at=self._now(), order=start.number, result=self._accounted(done.result))
+        event = ev.OrderDone(
+            at=self._now(), order=start.number, result=self._accounted(start.order, done.result)
+        )
         try:
             await self._runner.post(event)
         except Stale:  # the job does not wait for it any more
@@ -101,7 +103,8 @@ class Chores:
     async def _carried_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
         """Wait for a worker thread. One that takes too long cannot be stopped: the job goes on without it."""
         io, order = self._federation.workers.io, start.order
-        await io(self._bench.preparation(order))
+        if prepare := self._bench.preparation(order):
+            await io(prepare)
         working = asyncio.ensure_future(io(self._bench.carry_out, start, drafts))
         try:
             seconds = self._bench.seconds(order)
@@ -112,12 +115,12 @@ class Chores:
         finally:
             working.cancel()
 
-    def _accounted(self, result: Result) -> Result:
+    def _accounted(self, order: Order, result: Result) -> Result:
         """Account for the traffic since the last version in a new one."""
         if not isinstance(result, Merged):
             return result
         if result.note:
-            log.info("job %s: %s", self._runner.id, result.note)
+            log.info("job %s: %s: %s", self._runner.id, self._bench.name(order), result.note)
         up, down = self._runner.traffic.take()
         return result.model_copy(update={"bytes_up": up, "bytes_down": down})
 

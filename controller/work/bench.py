@@ -46,9 +46,9 @@ class Bench:
         """Let go of the sums: the job has ended."""
         self._merger.forget()
 
-    def preparation(self, order: Order) -> Callable[[], None]:
-        """Return what must be loaded before an order is carried out; its time does not count."""
-        return partial(warm_up, self._rule.parts[order.point]) if isinstance(order, Examine) else lambda: None
+    def preparation(self, order: Order) -> Callable[[], None] | None:
+        """Return what loads the means for an order, if it needs any; its time does not count."""
+        return partial(warm_up, self._rule.parts[order.point]) if isinstance(order, Examine) else None
 
     def seconds(self, order: Order) -> float | None:
         """Return how long an order may take; None: as long as it takes."""

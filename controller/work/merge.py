@@ -1,12 +1,13 @@
 """Merges of one job. The sums of rules that remember are kept from one merge to the next."""
 
+import logging
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
-from hansa.common.values.errors import reason
+from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.members import Change, Membership, Standing, overlay
@@ -16,6 +17,8 @@ from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpda
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
+
+log = logging.getLogger(__name__)
 
 
 class Merger:
@@ -77,7 +80,10 @@ class Merger:
         if order.reference is not None:
             try:
                 distance = distance_between(self._store, self._key(order.version, ""), order.reference)
+            except StoreFailed:
+                raise  # the store is away: the merge is carried out again
             except Exception as error:  # nothing in training depends on it
+                log.warning("job %s: version %d has no distance", self._job, order.version, exc_info=True)
                 note = "; ".join(filter(None, (note, f"no distance: {reason(error)}")))
         return Merged(
             digest=made.manifest.digest.hex(),

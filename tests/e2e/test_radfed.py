@@ -47,19 +47,19 @@ def test_every_variant_trains_hop_by_hop_and_can_be_verified(scene: Site) -> Non
             assert [(hop.hop, hop.trained) for hop in record.hops] == [(1, 2), (2, 2), (3, 2)], rule
             assert all(hop.divergence and 0 < hop.divergence < 2 for hop in record.hops), rule
             assert sum(record.contributions.values()) == 2, rule
-        assert state.history[-1].pooled["accuracy"] > 0.6, rule
+        assert (state.history[-1].metrics["accuracy"] or 0) > 0.6, rule
 
 
 def test_radfed_with_fedprox_importance_and_fedadam(scene: Site) -> None:
     _start(scene)
     state = _run(scene, *COMPOSED)
     assert (state.status, state.version) == ("completed", 3)
-    assert state.history[-1].pooled["accuracy"] > 0.8
+    assert (state.history[-1].metrics["accuracy"] or 0) > 0.8
     hops = [hop for record in state.history[1:] for hop in record.hops]
     assert len(hops) == 9
-    scored = [hop for hop in hops if hop.pooled]
-    assert scored, "the mean of the travelling models was never evaluated"
-    assert all(hop.hop < 3 and hop.pooled_examples == 12 for hop in scored)
+    evaluated = [hop for hop in hops if hop.metrics]
+    assert evaluated, "the mean of the travelling models was never evaluated"
+    assert all(hop.hop < 3 and hop.examples == 12 for hop in evaluated)
     shown = scene.json("job", "show", "plane")["history"][-1]["hops"]
     assert [hop["divergence"] for hop in shown] == [hop.divergence for hop in hops[-3:]]
     assert "3 hops, divergence 0." in scene.cli("job", "show", "plane").stdout

@@ -76,7 +76,7 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
             assert code is CODE.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("weigh", ["examples", "appraised"])
+@pytest.mark.parametrize("weigh", ["examples", "evaluated"])
 async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their_models(
     served: Served, weigh: str
 ) -> None:
@@ -91,7 +91,7 @@ async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their
         spec = job(weigh={"kind": weigh}, sites={"min": 2}).model_copy(update={"operator": "alice"})
         await served.federation.submit(spec, None, nothing())
         terms = (await told.get()).terms
-    assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "appraised")
+    assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "evaluated")
 
 
 # Manifests.

@@ -311,7 +311,7 @@ async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: 
             await runner.next_change().wait()
             version = runner.machine.state.version
             key = moment_key(runner.id, version, "m")
-            if version == len(seen) + 1 and key in runner.machine.state.footing:
+            if version == len(seen) + 1 and key in runner.machine.state.basis:
                 keys = {
                     "m": key,
                     "v": moment_key(runner.id, version, "v"),

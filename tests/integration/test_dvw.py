@@ -126,7 +126,7 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         score = newest(runner)["a"]
         assert leaving
         assert set(score.missing) == {"c", "d", "e", "f", "g", "h"}
-        assert score.missing["c"] == "no answer in time"
+        assert score.missing["c"] == "no report in time"
         assert score.missing["d"].startswith("nonsense reported: 3 counts do not make a 2×2 matrix")
         assert score.missing["e"] == (
             "nonsense reported: a confusion matrix of 3 classes, but the site has stated own functions with 2 classes"
@@ -138,7 +138,7 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
             "nonsense reported: n: input should be less than 9007199254740992 (given: 1152921504606846976);"
             " confusion: counts must be less than 9007199254740992 (given: 1152921504606846976)"
         )
-        assert score.missing["h"] == "no evaluator of the site attends"
+        assert score.missing["h"] == "no evaluator of the site is connected"
         assert score.basis == "pooled"
         assert 0 < score.coverage < 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hansa.controller.engine.orders import Examine
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.plugin.evidence import Findings
 from hansa.controller.storage.backends import opened
@@ -31,7 +32,8 @@ def sizes(runner: JobRunner) -> list[Any]:
 
 
 def under_way(runner: JobRunner) -> dict[int, str]:
-    return {number: inquiry.model_dump_json() for number, inquiry in runner.machine.state.inquiries.items()}
+    orders = runner.machine.state.orders
+    return {n: repr(order) for n, order in orders.items() if isinstance(order, Examine)}
 
 
 async def test_weights_follow_from_the_numbers_of_this_update_and_of_what_was_kept_of_the_last(
@@ -102,7 +104,7 @@ async def test_a_part_that_finds_nothing_does_not_stop_its_job(
     told = (
         "weigh 'measured': ArithmeticError: no inverse"
         if trouble == "raises"
-        else "nothing was found in 0.05 s"
+        else "the examination of updates by weigh 'measured' took longer than 0.05 s"
     )
     assert told in runner.machine.memories["weigh"].model_dump()["troubles"][0]
     assert dict(runner.view().history[1].contributions) == {"a": 1.0, "b": 1.0}

@@ -259,7 +259,7 @@ async def test_training_goes_on_without_distances_when_the_reference_is_lost(tmp
 
         async def answer(site: LightSite, task: Task) -> None:
             if isinstance(task.work, Train) and task.work.version == 1:
-                while waiting.machine.state.measuring:
+                while waiting.machine.state.orders:
                     await waiting.next_change().wait()
                 served.federation.store.delete(reference_key(waiting.id))
             await site.do(task)
@@ -352,5 +352,5 @@ async def test_a_job_that_ends_while_its_first_model_is_measured_lets_everything
         async with Client(served.address) as client:
             await client.cancel(runner.id)
         state = (await ended(runner)).machine.state
-        assert (state.reference, state.measuring) == (None, None)
+        assert (state.reference, state.orders) == (None, {})
         assert {key.partition("/")[2] for key in state.models} == {"v0"}

@@ -292,7 +292,7 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
         async def broken(of: JobId, entries: Sequence[Entry]) -> None:
             held = served.federation.runner(of)
             if held.machine.state.merging:  # it has begun before the event that asks for it is durable
-                while not any(isinstance(event, ev.Merged) for event, _ in vars(held._inbox)["_queue"]):
+                while not any(isinstance(event, ev.OrderDone) for event, _ in vars(held._inbox)["_queue"]):
                     await asyncio.sleep(0.01)
                 raise Broken("the journal lost entries")
             await append(of, entries)
@@ -381,7 +381,7 @@ async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_
             runner = await served.federation.submit(spec, None, nothing())
             while not runner.machine.state.round:
                 await runner.next_change().wait()
-    latest = runner.machine.state.history[-1].at
+    latest = runner.machine.state.latest
     monkeypatch.setattr("time.time", lambda now=time.time: now() - 3600)
     async with serving(tmp_path) as served:
         async with LightSite(served.address, "a", answer=wait_for_ever).attending():

@@ -172,10 +172,10 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
     assert all(np.isfinite(array).all() for array in arrays.values())
     assert findings(tmp_path, "", runner.id) == []
     members = {member.model for held in state.members.values() for member in held}
-    wanted = {key.partition("/")[2] for key in members | {str(state.current)} | set(state.footing)}
+    wanted = {key.partition("/")[2] for key in members | {str(state.current)} | set(state.basis)}
     assert kept(tmp_path, "", runner.id) == wanted
     moments = len(runner.machine.rule.server.moments)
-    assert len(state.footing) == (0 if runner.machine.rule.server.plain else 1 + 2 * moments)
+    assert len(state.basis) == (0 if runner.machine.rule.server.plain else 1 + 2 * moments)
     if rule == "krum":
         assert [entry.note for entry in view.history[1:]] == [view.history[1].note] * ROUNDS
         assert view.history[1].note.endswith("of 5 updates")
@@ -227,7 +227,7 @@ async def test_a_byte_changed_in_what_a_version_stands_on_is_found_and_named(tmp
         await attend(served, sites)
         runner = await ended(await served.federation.submit(spec_of("fedyogi"), None, nothing()))
     assert findings(tmp_path, "", runner.id) == []
-    for key in runner.machine.state.footing:
+    for key in runner.machine.state.basis:
         path = tmp_path / "store" / "models" / key
         whole = path.read_bytes()
         path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])

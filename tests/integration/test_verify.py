@@ -74,10 +74,10 @@ async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "b", answer=wait_for_ever).attending():
             runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
-            while not runner.machine.state.fresh:
+            while not runner.machine.state.unmerged:
                 await runner.next_change().wait()
     assert findings(tmp_path, "", runner.id) == []
-    (key,) = runner.machine.state.fresh
+    (key,) = runner.machine.state.unmerged
     path = tmp_path / "store" / "models" / key
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])

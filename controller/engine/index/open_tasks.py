@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import TypeVar
 
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.tasks import Evaluate, Task
-from hansa.controller.engine.subjects import OfVersion, Subject
+from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 
+S = TypeVar("S", OfVersion, OfUpdate, OfHop)
 BySite = dict[SiteName, dict[TaskId, Task]]
 
 
@@ -23,7 +25,7 @@ class OpenTasks:
         self._learners = learners  # that are connected
         self._work: BySite = {}  # tasks of learners
         self._evaluations: BySite = {}  # tasks of evaluators
-        self._awaited: dict[Subject, set[SiteName]] = {}  # who has yet to report on each
+        self._awaited: dict[Subject, dict[TaskId, Task]] = {}  # evaluations of each
         self._at_work = 0  # connected learners that have a task
         for task in tasks.values():
             self._enter(task)
@@ -36,7 +38,7 @@ class OpenTasks:
     def _enter(self, task: Task) -> None:
         if isinstance(task.work, Evaluate):
             self._evaluations.setdefault(task.site, {})[task.id] = task
-            self._awaited.setdefault(self._subjects[task.id], set()).add(task.site)
+            self._awaited.setdefault(self._subjects[task.id], {})[task.id] = task
             return
         self._at_work += task.site not in self._work and task.site in self._learners
         self._work.setdefault(task.site, {})[task.id] = task
@@ -53,7 +55,7 @@ class OpenTasks:
             self._at_work -= index is self._work and task.site in self._learners
         if index is self._evaluations:
             subject = self._subjects[task.id]
-            self._awaited[subject].discard(task.site)
+            del self._awaited[subject][task.id]
             if not self._awaited[subject]:
                 del self._awaited[subject]
         return task
@@ -89,7 +91,15 @@ class OpenTasks:
 
     def evaluators(self, subject: Subject) -> AbstractSet[SiteName]:
         """Return the sites that have yet to report on a subject."""
-        return self._awaited.get(subject, frozenset())
+        return {task.site for task in self.evaluations_of(subject)}
+
+    def evaluations_of(self, *subjects: Subject) -> list[Task]:
+        """Return the evaluations of some subjects that are yet to be reported."""
+        return [task for subject in subjects for task in self._awaited.get(subject, {}).values()]
+
+    def subjects(self, kind: type[S]) -> list[S]:
+        """Return the subjects of a kind that somebody has yet to report on."""
+        return [subject for subject in self._awaited if isinstance(subject, kind)]
 
     def evaluates(self, subject: Subject) -> bool:
         """Whether somebody has yet to report on a subject."""
@@ -98,7 +108,7 @@ class OpenTasks:
     @property
     def versions(self) -> list[int]:
         """The versions that somebody has yet to report on, in order."""
-        return sorted(subject.version for subject in self._awaited if isinstance(subject, OfVersion))
+        return sorted(subject.version for subject in self.subjects(OfVersion))
 
     def of(self, site: SiteName) -> list[Task]:
         """Return all tasks of a site's daemons."""

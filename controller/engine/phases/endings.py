@@ -2,7 +2,6 @@
 
 from hansa.common.job.spec import TargetSpec
 from hansa.common.values.history import Version
-from hansa.common.values.tasks import Task
 from hansa.common.values.words import share_of
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
@@ -15,7 +14,7 @@ from hansa.controller.engine.subjects import OfUpdate
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: wait for the last evaluation, examinations of hops and comparisons, then the job is complete."""
+    """No more training: the job is complete after the last evaluation, examinations of hops and comparisons."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
@@ -25,7 +24,8 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     state.reason = reason
     participation.stopped(job)
     _give_up_merges(job)
-    unfinished = [*job.open_tasks.work(), *_evaluations_of_updates(job)]
+    tasks = job.open_tasks
+    unfinished = [*tasks.work(), *tasks.evaluations_of(*tasks.subjects(OfUpdate))]
     effects: list[Effect] = [WithdrawTask(task, reason) for task in unfinished]
     for task in unfinished:
         job.finish(task.id)
@@ -58,11 +58,6 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]
-
-
-def _evaluations_of_updates(job: Job) -> list[Task]:
-    subjects = job.state.subjects
-    return [task for task in job.state.tasks.values() if isinstance(subjects.get(task.id), OfUpdate)]
 
 
 def _give_up_merges(job: Job) -> None:

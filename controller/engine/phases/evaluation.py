@@ -109,10 +109,9 @@ def give_up(job: Job) -> None:
     """Take the tasks of evaluators back because the job ends: there will be no more reports."""
     for version in job.open_tasks.versions:
         record = job.record(version)
-        for site in sorted(job.open_tasks.evaluators(OfVersion(version))):
-            record.unevaluated.setdefault(site, "the job ended before it reported")
-            for task in job.open_tasks.evaluations(site, OfVersion):
-                job.finish(task.id)
+        for task in job.open_tasks.evaluations_of(OfVersion(version)):
+            record.unevaluated.setdefault(task.site, "the job ended before it reported")
+            job.finish(task.id)
         put_away(job, version)
     if job.state.version > 0:
         put_away(job, job.state.version)

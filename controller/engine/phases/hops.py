@@ -88,11 +88,10 @@ def evaluated(job: Job, version: int, hop: int) -> list[Effect]:
 def withdraw(job: Job, reason: str) -> list[Effect]:
     """Stop evaluating means: the job waits for its last model only."""
     effects: list[Effect] = []
-    for site in job.evaluators:
-        for task in job.open_tasks.evaluations(site, OfHop):
-            subject = job.state.subjects[task.id]
-            assert isinstance(subject, OfHop)
+    for subject in job.open_tasks.subjects(OfHop):
+        for task in job.open_tasks.evaluations_of(subject):
             job.finish(task.id)
-            job.findings(subject).unevaluated[site] = reason
-            effects += [WithdrawTask(task, reason), *evaluated(job, subject.version, subject.hop)]
+            job.findings(subject).unevaluated[task.site] = reason
+            effects.append(WithdrawTask(task, reason))
+        effects += evaluated(job, subject.version, subject.hop)
     return effects

@@ -1,6 +1,7 @@
 """What worker threads bring back: community models, and what was found in updates."""
 
 from hansa.common.plugins.calling import calling
+from hansa.common.values.history import finite
 from hansa.controller.engine import events
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
@@ -39,7 +40,7 @@ def _enter(job: Job, number: int, order: Order, result: Result, now: float) -> l
         case ExamineHop(), HopExamined():
             return [*hops.examined(job, order, result), *endings.complete(job, now)]
         case Compare(), Compared(distance=distance):
-            job.record(0).distance = distance
+            job.record(0).distance = finite(distance)
             return endings.complete(job, now)
     raise ValueError(f"order {number} ({order.kind}) has a result of another kind: {result.kind}")
 

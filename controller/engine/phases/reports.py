@@ -43,7 +43,8 @@ def _note_examples(job: Job, site: SiteName, report: Evaluation | None) -> None:
 def evaluator_left(job: Job, site: SiteName, now: float) -> list[Effect]:
     """Settle what the evaluator of a site has not reported: it is gone."""
     effects: list[Effect] = []
-    for task in job.open_tasks.evaluations(site):
+    others, versions = (OfUpdate, OfHop), (OfVersion,)  # versions last: the job may close over one
+    for task in (*job.open_tasks.evaluations(site, *others), *job.open_tasks.evaluations(site, *versions)):
         if task.id in job.state.tasks:  # the job may have ended over the one before
             effects += settle(job, task, None, now, "the site left")
     return effects

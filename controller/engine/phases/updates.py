@@ -69,12 +69,10 @@ def time_out(job: Job, alarm: str, now: float) -> list[Effect]:
     """Go on without the evaluators that have not reported in time."""
     update = TaskId(alarm.removeprefix(ALARM))
     effects: list[Effect] = []
-    for site in sorted(job.open_tasks.evaluators(OfUpdate(update))):
-        for task in job.open_tasks.evaluations(site, OfUpdate):
-            if job.state.subjects[task.id] == OfUpdate(update):
-                job.finish(task.id)
-                job.state.updates[update].unevaluated[site] = LATE
-                effects.append(WithdrawTask(task, LATE))
+    for task in job.open_tasks.evaluations_of(OfUpdate(update)):
+        job.finish(task.id)
+        job.state.updates[update].unevaluated[task.site] = LATE
+        effects.append(WithdrawTask(task, LATE))
     return [*effects, *evaluated(job, update, now)]
 
 

@@ -1,10 +1,11 @@
 """Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
+from pydantic import JsonValue
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import Stale
@@ -26,18 +27,30 @@ from hansa.controller.engine.effects import (
     DropModels,
     Effect,
     JobEnded,
-    MergePlan,
     SendTask,
-    StartMerge,
+    StartOrder,
     WithdrawTask,
 )
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import (
+    Compare,
+    Compared,
+    Examine,
+    Examined,
+    ExamineHop,
+    HopExamined,
+    Merge,
+    Merged,
+    Result,
+)
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.rulebook.compose import compose
 
 JOB = JobId("j1")
+NONE = 0  # the number of no order
 Role = Literal["learner", "evaluator"]
+Kind = TypeVar("Kind", Merge, Examine, ExamineHop, Compare)
 
 
 def job_spec(**fields: Any) -> JobSpec:
@@ -170,24 +183,47 @@ class Play:
         told = Profile(n=n, mean=(mean,), m2=(0.0,), classes=classes)
         return self.do(ev.Surveyed(at=self.now, task=task.id, site=task.site, profile=told))
 
-    def merged(self, version: int | None = None) -> list[Effect]:
-        """Let the merge under way (or another) be done."""
-        plan = self.machine.state.plan
-        version = version if version is not None else plan.version if plan else 1
-        moments = {name: f"v{version}.{name}" for name in self.machine.rule.server.moments}
-        return self.do(
-            ev.Merged(
-                at=self.now, version=version, digest=f"v{version}", moments=moments, bytes_up=5, bytes_down=7
-            )
-        )
+    def done(self, order: int, result: Result) -> list[Effect]:
+        """Let worker threads carry out an order."""
+        return self.do(ev.OrderDone(at=self.now, order=order, result=result))
 
-    def studied(self, version: int, hop: int, mean: bool, trouble: bool = False) -> list[Effect]:
-        """Let a hop be looked at."""
-        found = (
-            {"trouble": "no memory"} if trouble else {"divergence": 0.25, "digest": "mean" if mean else ""}
-        )
-        return self.do(
-            ev.HopStudied.model_validate({"at": self.now, "version": version, "hop": hop, **found})
+    def order_failed(self, order: int, reason: str = "no memory") -> list[Effect]:
+        """Let worker threads not be able to carry out an order."""
+        return self.do(ev.OrderFailed(at=self.now, order=order, reason=reason))
+
+    def merged(self, version: int | None = None, **found: Any) -> list[Effect]:
+        """Let the merge under way be done; or another, which nobody waits for."""
+        number, version = self.merge_of(version)
+        moments = {name: f"v{version}.{name}" for name in self.machine.rule.server.moments}
+        known = {"digest": f"v{version}", "moments": moments, "bytes_up": 5, "bytes_down": 7}
+        return self.done(number, Merged(**known | found))
+
+    def merge_of(self, version: int | None = None) -> tuple[int, int]:
+        """Return the number and the version of the merge under way, if it is of this version."""
+        for number, merge in self.orders(Merge).items():
+            if version in (None, merge.version):
+                return number, merge.version
+        return NONE, version or 1
+
+    def examined(
+        self, order: int, facts: JsonValue = None, kept: Mapping[str, str] | None = None
+    ) -> list[Effect]:
+        """Let a part of the rule have examined updates."""
+        return self.done(order, Examined(facts=facts, kept=kept or {}))
+
+    def hop_examined(self, version: int, hop: int, mean: bool, trouble: bool = False) -> list[Effect]:
+        """Let a hop be examined, or let that fail."""
+        wanted = ((n, order) for n, order in self.orders(ExamineHop).items())
+        number = next((n for n, order in wanted if (order.version, order.hop) == (version, hop)), NONE)
+        if trouble:
+            return self.order_failed(number)
+        return self.done(number, HopExamined(divergence=0.25, digest="mean" if mean else ""))
+
+    def compared(self, distance: float = 0.5, trouble: str = "") -> list[Effect]:
+        """Let version 0 be compared with the reference, or let that fail."""
+        number = next(iter(self.orders(Compare)), NONE)
+        return (
+            self.order_failed(number, trouble) if trouble else self.done(number, Compared(distance=distance))
         )
 
     def probe(self, task: Task, importance: float) -> list[Effect]:
@@ -216,6 +252,10 @@ class Play:
         """Return the open tasks of a kind by site (the newest, if a site has several)."""
         return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
 
+    def orders(self, kind: type[Kind]) -> dict[int, Kind]:
+        """Return the open orders of a kind by number."""
+        return {n: order for n, order in self.machine.state.orders.items() if isinstance(order, kind)}
+
     def training(self, *sites: str) -> dict[str, Task]:
         """Bring the job to its first round with these sites and return their tasks."""
         self.join(*sites)
@@ -240,9 +280,14 @@ def withdrawn(effects: list[Effect]) -> list[TaskId]:
     return [effect.task.id for effect in effects if isinstance(effect, WithdrawTask)]
 
 
-def plans(effects: list[Effect]) -> list[MergePlan]:
+def started(effects: list[Effect], kind: type[Kind]) -> dict[int, Kind]:
+    """Return the orders of a kind that were given, by number."""
+    return {e.number: e.order for e in effects if isinstance(e, StartOrder) and isinstance(e.order, kind)}
+
+
+def merges(effects: list[Effect]) -> list[Merge]:
     """Return the merges that were started."""
-    return [effect.plan for effect in effects if isinstance(effect, StartMerge)]
+    return list(started(effects, Merge).values())
 
 
 def dropped(effects: list[Effect]) -> set[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from hansa.common.values.errors import Stale
 from hansa.common.values.tasks import Task, Train
-from tests.unit.engine.play import Play, endings, plans, sent
+from tests.unit.engine.play import Play, endings, merges, sent
 
 
 def started(*sites: str, updates: int = 20, least: int = 2) -> Play:
@@ -93,7 +93,7 @@ def test_a_job_has_enough_when_as_many_updates_as_asked_for_are_taken() -> None:
     assert commit(play, "a") == ["a"]
     play.update(task_of(play, "a"))
     late = task_of(play, "b")
-    assert len(plans(play.merged())) == 0
+    assert len(merges(play.merged())) == 0
     assert play.update(task_of(play, "a"))
     with pytest.raises(Stale, match="the job has its 3 updates"):
         play.update(late)

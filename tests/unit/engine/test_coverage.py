@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hansa.common.values.errors import Stale
+from hansa.common.values.history import Version
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine.effects import Effect, SetAlarm
-from hansa.controller.engine.state import VersionRecord
 from tests.unit.engine.play import Play, endings, sent, withdrawn
 
 SITES = ("a", "b", "c", "d", "e")
@@ -40,7 +40,7 @@ def merge(play: Play, site: str = "a") -> list[Effect]:
     return play.merged()
 
 
-def record(play: Play, version: int) -> VersionRecord:
+def record(play: Play, version: int) -> Version:
     return play.machine.state.history[version]
 
 
@@ -84,12 +84,16 @@ def test_an_evaluator_that_hangs_is_waited_for_only_so_long_and_skipped_until_it
     assert withdrawn(effects) == [], "it may answer after all"
     assert record(play, 1).unevaluated == {"b": "no result in 5 s"}
     play.report(play.tasks(Evaluate)["a"], n=30)
-    assert (record(play, 2).examples, record(play, 2).total) == (30, None)
+    assert (record(play, 2).examples, record(play, 2).examples_total) == (30, None)
     assert record(play, 2).unevaluated == {"b": "still evaluating version 1"}
     play.report(first["b"], n=10)
-    assert (record(play, 1).examples, record(play, 1).total, record(play, 1).unevaluated) == (40, 40, {})
+    assert (record(play, 1).examples, record(play, 1).examples_total, record(play, 1).unevaluated) == (
+        40,
+        40,
+        {},
+    )
     assert (record(play, 1).covered, play.machine.state.covered) == (True, 1)
-    assert record(play, 1).reports == {}, "only what they say together is kept"
+    assert "version 1" not in play.machine.state.reports, "only what they say together is kept"
     assert versions(sent(merge(play)))[:2] == [("a", 3), ("b", 3)]
 
 
@@ -137,7 +141,11 @@ def test_as_long_as_an_evaluator_has_never_reported_no_version_is_evaluated_on_a
     play.report(tasks["a"])
     play.report(tasks["b"])
     play.fail(tasks["c"], "out of memory")
-    assert (record(play, 1).examples, record(play, 1).total, record(play, 1).covered) == (20, None, False)
+    assert (record(play, 1).examples, record(play, 1).examples_total, record(play, 1).covered) == (
+        20,
+        None,
+        False,
+    )
     assert record(play, 1).unevaluated == {"c": "out of memory"}
     assert play.machine.state.covered is None
 
@@ -150,7 +158,11 @@ def test_an_evaluator_that_is_gone_counts_with_what_it_reported_last() -> None:
     play.leave("b", role="evaluator")
     merge(play)
     play.report(play.tasks(Evaluate)["a"], n=30)
-    assert (record(play, 2).examples, record(play, 2).total, record(play, 2).covered) == (30, 40, False)
+    assert (record(play, 2).examples, record(play, 2).examples_total, record(play, 2).covered) == (
+        30,
+        40,
+        False,
+    )
     assert record(play, 2).unevaluated == {"b": "not connected"}
     assert play.machine.state.covered == 1
 
@@ -168,7 +180,9 @@ def test_an_evaluator_that_left_counts_even_if_it_was_never_asked_unless_the_job
         play.leave("b", role="evaluator")
     merge(play)
     play.report(play.tasks(Evaluate)["a"])
-    assert (record(play, 1).total, record(play, 1).covered) == ((None, False) if begun else (10, True))
+    assert (record(play, 1).examples_total, record(play, 1).covered) == (
+        (None, False) if begun else (10, True)
+    )
     assert record(play, 1).unevaluated == ({"b": "not connected"} if begun else {})
 
 
@@ -189,14 +203,14 @@ def test_a_site_without_examples_is_not_missed() -> None:
     merge(play)
     play.fail(play.tasks(Evaluate)["b"])
     play.report(play.tasks(Evaluate)["a"])
-    assert (record(play, 2).total, record(play, 2).covered) == (10, True)
+    assert (record(play, 2).examples_total, record(play, 2).covered) == (10, True)
 
 
 def test_where_every_example_is_missing_nothing_counts() -> None:
     play = asynchronous("a")
     merge(play)
     play.report(play.tasks(Evaluate)["a"], right=0, n=0)
-    assert (record(play, 1).total, record(play, 1).covered) == (0, False)
+    assert (record(play, 1).examples_total, record(play, 1).covered) == (0, False)
 
 
 @pytest.mark.parametrize(("enough", "counts"), [(0.7, True), (0.71, False)])
@@ -239,9 +253,9 @@ def test_the_last_version_is_evaluated_by_all_who_are_connected_however_the_job_
     for task in evaluations(play):
         play.report(task, right=10)
     last = record(play, 3 if how == "updates" else 2)
-    assert (last.version, last.examples, last.total, last.unevaluated) == (state.version, 30, 30, {})
+    assert (last.version, last.examples, last.examples_total, last.unevaluated) == (state.version, 30, 30, {})
     assert (last.covered, state.covered, state.status) == (True, state.version, "completed")
-    assert last.reports == {}
+    assert state.reports == {}
 
 
 def test_who_failed_at_the_last_version_is_asked_once_more_and_who_comes_meanwhile_is_asked_too() -> None:
@@ -254,7 +268,7 @@ def test_who_failed_at_the_last_version_is_asked_once_more_and_who_comes_meanwhi
     assert versions(sent(play.join("c", role="evaluator"))) == [("c", 1)]
     play.report(play.tasks(Evaluate)["b"])
     assert endings(play.report(play.tasks(Evaluate)["c"])) == [("completed", "time limit of 100 s reached")]
-    assert (record(play, 1).examples, record(play, 1).total) == (30, 30)
+    assert (record(play, 1).examples, record(play, 1).examples_total) == (30, 30)
 
 
 def test_a_version_that_counted_no_longer_does_if_somebody_new_does_not_answer_at_the_end() -> None:
@@ -280,7 +294,21 @@ def test_who_is_missing_in_a_job_that_is_cancelled_is_told() -> None:
     assert (record(play, 1).examples, record(play, 1).covered) == (10, False)
 
 
-# What a target is judged by.
+def test_an_evaluator_that_had_two_versions_in_hand_at_the_end_is_missing_in_both() -> None:
+    play = asynchronous("a", "b", stop={"seconds": 100}, evaluate={"timeout": 5})
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"])
+    play.ring("evaluation")  # b is late with version 1
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"])
+    play.ring("time")
+    assert versions(evaluations(play)) == [("b", 1), ("b", 2)]
+    play.cancel()
+    assert record(play, 1).unevaluated == {"b": "no result in 5 s"}
+    assert record(play, 2).unevaluated == {"b": "the job ended before it reported"}
+
+
+# What a target is decided by.
 
 
 def right(site: str, version: int, start: int) -> int:
@@ -376,14 +404,14 @@ def test_a_target_is_never_reached_on_some_of_the_examples_in_200_jobs_in_any_or
         found = record(trial.play, version)
         assert found.examples == sum(EXAMPLES.values())
         correct = sum(right(site, version, trial.start) for site in SITES)
-        assert found.pooled["accuracy"] == correct / found.examples >= TARGET
+        assert found.metrics["accuracy"] == correct / found.examples >= TARGET
         assert version >= trial.start
     assert len(stopped) > 30, "some jobs reach their target"
     tempting = [
         found
         for trial in trials
         for found in trial.play.machine.state.history
-        if found.pooled.get("accuracy", 0) >= TARGET and found.version < trial.start
+        if (found.metrics.get("accuracy") or 0) >= TARGET and found.version < trial.start
     ]
     assert len(tempting) > 100, "many versions are good enough for the sites that have evaluated them"
     assert not any(found.covered for found in tempting)

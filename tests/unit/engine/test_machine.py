@@ -9,8 +9,8 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.tasks import Evaluate, Init, Receipt, Train, UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartMerge
-from tests.unit.engine.play import Play, dropped, endings, machine_of, plans, sent, stale
+from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartOrder
+from tests.unit.engine.play import Play, dropped, endings, machine_of, merges, sent, stale
 
 # The plain course of a job.
 
@@ -36,9 +36,9 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
         assert (task.work.epochs, task.work.batch_size) == (3, 8)
 
     assert play.update(first[1], n_train=30) == []
-    (plan,) = plans(play.update(first[0], n_train=10))
-    assert (plan.version, plan.current) == (1, "j1/u1")
-    assert [(part.site, part.model, part.weight) for part in plan.added] == [
+    (merge,) = merges(play.update(first[0], n_train=10))
+    assert (merge.version, merge.current) == (1, "j1/u1")
+    assert [(part.site, part.model, part.weight) for part in merge.added] == [
         ("a", "j1/u2", 10.0),
         ("b", "j1/u3", 30.0),
     ]
@@ -161,10 +161,10 @@ def test_the_last_merges_contributions_stay_and_older_ones_go() -> None:
     play = Play()
     play.training("a", "b")
     play.round()
-    first = {part.model for part in plans(play.effects)[-1].added}
+    first = {part.model for part in merges(play.effects)[-1].added}
     assert not first & dropped(play.effects)
     play.round()
-    second = {part.model for part in plans(play.effects)[-1].added}
+    second = {part.model for part in merges(play.effects)[-1].added}
     assert first <= dropped(play.effects)
     assert not second & dropped(play.effects)
     assert play.machine.state.models == {"j1/v2", *second}
@@ -188,8 +188,8 @@ def test_a_resumed_job_goes_on_with_what_was_under_way() -> None:
     assert play.machine.resume() == [SetAlarm("round-1-1", 30.0), SendTask(tasks["a"]), SendTask(tasks["b"])]
     play.update(tasks["a"])
     assert play.machine.resume() == [SetAlarm("round-1-1", 30.0), SendTask(tasks["b"])]
-    (plan,) = plans(play.update(tasks["b"]))
-    assert play.machine.resume() == [SetAlarm("round-1-1", 30.0), StartMerge(plan)]
+    (merge,) = merges(play.update(tasks["b"]))
+    assert play.machine.resume() == [SetAlarm("round-1-1", 30.0), StartOrder(1, merge)]
 
 
 def test_the_sequence_counts_accepted_events_only() -> None:
@@ -236,15 +236,15 @@ def test_a_replayed_job_is_the_same_job() -> None:
 def test_updates_are_committed_one_by_one_in_the_order_in_which_they_came() -> None:
     play = Play(rule="async-fedavg", pace={"updates": 20}, sites={"min": 4})
     tasks = play.training("a", "b", "c", "d")
-    (first,) = plans(play.update(tasks["c"]))
+    (first,) = merges(play.update(tasks["c"]))
     for site in "adb":
-        assert plans(play.update(tasks[site])) == []  # the first is under way
+        assert merges(play.update(tasks[site])) == []  # the first is under way
     committed = [first]
     while len(committed) < 4:
-        committed += plans(play.merged())
-    assert [member.site for plan in committed for member in plan.added] == ["c", "a", "d", "b"]
-    assert [plan.version for plan in committed] == [1, 2, 3, 4]
-    assert [plan.current for plan in committed] == ["j1/u1", "j1/v1", "j1/v2", "j1/v3"]
+        committed += merges(play.merged())
+    assert [member.site for merge in committed for member in merge.added] == ["c", "a", "d", "b"]
+    assert [merge.version for merge in committed] == [1, 2, 3, 4]
+    assert [merge.current for merge in committed] == ["j1/u1", "j1/v1", "j1/v2", "j1/v3"]
 
 
 def test_every_commit_gives_a_receipt_and_receipts_are_a_chain() -> None:

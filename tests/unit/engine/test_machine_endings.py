@@ -82,14 +82,14 @@ def test_a_merge_that_was_given_up_is_stale_when_it_is_done() -> None:
 
 def test_a_merge_that_was_given_up_cannot_fail_the_job_any_more() -> None:
     play = _closing_with_a_merge_given_up()
-    stale(play, lambda: play.do(ev.MergeFailed(at=101, version=2, reason="model j1/u4 is gone")))
+    stale(play, lambda: play.order_failed(2, "model j1/u4 is gone"))
 
 
 def test_a_merge_that_fails_fails_the_job() -> None:
     play = Play()
     for task in play.training("a", "b").values():
         play.update(task)
-    effects = play.do(ev.MergeFailed(at=1, version=1, reason="disk full"))
+    effects = play.order_failed(1, "disk full")
     assert endings(effects) == [("failed", "merging version 1: disk full")]
 
 

@@ -14,18 +14,21 @@ from hansa.common.models.model import Role as TensorRole
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
+from hansa.controller.community.members import Membership, Standing, overlay
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
-from hansa.controller.engine.effects import Effect, MergePlan
+from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.orders import Examine, ExamineHop, Merge
+from hansa.controller.engine.subjects import OfVersion
 from hansa.controller.pacers.redistribute import Redistribute, Trip
 from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rules.divergence import METRICS
-from tests.unit.engine import appraised, examined
-from tests.unit.engine.play import Play, Role, dropped, endings, plans, sent, withdrawn
+from tests.unit.engine import evaluated_updates, examined
+from tests.unit.engine.play import Play, Role, dropped, endings, merges, sent, withdrawn
 
-assert appraised  # importing them registers their plugins
+assert evaluated_updates  # importing them registers their plugins
 assert examined
 
 FINAL = ("completed", "failed", "cancelled")
@@ -42,9 +45,9 @@ STEPS = {  # how often each thing happens
     "merge": 6,
     "merge out of turn": 1,
     "examine": 6,
-    "study": 3,
-    "measure": 2,
-    "study out of turn": 1,
+    "examine a hop": 3,
+    "compare": 2,
+    "examine a hop out of turn": 1,
     "probe": 3,
     "examine out of turn": 1,
     "ring": 1,
@@ -72,7 +75,7 @@ JOBS = st.fixed_dictionaries(
             [
                 {"kind": "examples"},
                 {"kind": "equal"},
-                {"kind": "appraised"},
+                {"kind": "evaluated"},
                 {"kind": "dvw"},
                 {"kind": "measured"},
             ]
@@ -100,7 +103,7 @@ ASYNC_JOBS = st.fixed_dictionaries(
         ),
         "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
         "weigh": st.sampled_from(
-            [{"kind": "examples"}, {"kind": "appraised"}, {"kind": "dvw"}, {"kind": "measured"}]
+            [{"kind": "examples"}, {"kind": "evaluated"}, {"kind": "dvw"}, {"kind": "measured"}]
         ),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
@@ -137,7 +140,7 @@ TRAVELS = st.fixed_dictionaries(
         ),
         "local": st.sampled_from([{}, {}, {"kind": "alternate"}]),
         "weigh": st.sampled_from(
-            [{"kind": "equal"}, {"kind": "equal"}, {"kind": "appraised"}, {"kind": "dvw"}]
+            [{"kind": "equal"}, {"kind": "equal"}, {"kind": "evaluated"}, {"kind": "dvw"}]
         ),
         "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
         "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
@@ -212,8 +215,8 @@ class AnyOrder:
             self.asked[task.id] = task
         assert set(withdrawn(effects)) <= set(self.asked)
         assert not set(withdrawn(effects)) & set(self.play.machine.state.tasks)
-        for plan in plans(effects):
-            self._check_plan(plan)
+        for merge in merges(effects):
+            self._check_merge(merge)
         assert not dropped(effects) & self.gone, "a model was dropped twice"
         assert before[0]["models"] - self.play.machine.state.models <= dropped(effects), (
             "a model stays in the store"
@@ -221,19 +224,19 @@ class AnyOrder:
         self.gone |= dropped(effects)
         self.ends += endings(effects)
 
-    def _check_plan(self, plan: MergePlan) -> None:
+    def _check_merge(self, merge: Merge) -> None:
         state = self.play.machine.state
         assert self.merging is None, "two merges at once"
-        self.merging = plan.version
-        assert plan.version == state.version + 1
+        self.merging = merge.version
+        assert merge.version == state.version + 1
         restart = self.job.get("layers", {}).get("restart")
-        assert plan.current == state.current or (restart and plan.current == state.first)
+        assert merge.current == state.current or (restart and merge.current == state.first)
         travels = self._travels()
-        whose = [part.slot if travels else part.site for part in plan.added]
+        whose = [part.slot if travels else part.site for part in merge.added]
         assert len(set(whose)) == len(whose), "a site, or a slot, counts twice"
         if travels:
             assert whose == sorted(whose)
-        for part in plan.added:
+        for part in merge.added:
             task = self.asked[part.task]
             assert isinstance(task.work, Train)
             assert task.site == part.site
@@ -242,9 +245,17 @@ class AnyOrder:
             assert task.id in self.answered
             assert part.model not in self.gone
         rounds = "rule" not in self.job
-        company = {m.site for m in self.play.machine.members(plan) if m.weight > 0 or not rounds}
-        anything = any(part.weight > 0 for part in plan.added)
+        company = {m.site for m in self._members(merge) if m.weight > 0 or not rounds}
+        anything = any(part.weight > 0 for part in merge.added)
         assert len(company) >= self.play.spec.sites.together or not anything, "a model of too few sites"
+
+    def _members(self, merge: Merge) -> Membership:
+        """Return everything that counts once a merge is done."""
+        machine = self.play.machine
+        before = machine.state.members if machine.rule.merge.remembers else {}
+        names = [tensor.name for tensor in machine.state.outline.tensors] if machine.state.outline else []
+        gone: Standing = {member.site: [] for member in merge.removed}
+        return Membership(before, {**gone, **overlay(before, (*merge.added, *merge.reweighed), names)[0]})
 
     # What may happen.
 
@@ -277,23 +288,23 @@ class AnyOrder:
                 self.happen(lambda: play.merged(version))
             case "merge out of turn" if pick % 7 != self.merging:
                 self.happen(lambda: play.merged(pick % 7))
-            case "examine" if state.inquiries:
-                numbers = sorted(state.inquiries)
-                self._examine(numbers[pick % len(numbers)], pick)
-            case "examine out of turn":
+            case "examine" if examinations := sorted(play.orders(Examine)):
+                self._examine(examinations[pick % len(examinations)], pick)
+            case "examine out of turn" if pick % 5 not in state.orders or pick % 5 in play.orders(Examine):
                 self._examine(pick % 5, pick)
-            case "study" if state.studies:
-                plan = state.studies[pick % len(state.studies)]
+            case "examine a hop" if hops := list(play.orders(ExamineHop).values()):
+                hop = hops[pick % len(hops)]
                 self.happen(
-                    lambda: play.studied(plan.version, plan.hop, bool(plan.members), trouble=pick % 5 == 0)
+                    lambda: play.hop_examined(hop.version, hop.hop, bool(hop.members), trouble=pick % 5 == 0)
                 )
-            case "measure":  # now and then out of turn
+            case "compare":  # now and then out of turn
                 trouble = "reference: missing x" if pick % 20 == 0 else ""
-                found = ev.Measured(at=play.now, distance=None if trouble else pick / 7, trouble=trouble)
-                self.happen(lambda: play.do(found))
-            case "study out of turn":
-                if all((plan.version, plan.hop) != (pick % 3, pick % 4) for plan in state.studies):
-                    self.happen(lambda: play.studied(pick % 3, pick % 4, mean=True))
+                distance = (pick / 7, float("nan"))[pick % 9 == 0]
+                self.happen(lambda: play.compared(distance, trouble))
+            case "examine a hop out of turn":
+                examined = {(order.version, order.hop) for order in play.orders(ExamineHop).values()}
+                if (pick % 3, pick % 4) not in examined:
+                    self.happen(lambda: play.hop_examined(pick % 3, pick % 4, mean=True))
             case "probe":
                 score = (0.0, 1.0, 1e300, float("nan"))[pick % 4]
                 self._about(pick, lambda task: play.probe(task, score), Probe)
@@ -301,7 +312,7 @@ class AnyOrder:
                 alarms = sorted(state.alarms)
                 self.happen(lambda: play.ring(alarms[pick % len(alarms)]))
             case "ring out of turn":
-                alarm = ("gather", "time", "evaluation", "round-1-1", "appraisal-j1-2")[pick % 5]
+                alarm = ("gather", "time", "evaluation", "round-1-1", "update-j1-2")[pick % 5]
                 if alarm not in state.alarms:
                     self.happen(lambda: play.ring(alarm))
             case "wait":
@@ -316,18 +327,17 @@ class AnyOrder:
     def _examine(self, number: int, pick: int) -> None:
         """Let a part find something, keep something, or fail."""
         play = self.play
-        inquiry = play.machine.state.inquiries.get(number)
+        order = play.orders(Examine).get(number)
         facts: JsonValue = {site: float(pick % 3) for site in SITES}
-        if inquiry and inquiry.point == "layers":
+        if order and order.point == "layers":
             facts = {"divergences": {metric: [0.1, 0.5 * (pick % 3), None] for metric in METRICS}}
         kept = (
             {}
-            if inquiry and inquiry.point == "layers"
+            if order and order.point == "layers"
             else dict.fromkeys(SITES[: pick % 4], ("", f"k{pick}")[pick // 7 % 2])
         )
-        found = ev.Examined(at=play.now, inquiry=number, facts=facts, kept=kept)
-        failed = ev.ExaminationFailed(at=play.now, inquiry=number, reason="no memory")
-        self.happen(lambda: play.do(failed if pick % 5 == 0 else found))
+        fails = pick % 5 == 0
+        self.happen(lambda: play.order_failed(number) if fails else play.examined(number, facts, kept))
 
     def _seldom(self, pick: int) -> None:
         play, version = self.play, self.merging
@@ -338,7 +348,7 @@ class AnyOrder:
                 self._about(pick, lambda task: play.fail(task, final=True), Init, Train, Evaluate)
             case 2 if version is not None and play.machine.state.plan:
                 self.merging = None
-                self.happen(lambda: play.do(ev.MergeFailed(at=play.now, version=version, reason="disk full")))
+                self.happen(lambda: play.order_failed(play.merge_of(version)[0], "disk full"))
 
     def _pick(self, pick: int, *kinds: type[Any]) -> Task | None:
         """Pick an open task, or one in eight times any that was ever sent."""
@@ -389,10 +399,10 @@ class AnyOrder:
             assert (state.status, state.reason) == self.ends[0]
             assert not state.tasks
             assert not state.alarms
-            assert state.plan is None
-            assert not state.inquiries
+            assert not state.orders
+            assert not state.subjects
             assert not state.kept
-            assert (state.reference, state.measuring) == (None, None)
+            assert state.reference is None
             assert self.play.machine.resume() == []
 
     def _history_is_whole(self) -> None:
@@ -405,14 +415,13 @@ class AnyOrder:
         """What a task, the next merge or the check of the last one needs is in the store."""
         state = self.play.machine.state
         needed = {key for task in state.tasks.values() for key in task.models}
-        needed |= {key for plan in state.studies for key in plan.models}
+        needed |= {key for order in state.orders.values() for key in order.reads}
         if state.plan:
-            needed |= {state.plan.current, *(part.model for part in self.play.machine.members(state.plan))}
+            needed |= {member.model for member in self._members(state.plan)}
         needed |= {member.model for held in state.members.values() for member in held}
-        needed |= {key for key in (state.current, state.reference, state.measuring) if key}
+        needed |= {key for key in (state.current, state.reference) if key}
         if not self.play.machine.ended:
-            needed |= state.fresh
-        needed |= {key for inquiry in state.inquiries.values() for key in inquiry.models()}
+            needed |= state.unmerged
         needed |= {kept.key for held in state.kept.values() for kept in held.values()}
         assert needed <= state.models
         assert not state.models & self.gone
@@ -441,7 +450,7 @@ class AnyOrder:
             return
         held = {slot.held.model for slot in trip.slots if slot.held}
         before = {slot.before.model for slot in trip.slots if slot.before}
-        assert state.fresh == held | before, "a model of a slot leaked, or is gone"
+        assert state.unmerged == held | before, "a model of a slot leaked, or is gone"
         tasks = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
         assert set(tasks) == set(trip.errands)
         assert len({errand.slot for errand in trip.errands.values()}) == len(trip.errands)
@@ -457,16 +466,14 @@ class AnyOrder:
     def _indices_follow_from_the_state(self) -> None:
         """What is kept beside the state, step by step, is what would be made of the state anew."""
         job = self.play.machine._job
-        fresh = Job(job.id, job.spec, job.rule, 0.0)
-        fresh.remember(job.state)
-        for one, other in ((job.eligible, fresh.eligible), (job.evaluators, fresh.evaluators)):
+        anew = Job(job.id, job.spec, job.rule, 0.0)
+        anew.remember(job.state)
+        for one, other in ((job.eligible, anew.eligible), (job.evaluators, anew.evaluators)):
             assert list(one) == list(other)
-        assert job.studies == fresh.studies
-        assert vars(job.desk) == vars(fresh.desk)
-        assert {key: n for key, n in vars(job.models)["_reasons"].items() if n} == vars(fresh.models)[
-            "_reasons"
-        ]
-        assert vars(job.models)["_idle"] == vars(fresh.models)["_idle"]
+        assert vars(job.open_tasks) == vars(anew.open_tasks)
+        reasons = {key: n for key, n in vars(job.retention)["_reasons"].items() if n}
+        assert reasons == vars(anew.retention)["_reasons"]
+        assert vars(job.retention)["_idle"] == vars(anew.retention)["_idle"]
 
     def _training_is_standardised(self) -> None:
         """With a global standard nobody trains or measures without it, and all have the same."""
@@ -481,14 +488,14 @@ class AnyOrder:
         """Nobody is behind, one version is awaited at a time, and what counts was evaluated on all examples."""
         state, machine = self.play.machine.state, self.play.machine
         open_ = [task for task in state.tasks.values() if isinstance(task.work, Evaluate)]
-        whole = [task for task in open_ if task.id not in state.judging and task.id not in state.scoring]
+        whole = [task for task in open_ if isinstance(state.subjects[task.id], OfVersion)]
         if state.phase != "closing":
             assert len({task.site for task in whole}) == len(whole), "an evaluator falls behind"
             awaited = [record.version for record in state.history if machine.awaits(record)]
             assert len(awaited) == int("evaluation" in state.alarms)
         for record in state.history:
             if record.covered:
-                assert 0 < record.examples == record.total
+                assert 0 < record.examples == record.examples_total
                 assert not machine.awaits(record)
         counted = [record.version for record in state.history if record.covered]
         assert state.covered == (counted[-1] if counted else None)
@@ -508,7 +515,7 @@ class AnyOrder:
             state.alarms
         )
         if state.preparing:  # merges wait for evaluations, and only so long
-            due |= {alarm for alarm in state.alarms if alarm.startswith("appraisal-")}
+            due |= {alarm for alarm in state.alarms if alarm.startswith("update-")}
         assert at_work or due, f"{state.phase}: nobody works and no alarm is set"
 
 

@@ -6,7 +6,7 @@ from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import ASKED, Task, Train, UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
-from tests.unit.engine.play import Play, endings, plans, sent, stale, withdrawn
+from tests.unit.engine.play import Play, endings, merges, sent, stale, withdrawn
 
 # Deadlines and quorum.
 
@@ -18,7 +18,7 @@ def test_at_the_deadline_a_round_with_a_quorum_is_merged_without_the_late() -> N
     play.update(tasks["a"])
     effects = play.ring("round-1-1")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    assert [part.site for part in merges(effects)[0].added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "late: no update by the deadline of 30 s"}
 
@@ -34,7 +34,7 @@ def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bo
         tasks = play.tasks(Train)
     for site in ["a", "b"][:answers]:
         play.update(tasks[site])
-    assert bool(plans(play.ring(f"round-{play.machine.state.round}-1"))) is closes
+    assert bool(merges(play.ring(f"round-{play.machine.state.round}-1"))) is closes
 
 
 def test_a_share_of_sites_that_is_a_whole_number_is_that_number() -> None:
@@ -45,7 +45,7 @@ def test_a_share_of_sites_that_is_a_whole_number_is_that_number() -> None:
     tasks = play.training(*names)
     for site in names[:7]:
         play.update(tasks[site])
-    assert plans(play.ring("round-1-1"))
+    assert merges(play.ring("round-1-1"))
 
 
 def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_merged() -> None:
@@ -57,7 +57,7 @@ def test_below_quorum_the_late_get_one_more_deadline_and_then_what_is_there_is_m
     assert set(play.tasks(Train)) == {"b"}
     effects = play.ring("round-1-2")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    assert [part.site for part in merges(effects)[0].added] == ["a"]
 
 
 def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
@@ -65,8 +65,8 @@ def test_a_late_site_that_answers_within_the_second_deadline_counts() -> None:
     tasks = play.training("a", "b")
     play.update(tasks["a"])
     play.ring("round-1-1")
-    (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.added] == ["a", "b"]
+    (merge,) = merges(play.update(tasks["b"]))
+    assert [part.site for part in merge.added] == ["a", "b"]
     assert play.ring("round-1-2") == []  # merging already
 
 
@@ -74,8 +74,8 @@ def test_a_round_without_any_answer_makes_a_version_without_contributions() -> N
     play = Play(pace={"deadline": 30, "rounds": 2})
     play.training("a", "b")
     play.ring("round-1-1")
-    (plan,) = plans(play.ring("round-1-2"))
-    assert plan.added == ()
+    (merge,) = merges(play.ring("round-1-2"))
+    assert merge.added == ()
     assert [task.site for task in sent(play.merged())] == ["a", "b"]
     assert set(play.machine.state.history[-1].lost) == {"a", "b"}
 
@@ -118,7 +118,7 @@ def test_a_round_goes_on_without_a_site_that_left_if_the_others_make_a_quorum() 
     play.update(tasks["a"])
     effects = play.leave("b")
     assert withdrawn(effects) == [tasks["b"].id]
-    assert [part.site for part in plans(effects)[0].added] == ["a"]
+    assert [part.site for part in merges(effects)[0].added] == ["a"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"b": "the site left"}
 
@@ -131,8 +131,8 @@ def test_a_site_that_leaves_while_others_work_keeps_its_task_and_may_answer_when
     assert SendTask(tasks["b"]) in play.machine.resume()
     play.join("b")
     play.update(tasks["a"])
-    (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.added] == ["a", "b"]
+    (merge,) = merges(play.update(tasks["b"]))
+    assert [part.site for part in merge.added] == ["a", "b"]
     play.merged()
     assert play.machine.state.history[-1].lost == {}
 
@@ -165,7 +165,7 @@ def test_an_update_counts_even_if_its_site_is_away() -> None:
     tasks = play.training("a", "b")
     play.leave("b")
     play.update(tasks["b"])
-    assert plans(play.update(tasks["a"]))
+    assert merges(play.update(tasks["a"]))
 
 
 def test_a_round_that_was_closed_while_a_site_was_away_does_not_want_its_update() -> None:
@@ -182,8 +182,8 @@ def test_a_failed_task_is_lost_and_the_others_are_merged() -> None:
     play = Play()
     tasks = play.training("a", "b")
     assert play.fail(tasks["a"]) == []
-    (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.added] == ["b"]
+    (merge,) = merges(play.update(tasks["b"]))
+    assert [part.site for part in merge.added] == ["b"]
     assert set(play.tasks(Train)) == set()
     effects = play.merged()
     assert play.machine.state.history[-1].lost == {"a": "out of memory"}
@@ -194,7 +194,7 @@ def test_a_quarantined_update_is_lost_with_its_reason_and_the_round_goes_on() ->
     play = Play()
     tasks = play.training("a", "b")
     play.update(tasks["b"])
-    assert plans(play.quarantine(tasks["a"], "tensor w holds NaN"))
+    assert merges(play.quarantine(tasks["a"], "tensor w holds NaN"))
     play.merged()
     assert play.machine.state.history[-1].lost == {"a": "update quarantined: tensor w holds NaN"}
     assert play.machine.state.history[-1].contributions == {"b": 10.0}
@@ -211,14 +211,14 @@ def test_a_round_below_its_quorum_is_issued_once_more_to_those_that_failed(deadl
     effects = play.update(tasks["d"])
     again: dict[str, Task] = {task.site: task for task in sent(effects)}
     assert set(again) == {"b", "c"}
-    assert not plans(effects)
+    assert not merges(effects)
     if deadline:
         assert SetAlarm("round-1-2", 37.0) in effects
         assert play.ring("round-1-1") == []  # it has another one now
     stale(play, lambda: play.update(tasks["b"]))
     play.update(again["b"])
-    (plan,) = plans(play.fail(again["c"], "disk full"))  # not a third time
-    assert [part.site for part in plan.added] == ["a", "b", "d"]
+    (merge,) = merges(play.fail(again["c"], "disk full"))  # not a third time
+    assert [part.site for part in merge.added] == ["a", "b", "d"]
     play.merged()
     assert play.machine.state.history[-1].lost == {"c": "disk full"}
 
@@ -235,8 +235,8 @@ def test_at_the_deadline_a_round_below_its_quorum_is_issued_again_to_those_that_
     assert again.site == "b"
     assert withdrawn(effects) == []
     play.update(again)
-    (plan,) = plans(play.update(tasks["c"]))
-    assert [part.site for part in plan.added] == ["a", "b", "c"]
+    (merge,) = merges(play.update(tasks["c"]))
+    assert [part.site for part in merge.added] == ["a", "b", "c"]
 
 
 def test_a_failed_site_that_has_left_is_not_asked_again() -> None:
@@ -244,8 +244,8 @@ def test_a_failed_site_that_has_left_is_not_asked_again() -> None:
     tasks = play.training("a", "b")
     play.fail(tasks["b"])
     play.leave("b")
-    (plan,) = plans(play.update(tasks["a"]))
-    assert [part.site for part in plan.added] == ["a"]
+    (merge,) = merges(play.update(tasks["a"]))
+    assert [part.site for part in merge.added] == ["a"]
 
 
 def test_a_failed_site_that_comes_back_while_the_others_are_away_is_asked_again() -> None:
@@ -259,8 +259,8 @@ def test_a_failed_site_that_comes_back_while_the_others_are_away_is_asked_again(
     assert "gather" not in play.machine.state.alarms
     assert play.update(again) == [SetAlarm("gather", 60.0)]  # b may still come back
     play.join("b")
-    (plan,) = plans(play.update(tasks["b"]))
-    assert [part.site for part in plan.added] == ["a", "b"]
+    (merge,) = merges(play.update(tasks["b"]))
+    assert [part.site for part in merge.added] == ["a", "b"]
 
 
 def test_a_site_that_was_asked_again_and_then_left_may_come_back_though_the_others_failed_twice() -> None:
@@ -271,8 +271,8 @@ def test_a_site_that_was_asked_again_and_then_left_may_come_back_though_the_othe
     play.fail(again["a"])
     assert not endings(play.leave("b"))
     play.join("b")
-    (plan,) = plans(play.update(again["b"]))
-    assert [part.site for part in plan.added] == ["b"]
+    (merge,) = merges(play.update(again["b"]))
+    assert [part.site for part in merge.added] == ["b"]
 
 
 def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
@@ -290,8 +290,8 @@ def test_a_site_that_fails_when_it_is_drawn_alone_does_not_end_the_job_of_the_ot
     play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
     ((first, task),) = play.training("a", "b").items()
     (again,) = sent(play.fail(task))
-    (plan,) = plans(play.fail(again, "disk full"))
-    assert plan.added == ()
+    (merge,) = merges(play.fail(again, "disk full"))
+    assert merge.added == ()
     play.merged()
     assert play.machine.state.history[-1].lost == {first: "disk full"}
     while set(play.tasks(Train)) == {first}:
@@ -314,7 +314,7 @@ def test_when_every_site_has_failed_whenever_it_was_drawn_the_job_fails() -> Non
         seen.add(site)
         for _ in range(2):
             effects = play.fail(play.tasks(Train)[site], f"no disk at {site}")
-        if plans(effects):
+        if merges(effects):
             play.merged()
     assert seen == {"a", "b"}
     reason = f"every site has failed by round {play.machine.state.round}; a: no disk at a"
@@ -325,8 +325,8 @@ def test_sites_that_fail_while_they_are_away_do_not_end_the_job() -> None:
     play = Play(pace={"rounds": 2}, sites={"min": 1})
     task = play.training("a")["a"]
     play.leave("a")
-    (plan,) = plans(play.quarantine(task))
-    assert plan.added == ()
+    (merge,) = merges(play.quarantine(task))
+    assert merge.added == ()
     play.merged()
     assert [task.site for task in sent(play.join("a"))] == ["a"]
 

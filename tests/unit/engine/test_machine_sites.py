@@ -5,7 +5,7 @@ import pytest
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Init, Train
 from hansa.controller.engine.effects import SetAlarm
-from tests.unit.engine.play import Play, endings, plans, sent, stale, withdrawn
+from tests.unit.engine.play import Play, endings, merges, sent, stale, withdrawn
 
 # Waiting for sites.
 
@@ -22,11 +22,11 @@ def test_sites_that_leave_while_the_job_waits_for_others_are_forgotten_if_the_ru
     play.merged()
     assert play.machine.state.phase == "gathering"
     assert set(play.machine.state.members) == {"b", "c", "d"}
-    (plan,) = plans(play.leave("b"))
-    assert [member.site for member in plan.removed] == ["b"]
-    assert plans(play.leave("c")) == []  # one merge at a time
-    (plan,) = plans(play.merged())
-    assert [member.site for member in plan.removed] == ["c"]
+    (first,) = merges(play.leave("b"))
+    assert [member.site for member in first.removed] == ["b"]
+    assert merges(play.leave("c")) == []  # one merge at a time
+    (second,) = merges(play.merged())
+    assert [member.site for member in second.removed] == ["c"]
     play.merged()
     assert set(play.machine.state.members) == {"d"}
     assert play.machine.state.phase == "gathering"
@@ -72,7 +72,7 @@ def test_when_a_site_comes_back_the_job_no_longer_waits() -> None:
     play.join("b")
     assert play.machine.state.alarms == {}
     stale(play, lambda: play.ring("gather"))
-    assert plans(play.update(tasks["b"]))
+    assert merges(play.update(tasks["b"]))
 
 
 def test_when_the_last_site_present_answers_below_quorum_the_job_waits_only_so_long_for_the_others() -> None:
@@ -237,8 +237,8 @@ def test_a_site_that_leaves_takes_its_contribution_with_it_only_if_asked(drops: 
         play.merged()
     effects = play.leave("b")
     if drops:
-        (plan,) = plans(effects)
-        assert ([member.site for member in plan.removed], plan.added) == (["b"], ())
+        (merge,) = merges(effects)
+        assert ([member.site for member in merge.removed], merge.added) == (["b"], ())
         play.merged()
     assert set(play.machine.state.members) == ({"a"} if drops else {"a", "b"})
     assert play.machine.state.version == (3 if drops else 2)
@@ -253,5 +253,5 @@ def test_a_site_that_comes_back_counts_on_with_what_it_sent_before_until_it_send
     play.leave("b")
     play.join("b")
     assert [member.task for member in play.machine.state.members[SiteName("b")]] == [first["b"].id]
-    (plan,) = plans(play.update(play.tasks(Train)["b"]))
-    assert [member.task for member in plan.removed] == [first["b"].id]
+    (merge,) = merges(play.update(play.tasks(Train)["b"]))
+    assert [member.task for member in merge.removed] == [first["b"].id]

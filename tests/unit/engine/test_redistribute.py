@@ -11,7 +11,7 @@ from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.rulebook.compose import compose
 from hansa.learner.daemon import task_seed
-from tests.unit.engine import appraised
+from tests.unit.engine import evaluated_updates
 from tests.unit.engine.play import Play, job_spec, sent
 from tests.unit.engine.travel import (
     FIRST,
@@ -28,7 +28,7 @@ from tests.unit.engine.travel import (
     trip_of,
 )
 
-assert appraised  # importing it registers its plugins
+assert evaluated_updates  # importing it registers its plugins
 
 
 # Invariants (radfed §8).
@@ -164,11 +164,11 @@ def test_the_store_keeps_no_more_than_the_slots_and_the_model_and_in_the_end_onl
         return False
 
     play.run(*SITES, first=FIRST, until=watch)
-    # The slots, the community model, the updates that the last version was made of; studies may hold a few
-    # hops more.
+    # The slots, the community model, the updates that the last version was made of; examinations may hold
+    # a few hops more.
     assert most <= {"none": 10, "weights": 26, "delta": 26}[divergence]
     assert len(play.store.keys()) == 5
-    assert play.machine.state.fresh == set()
+    assert play.machine.state.unmerged == set()
 
 
 def test_a_restart_in_mid_hop_goes_on_with_the_same_models() -> None:
@@ -214,15 +214,15 @@ def test_the_tensors_to_be_trained_cannot_change_within_a_round() -> None:
     first, second = play.training("a", "b", "c", "d").values()
     play.update(first)
     phases = play.machine.memories["local"]
-    assert isinstance(phases, appraised.Phases)
+    assert isinstance(phases, evaluated_updates.Phases)
     phases.merges += 1  # a policy that changes its mind between two hops
     (task, _) = sent(play.update(second))
     with pytest.raises(ValueError, match="changed within a round"):
         play.update(task)
 
 
-def test_updates_are_appraised_after_the_last_hop_alone() -> None:
-    fields = radfed(rounds=1, hops=3, sites={"min": 4}) | {"weigh": {"kind": "appraised"}}
+def test_updates_are_evaluated_after_the_last_hop_alone() -> None:
+    fields = radfed(rounds=1, hops=3, sites={"min": 4}) | {"weigh": {"kind": "evaluated"}}
     play = Play(**fields)
     play.join("a", "b", "c", "d", role="evaluator")
     play.training("a", "b", "c", "d")
@@ -230,26 +230,28 @@ def test_updates_are_appraised_after_the_last_hop_alone() -> None:
         assert not play.tasks(Evaluate), f"hop {hop} has begun: nobody scores models that travel on"
         for number, task in enumerate(hop_of(play).values(), 1):
             play.update(task)
-            judging = {
+            evaluations = {
                 t.work.model for t in play.machine.state.tasks.values() if isinstance(t.work, Evaluate)
             }
-            assert len(judging) == (number if hop == 3 else 0)  # evaluators begin while others still train
-    judged = {
+            assert len(evaluations) == (
+                number if hop == 3 else 0
+            )  # evaluators begin while others still train
+    evaluated = {
         task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)
     }
-    assert judged == {slot.held.model for slot in trip_of(play).slots if slot.held}
-    assert len(judged) == 2
+    assert evaluated == {slot.held.model for slot in trip_of(play).slots if slot.held}
+    assert len(evaluated) == 2
 
 
-def test_a_slot_that_lags_behind_is_appraised_when_it_has_caught_up_not_before() -> None:
+def test_a_slot_that_lags_behind_is_evaluated_when_it_has_caught_up_not_before() -> None:
     pace = {"retries": 0, "catch_up": 1}
-    play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}) | {"weigh": {"kind": "appraised"}})
+    play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}) | {"weigh": {"kind": "evaluated"}})
     play.join("a", "b", "c", "d", role="evaluator")
     late, other = play.training("a", "b", "c", "d").values()
     play.fail(late)
     play.update(other)
 
-    def judged() -> set[str]:
+    def evaluated() -> set[str]:
         return {
             task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)
         }
@@ -259,11 +261,11 @@ def test_a_slot_that_lags_behind_is_appraised_when_it_has_caught_up_not_before()
     first, second = trip_of(play).slots
     behind, ahead = (first, second) if late.slot == 1 else (second, first)
     assert ahead.held is not None
-    assert judged() == {ahead.held.model}
+    assert evaluated() == {ahead.held.model}
     (task,) = hop_of(play).values()
     play.update(task)
     assert behind.held is not None
-    assert judged() == {ahead.held.model, behind.held.model}
+    assert evaluated() == {ahead.held.model, behind.held.model}
     assert behind.hops == 2
 
 

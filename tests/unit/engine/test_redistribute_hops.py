@@ -1,4 +1,4 @@
-"""Models that travel from site to site: how far apart they are after each hop, and what their mean scores."""
+"""Models that travel from site to site: how far apart they are after each hop, and how good their mean is."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from hansa.common.values.tasks import Evaluate, Task
-from hansa.controller.engine.effects import StartStudy
+from hansa.controller.engine.effects import StartOrder
+from hansa.controller.engine.orders import ExamineHop
+from hansa.controller.engine.subjects import OfHop
 from tests.unit.engine.play import Play, dropped, endings, sent, withdrawn
 from tests.unit.engine.travel import FIRST, SITES, Arrays, Travel, arrays_of, hop_of, noise, radfed, trip_of
 
@@ -62,10 +64,10 @@ def test_the_mean_of_the_slots_is_evaluated_between_merges_and_training_does_not
     play.run(*SITES, first=FIRST)
     assert play.digest == plain.digest
     assert play.machine.state.status == "completed"
-    scored = [bool(hop.pooled) for record in play.machine.state.history[1:] for hop in record.hops]
-    assert any(scored)
-    assert not scored[2]
-    assert not scored[5]  # the last hop's mean is the community model
+    evaluated = [bool(hop.metrics) for record in play.machine.state.history[1:] for hop in record.hops]
+    assert any(evaluated)
+    assert not evaluated[2]
+    assert not evaluated[5]  # the last hop's mean is the community model
     assert set(play.store.keys()) == play.machine.state.models
 
 
@@ -85,14 +87,17 @@ def test_what_is_evaluated_between_merges_is_the_mean_that_a_merge_would_make_no
     means: dict[int, Arrays] = {}
 
     def look() -> bool:
-        """Have hops studied and measured at once, so that none is skipped because the evaluator is busy."""
-        for effect in [e for e in play.waiting if isinstance(e, StartStudy)]:
+        """Have hops examined and evaluated at once, so that none is skipped because the evaluator is busy."""
+        for effect in [
+            e for e in play.waiting if isinstance(e, StartOrder) and isinstance(e.order, ExamineHop)
+        ]:
             play.waiting.remove(effect)
             play._carry_out(effect)
         for task in list(play.machine.state.tasks.values()):
             if isinstance(task.work, Evaluate):
-                if task.id in play.machine.state.scoring:
-                    means[play.machine.state.scoring[task.id][1]] = arrays_of(play.store, *task.models)
+                subject = play.machine.state.subjects[task.id]
+                if isinstance(subject, OfHop):
+                    means[subject.hop] = arrays_of(play.store, *task.models)
                 play.report(task)
         return False
 
@@ -110,7 +115,7 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     play.join("a", role="evaluator")
     for task in play.training("a", "b", "c", "d").values():
         play.update(task)
-    (effect,) = sent(play.studied(1, 1, mean=True))
+    (effect,) = sent(play.hop_examined(1, 1, mean=True))
     assert isinstance(effect.work, Evaluate)
     assert effect.work.model == "j1/v1.h1"
     for task in hop_of(play).values():
@@ -139,4 +144,4 @@ def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_m
     play.update(first)
     play.fail(second)
     assert trip_of(play).hop == 2  # the other slot catches up
-    assert play.machine.state.studies == []
+    assert play.orders(ExamineHop) == {}

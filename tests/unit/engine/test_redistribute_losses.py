@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
 from hansa.common.plugins.registry import register
 from hansa.common.ui.live import _line
@@ -13,6 +12,7 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
 from hansa.controller.api.views import _history_views
+from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import Equal
 from tests.unit.engine.play import Play, endings, sent, withdrawn
@@ -172,7 +172,7 @@ def test_only_trained_slots_are_merged_by_their_hops_if_that_is_wanted() -> None
 class Gigantic(Equal):
     """Weights that are numbers; twice as much is none."""
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return weights near the largest."""
         return np.full(len(contributions), 1.5e308)
 
@@ -187,7 +187,7 @@ def test_weights_that_only_the_hops_make_infinite_leave_the_model_as_it_is() -> 
     plan = play.machine.state.plan
     assert plan is not None
     assert [part.weight for part in plan.added] == [0.0, 0.0]
-    assert "weights that are not finite" in play.machine.state.queue[0].note
+    assert "weights that are not finite" in play.machine.state.queue[0].account.note
 
 
 def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> None:

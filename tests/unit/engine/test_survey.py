@@ -135,14 +135,14 @@ def test_answers_of_the_wrong_kind_are_refused() -> None:
     play.join("a", "b")
     asked = play.tasks(Survey)
     before = play.picture()
-    with pytest.raises(Stale, match="asks for no model"):
+    with pytest.raises(Stale, match="does not ask for a model"):
         play.update(asked["a"])
-    with pytest.raises(Stale, match="is no evaluation"):
+    with pytest.raises(Stale, match="is not an evaluation"):
         play.report(asked["a"])
     assert play.picture() == before
     play.tell(asked["a"])
     play.tell(asked["b"])
-    with pytest.raises(Stale, match="is no survey"):
+    with pytest.raises(Stale, match="is not a survey"):
         play.tell(play.tasks(Init)["a"])
 
 

@@ -8,7 +8,7 @@ from hansa.common.job.check import parse_job
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.tasks import Train
 from hansa.controller.rulebook.compose import compose
-from tests.unit.engine.play import Play, endings, job_spec, machine_of, plans, sent
+from tests.unit.engine.play import Play, endings, job_spec, machine_of, merges, sent
 
 THREE = {"min": 3, "together": 3, "wait": 60}
 
@@ -18,8 +18,8 @@ def test_a_round_with_fewer_updates_keeps_the_model_before_and_says_so() -> None
     tasks = play.training("a", "b", "c")
     play.update(tasks["a"])
     play.update(tasks["b"])
-    (plan,) = plans(play.ring("round-1-1"))
-    assert [(member.site, member.weight) for member in plan.added] == [("a", 0.0), ("b", 0.0)]
+    (merge,) = merges(play.ring("round-1-1"))
+    assert [(member.site, member.weight) for member in merge.added] == [("a", 0.0), ("b", 0.0)]
     play.merged()
     record = play.machine.state.history[1]
     assert record.note.startswith("the updates of 2 sites would count, and it takes 3 (sites.together)")
@@ -34,8 +34,8 @@ def test_an_update_that_is_worth_nothing_is_no_company() -> None:
     tasks = play.training("a", "b", "c")
     play.update(tasks["a"])
     play.update(tasks["b"])
-    (plan,) = plans(play.update(tasks["c"], n_train=0))
-    assert {member.weight for member in plan.added} == {0.0}
+    (merge,) = merges(play.update(tasks["c"], n_train=0))
+    assert {member.weight for member in merge.added} == {0.0}
 
 
 def test_with_rounds_what_counted_before_is_company_only_if_it_counts() -> None:
@@ -43,8 +43,8 @@ def test_with_rounds_what_counted_before_is_company_only_if_it_counts() -> None:
     tasks = play.training("a", "b", "c")
     for site in ("a", "b", "c"):  # one site a round: none of them may ever be alone
         play.update(tasks[site])
-        (plan,) = plans(play.ring(f"round-{play.machine.state.round}-1"))
-        assert [member.weight for member in plan.added] == [0.0]
+        (merge,) = merges(play.ring(f"round-{play.machine.state.round}-1"))
+        assert [member.weight for member in merge.added] == [0.0]
         play.merged()
         tasks = play.tasks(Train)
     play.round()
@@ -55,23 +55,23 @@ def test_multi_krum_counts_the_updates_that_it_takes() -> None:
     play = Play(rule="multi-krum", sites={"min": 5, "together": 5, "wait": 60})
     tasks = play.training("a", "b", "c", "d", "e")
     effects = [play.update(task) for task in tasks.values()][-1]
-    assert {member.weight for member in plans(effects)[0].added} == {0.0}  # it would take four of five
+    assert {member.weight for member in merges(effects)[0].added} == {0.0}  # it would take four of five
 
 
 def test_without_rounds_the_first_updates_wait_for_one_another() -> None:
     play = Play(rule="async-fedavg", sites=THREE, pace={"updates": 9})
     tasks = play.training("a", "b", "c")
-    assert plans(play.update(tasks["a"])) == []
-    assert plans(play.update(tasks["b"])) == []
+    assert merges(play.update(tasks["a"])) == []
+    assert merges(play.update(tasks["b"])) == []
     play.leave("b")
     assert sent(play.join("b")) == []  # it has answered: its update waits
     play.save()
     play.machine = play.again()  # a controller that was killed goes on with what waits
-    (plan,) = plans(play.update(tasks["c"]))
-    assert [(member.site, member.weight) for member in plan.added] == [("a", 10.0), ("b", 10.0), ("c", 10.0)]
+    (merge,) = merges(play.update(tasks["c"]))
+    assert [(member.site, member.weight) for member in merge.added] == [("a", 10.0), ("b", 10.0), ("c", 10.0)]
     assert {task.site for task in sent(play.merged())} == {"a", "b", "c"}
-    (plan,) = plans(play.update(play.tasks(Train)["b"]))  # from now on one at a time
-    assert [member.site for member in plan.added] == ["b"]
+    (merge,) = merges(play.update(play.tasks(Train)["b"]))  # from now on one at a time
+    assert [member.site for member in merge.added] == ["b"]
 
 
 def test_without_rounds_a_job_whose_sites_cannot_be_enough_fails() -> None:

@@ -1,8 +1,7 @@
-"""Plays a job with real models: a store in memory, real merges and studies, and sites that are a function."""
+"""Plays a job with real models: a store in memory, orders that are carried out, and sites that are a function."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -10,24 +9,14 @@ import numpy as np
 
 from hansa.common.models.frames import Layout, pack, seal, views
 from hansa.common.models.model import ModelSpec, Role
-from hansa.common.values.ids import ModelKey, community_key, moment_key, update_key
+from hansa.common.values.ids import ModelKey, community_key, update_key
 from hansa.common.values.tasks import IMPORTANCE, Evaluate, Init, Task, Train, UpdateFacts
-from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import Means, make
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import (
-    Change,
-    DropModels,
-    Effect,
-    MergePlan,
-    SendTask,
-    StartMerge,
-    StartStudy,
-)
+from hansa.controller.engine.effects import DropModels, Effect, SendTask, StartOrder
+from hansa.controller.engine.orders import ExamineHop, Merge
 from hansa.controller.pacers.redistribute import Trip
-from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.storage.stores.memory import MemoryStore
-from hansa.controller.work.hops import study
+from hansa.controller.work.bench import Bench
 from hansa.learner.daemon import task_seed
 from tests.unit.engine.play import JOB, Play
 from tests.unit.samples import keep, spec_of, values
@@ -61,7 +50,7 @@ class Travel(Play):
         self.store, self.spec_, self.train = MemoryStore(), spec, train
         self.chance = Random(chance)
         self.tasks_given: list[Task] = []
-        self.merges: list[MergePlan] = []
+        self.merges: list[Merge] = []
         self.importance: Callable[[Task], float | None] = lambda _: None
         self.n_train: Callable[[Task], int] = lambda _: 10
         self.fails: Callable[[Task], bool] = lambda _: False
@@ -86,7 +75,7 @@ class Travel(Play):
                 for key in effect.keys:
                     assert self.store.has(key), f"{key} is dropped and was not there"
                     self.store.delete(key)
-            elif isinstance(effect, SendTask | StartMerge | StartStudy):
+            elif isinstance(effect, SendTask | StartOrder):
                 self.waiting.append(effect)
         return effects
 
@@ -106,13 +95,14 @@ class Travel(Play):
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case StartMerge(plan):
-                self._merge(plan)
-            case StartStudy(plan):
+            case StartOrder(number, order):
+                assert isinstance(order, Merge | ExamineHop)
+                if isinstance(order, Merge):
+                    self.merges.append(order)
                 with ThreadPoolExecutor(2) as pool:
-                    apart, digest = study(JOB, plan, self.store, pool, MEMORY)
-                found = {"version": plan.version, "hop": plan.hop, "divergence": apart, "digest": digest}
-                self.do(ev.HopStudied.model_validate({"at": self.now, **found}))
+                    bench = Bench(JOB, self.machine.rule, self.store, pool, MEMORY)
+                    result = bench.carry_out(effect, bench.drafts()).result
+                self.done(number, result)
             case SendTask(task) if task.id in self.machine.state.tasks:
                 self._answer(task)
 
@@ -147,35 +137,6 @@ class Travel(Play):
         self.do(
             ev.UpdateArrived(
                 at=self.now, task=task.id, site=task.site, facts=facts, digest=digest, tensors=tensors
-            )
-        )
-
-    def _merge(self, plan: MergePlan) -> None:
-        self.merges.append(plan)
-        rule, store = self.machine.rule, self.store
-        members = tuple(self.machine.members(plan))
-
-        def draft(name: str, spec: ModelSpec) -> Any:
-            key = moment_key(JOB, plan.version, name) if name else community_key(JOB, plan.version)
-            return store.draft(key, spec)
-
-        with ExitStack() as stack:
-            current = stack.enter_context(store.open(plan.current))
-            keys = self.machine.moments(plan.version - 1)
-            before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
-            means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
-            info = MergeInfo(plan.version, plan.staleness, len(plan.added))
-            sums, change = (
-                Accumulator(current.manifest.spec, kept=False),
-                Change(members, (), members, members),
-            )
-            made = make(rule.merge, rule.server, sums, change, current, before, info, means, draft)
-            made.publish()
-        moments = {name: manifest.digest.hex() for name, manifest in made.moments.items()}
-        digest = made.manifest.digest.hex()
-        self.do(
-            ev.Merged(
-                at=self.now, version=plan.version, digest=digest, moments=moments, bytes_up=0, bytes_down=0
             )
         )
 

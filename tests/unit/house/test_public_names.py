@@ -11,7 +11,7 @@ import pytest
 from hansa.common.plugins.registry import LEARNERS_POINTS, POINTS, _contracts
 
 ROOT = Path(__file__).resolve().parents[3]
-PUBLIC = ("hansa", "hansa.data", "hansa.plugin", "hansa.trial")
+PUBLIC = ("hansa", "hansa.data", "hansa.plugin", "hansa.plugin.testing", "hansa.trial")
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -188,9 +188,8 @@ def test_every_whole_number_of_a_task_is_bounded_by_what_the_wire_carries(
     kind: type[Value], field: str, bits: int
 ) -> None:
     """Nobody can make a task of our values that cannot be sent; a new field of the wire is looked at here, too."""
-    within: TypeAdapter[Any] = TypeAdapter(
-        Annotated[kind.model_fields[field].annotation, kind.model_fields[field]]
-    )  # type: ignore[arg-type]
+    bounded: Any = Annotated[kind.model_fields[field].annotation, kind.model_fields[field]]
+    within: TypeAdapter[Any] = TypeAdapter(bounded)
     assert within.validate_python(1) == 1
     for beyond in (-1, 1 << bits, 1 << 64):
         with pytest.raises(ValidationError):

@@ -5,27 +5,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.plugins.registry import blame
 from hansa.common.ui.live import _line
-from hansa.common.values.errors import InvalidJob, Refused
+from hansa.common.values.errors import InvalidJob, PluginFailed, Refused
 from hansa.common.values.history import VersionView
-from hansa.common.values.ids import ModelKey, SiteName
+from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Anatomy, Init, OptimizerSpec, Task, Train
 from hansa.common.values.views import JobView
 from hansa.controller.api.views import _history_views
 from hansa.controller.community.reading import Library
-from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, StartExamination
-from hansa.controller.engine.state import Inquiry
+from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.orders import Examine, Order
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.divergence import METRICS, divergences
 from hansa.controller.rules.divide import Divide, Division
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.examine import StoredEvidence
-from tests.unit.engine.play import Play, dropped, endings, job_spec, plans, sent, stale, withdrawn
+from tests.unit.engine.play import Play, dropped, endings, job_spec, merges, sent, stale, started, withdrawn
 from tests.unit.samples import keep, values
 
 LAYERS = ("one", "two", "three", "four")
@@ -72,12 +71,8 @@ def answer(play: Play, found: dict[str, Any] | None = None, trouble: str = "") -
     effects: list[Effect] = []
     for task in play.tasks(Train).values():
         effects = play.update(task)
-    numbers = [effect.inquiry for effect in effects if isinstance(effect, StartExamination)]
-    for number in numbers:
-        if trouble:
-            effects = play.do(ev.ExaminationFailed(at=0, inquiry=number, reason=trouble))
-        else:
-            effects = play.do(ev.Examined(at=0, inquiry=number, facts=found or RISING))
+    for number in started(effects, Examine):
+        effects = play.order_failed(number, trouble) if trouble else play.examined(number, found or RISING)
     return effects
 
 
@@ -224,9 +219,9 @@ def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fa
     assert shown(play)[1]["warning"] == "the pre-pass round is repeated: fewer than two sites took part"
     round_of(play)
     answer(play)
-    with pytest.raises(Refused, match=r"give layers\.split") as raised:
+    with pytest.raises(PluginFailed, match=r"give layers\.split") as raised:
         play.merged()
-    assert blame(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), (
+    assert str(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), (
         "nobody need know the class"
     )
 
@@ -292,14 +287,14 @@ def test_a_restart_makes_version_0_again_and_keeps_it_until_then() -> None:
     play.training("a", "b")
     first = play.machine.state.current
     assert first not in dropped(round_of(play))
-    (plan,) = plans(answer(play))
-    assert (plan.version, plan.current) == (2, first)
-    assert [member.weight for member in plan.added] == [0, 0]
+    (merge,) = merges(answer(play))
+    assert (merge.version, merge.current) == (2, first)
+    assert [member.weight for member in merge.added] == [0, 0]
     play.merged()
     assert play.machine.state.history[2].note == "begins again from version 0"
     assert work_of(play).tensors == names("one", "two")
-    (plan,) = plans(answer(play))
-    assert plan.current == play.machine.state.current != first
+    (merge,) = merges(answer(play))
+    assert merge.current == play.machine.state.current != first
     assert first in dropped(play.cancel())
 
 
@@ -312,9 +307,9 @@ def test_a_crash_at_any_moment_leaves_phase_and_split_as_they_were() -> None:
         play.machine = play.again()
         play.update(tasks[1])
         play.machine = play.again()
-        for inquiry in list(play.machine.state.inquiries):
-            assert StartExamination(inquiry) in play.machine.resume()
-            play.do(ev.Examined(at=0, inquiry=inquiry, facts=RISING))
+        for order in play.orders(Examine):
+            assert order in started(play.machine.resume(), Examine)
+            play.examined(order, RISING)
         if number % 2:
             play.save()
         play.machine = play.again()
@@ -333,10 +328,10 @@ def test_where_last_updates_are_remembered_a_part_replaces_its_tensors_and_the_r
     round_of(play)
     whole = {site: held[0].model for site, held in play.machine.state.members.items()}
     answer(play)
-    plan = play.machine.state.plan
-    assert plan is not None
-    assert {member.model for member in plan.removed} == set(whole.values())
-    assert {member.tensors for member in plan.removed} == {frozenset(names("one", "two"))}
+    merge = play.machine.state.plan
+    assert merge is not None
+    assert {member.model for member in merge.removed} == set(whole.values())
+    assert {member.tensors for member in merge.removed} == {frozenset(names("one", "two"))}
     play.merged()
     for site, held in play.machine.state.members.items():
         assert [member.tensors for member in held] == [
@@ -636,18 +631,18 @@ def test_only_matrices_are_compared_and_all_of_a_layer_together() -> None:
     tasks = play.training("a", "b")
     for task in tasks.values():
         play.update(task)
-    (inquiry,) = play.machine.state.inquiries.values()
+    (order,) = play.orders(Examine).values()
     store = MemoryStore()
     arrays = [values(SPEC, 1), values(SPEC, 2)]
     arrays[1] = arrays[0] | {"two.weight": arrays[1]["two.weight"], "three.bias": arrays[1]["three.bias"]}
-    held = [c.model for c in inquiry.contributions]
-    keep(store, inquiry.current, SPEC, arrays[0])
+    held = [c.model for c in order.contributions]
+    keep(store, order.current, SPEC, arrays[0])
     for key, array in zip(held, arrays, strict=True):
         keep(store, key, SPEC, array)
     rule = Divide()
     with Library(store.open) as library:
         found: Any = rule.examine(
-            inquiry.question, inquiry.contributions, StoredEvidence(inquiry, library, 0)
+            order.question, order.contributions, StoredEvidence(order, library, 0)
         ).facts
     eq3 = found["divergences"]["eq3"]
     assert [value == pytest.approx(0, abs=1e-12) for value in eq3] == [True, False, True, True]
@@ -661,18 +656,19 @@ def test_the_scales_of_a_norm_are_not_compared_whatever_their_shape() -> None:
     play = play_of(outline_of(ModelSpec((*SPEC.tensors, scales), LAYERS)), layers={"prepass": 1})
     for task in play.training("a", "b").values():
         play.update(task)
-    (inquiry,) = play.machine.state.inquiries.values()
-    asked: Any = inquiry.question
+    (order,) = play.orders(Examine).values()
+    asked: Any = order.question
     assert asked["layers"] == [[f"{name}.weight"] for name in LAYERS]
 
 
-def test_an_inquiry_survives_the_snapshot() -> None:
+def test_an_examination_survives_the_snapshot() -> None:
     play = play_of(layers={"prepass": 1})
     for task in play.training("a", "b").values():
         play.update(task)
-    (inquiry,) = play.machine.state.inquiries.values()
-    assert Inquiry.model_validate_json(inquiry.model_dump_json()).question == inquiry.question
-    assert ModelKey(inquiry.current) in inquiry.models()
+    (order,) = play.orders(Examine).values()
+    kept: TypeAdapter[Order] = TypeAdapter(Order)
+    assert kept.validate_json(kept.dump_json(order)) == order
+    assert order.current in order.reads
 
 
 def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:

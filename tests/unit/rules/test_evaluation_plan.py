@@ -4,7 +4,7 @@ import json
 
 from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine.snapshots import Snapshot
-from tests.unit.engine.appraised import Turns
+from tests.unit.engine.evaluated_updates import Turns
 from tests.unit.engine.play import Play, endings, sent
 
 
@@ -39,7 +39,7 @@ def test_metrics_are_what_the_plan_makes_of_the_findings() -> None:
     play = playing()
     asked(play)
     play.report(play.tasks(Evaluate)["a"], loss=0.25)
-    assert play.machine.state.history[1].pooled == {"best": 0.25}
+    assert play.machine.state.history[1].metrics == {"best": 0.25}
 
 
 def test_a_plan_that_names_nobody_holds_nothing_up() -> None:
@@ -71,13 +71,13 @@ def test_the_last_version_is_evaluated_by_all_whomever_a_plan_that_samples_names
     assert asked(play) == ["a"]
     play.report(play.tasks(Evaluate)["a"], loss=0.25)
     first = play.machine.state.history[1]
-    assert (first.examples, first.total, first.covered) == (10, None, False)
+    assert (first.examples, first.examples_total, first.covered) == (10, None, False)
     assert first.unevaluated == {"b": "not asked"}
     assert asked(play) == ["a", "b"]
     for task in list(play.tasks(Evaluate).values()):
         play.report(task, loss=0.5)
     last = play.machine.state.history[2]
-    assert (last.pooled, last.examples, last.total, last.covered) == ({"best": 0.5}, 20, 20, True)
+    assert (last.metrics, last.examples, last.examples_total, last.covered) == ({"best": 0.5}, 20, 20, True)
     assert play.machine.state.covered == 2
 
 
@@ -91,9 +91,9 @@ def test_what_a_plan_that_samples_finds_counts_if_the_job_says_that_so_few_examp
     asked(play)
     play.report(play.tasks(Evaluate)["b"], n=30)
     second = play.machine.state.history[2]
-    assert (second.examples, second.total, second.covered) == (30, 40, True)
+    assert (second.examples, second.examples_total, second.covered) == (30, 40, True)
     asked(play)
     play.report(play.tasks(Evaluate)["a"])
     third = play.machine.state.history[3]
-    assert (third.examples, third.total, third.covered) == (10, 40, False)
+    assert (third.examples, third.examples_total, third.covered) == (10, 40, False)
     assert play.machine.state.covered == 2

@@ -6,28 +6,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
+from hansa.common.plugins.registry import register
 from hansa.common.ui.groups import print_groups
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, update_key
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView
-from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import Effect, StartExamination
+from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Examine
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules import feddaf
 from hansa.controller.rules.feddaf import Fusing
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.examine import examine
-from tests.unit.engine.play import JOB, Play
+from tests.unit.engine.play import JOB, Play, started
 from tests.unit.samples import keep
 
 CHANNELS = 400
@@ -69,9 +71,7 @@ def model_of(
 class Federation(Play):
     """A job whose models are in a store, so that examinations are carried out in earnest."""
 
-    def __init__(
-        self, model: ModelSpec = SPEC, policies: Mapping[str, Any] | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, model: ModelSpec = SPEC, layers: Policy[Any] | None = None, **fields: Any) -> None:
         words = {
             "rule": "feddaf",
             "sites": {"min": 2},
@@ -80,11 +80,11 @@ class Federation(Play):
             **fields,
         }
         super().__init__(**words | {"weigh": {"backend": "em"} | words.get("weigh", {})})
-        if policies:
-            rule = replace(self.machine.rule, policies=dict(policies))
+        if layers:
+            rule = replace(self.machine.rule, layers=layers)
             self.machine = Machine(JOB, self.spec, rule, 0.0)
             self.machine.start()
-        self.store, self.model, self.examined = MemoryStore(), model, 0
+        self.store, self.model, self.examinations = MemoryStore(), model, 0
 
     def begin(self, *sites: str) -> None:
         """Bring the job to its first tasks."""
@@ -104,16 +104,14 @@ class Federation(Play):
     def examine(self, effects: list[Effect], fails: str = "") -> list[Effect]:
         """Carry out the examinations that are asked for, or let them fail."""
         follow: list[Effect] = []
-        for effect in effects:
-            if isinstance(effect, StartExamination):
-                self.examined += 1
-                if fails:
-                    follow += self.do(ev.ExaminationFailed(at=self.now, inquiry=effect.inquiry, reason=fails))
-                    continue
-                inquiry, rule = self.machine.state.inquiries[effect.inquiry], self.machine.rule
-                found = examine(JOB, effect.inquiry, inquiry, rule.weigh, self.store, 1 << 26)
-                told = ev.Examined(at=self.now, inquiry=effect.inquiry, facts=found.facts, kept=found.digests)
-                follow += self.do(told)
+        for number, order in started(effects, Examine).items():
+            self.examinations += 1
+            if fails:
+                follow += self.order_failed(number, fails)
+                continue
+            weigher, drafts = self.machine.rule.weigh, Drafts(self.store)
+            result, _ = examine(JOB, number, order, weigher, self.store, drafts, 1 << 26)
+            follow += self.done(number, result)
         return follow
 
     def commit(self) -> dict[str, float]:
@@ -238,10 +236,10 @@ def test_a_fit_holds_for_ten_rounds() -> None:
     for _ in range(9):
         assert job.play_round() == first
         assert job.told == {"fit": 1, "of": 1}
-    assert job.examined == 1
+    assert job.examinations == 1
     job.play_round()
     assert job.told["fit"] == 2
-    assert job.examined == 2
+    assert job.examinations == 2
 
 
 def test_without_memory_another_set_of_sites_is_another_fit() -> None:
@@ -305,9 +303,9 @@ def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
     without = job.play_round(missing="j")
     assert job.told == {"fit": 1, "of": 1}
     assert set(without) == set(SITES) - {"j"}
-    assert job.examined == 2, "what is there is remembered while somebody is missing"
+    assert job.examinations == 2, "what is there is remembered while somebody is missing"
     job.play_round()
-    assert job.examined == 2
+    assert job.examinations == 2
     again = job.play_round(missing="i")
     assert job.told["fit"] == 2
     assert {site for site, group in grouped(job.told).items() if group} == FEW
@@ -462,9 +460,10 @@ def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
     effects: list[Effect] = []
     for task in job.tasks(Train).values():
         effects += job.update(task)
-    job.examine(effects, fails="weigh 'fusion': nothing was found in 10 s")
+    late = "the examination of updates by weigh 'fusion' took longer than 10 s"
+    job.examine(effects, fails=late)
     assert job.commit() == first
-    said = "no fit was made, the fit of version 1 counts on: weigh 'fusion': nothing was found in 10 s"
+    said = f"no fit was made, the fit of version 1 counts on: {late}"
     assert job.told == {"fit": 2, "of": 1, "warning": said}
 
 
@@ -584,10 +583,11 @@ def test_very_many_sites_are_compared_by_fewer_numbers(monkeypatch: pytest.Monke
 # Without rounds; partial updates; what is refused.
 
 
+@register("layers", "halves")
 class Halves(Policy):
     """Tasks ask for the normalisation layer and for the rest in turn."""
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         norm = tuple(name for name in SPEC.names if name.startswith("bn."))
         half = norm if (view.version // 6) % 2 else ("conv.weight",)
         return work.model_copy(update={"tensors": half})
@@ -625,7 +625,7 @@ def test_partial_updates_are_read_over_the_model_that_they_started_from() -> Non
         pace={"kind": "async", "updates": 90},
         merge={"kind": "latest"},
         weigh={"refit": 1},
-        policies={"layers": Halves()},
+        layers=Halves(),
     )
     job.begin(*"abcdij")
     for _ in range(3):

@@ -18,13 +18,12 @@ from hansa.common.plugins.registry import register, rules
 from hansa.common.values.errors import InvalidJob, Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import PROXIMAL, Evaluation, Train
-from hansa.controller.engine import events as ev
-from hansa.controller.engine.index.retention import Models
+from hansa.controller.engine.index.retention import Retention
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedavg import Equal
 from tests.e2e.conftest import ROOT
 from tests.support import install
-from tests.unit.engine.play import Play, dropped, endings, job_spec, plans, sent
+from tests.unit.engine.play import Play, dropped, endings, job_spec, merges, sent
 
 # Models that a version stands on.
 
@@ -34,7 +33,7 @@ def test_the_model_before_and_the_moments_are_kept_until_the_next_version() -> N
     play.training("a", "b")
     play.round()
     state = play.machine.state
-    assert state.footing == {
+    assert state.basis == {
         "j1/u1": "d-j1-1",
         "j1/v1.m": "v1.m",
         "j1/v1.v": "v1.v",
@@ -45,12 +44,12 @@ def test_the_model_before_and_the_moments_are_kept_until_the_next_version() -> N
         play.update(task)
     gone = dropped(play.merged())
     assert "j1/u1" in gone
-    assert set(state.footing) == {"j1/v1", "j1/v1.m", "j1/v1.v", "j1/v2.m", "j1/v2.v"}
-    assert set(state.footing) <= state.models
+    assert set(state.basis) == {"j1/v1", "j1/v1.m", "j1/v1.v", "j1/v2.m", "j1/v2.v"}
+    assert set(state.basis) <= state.models
     for task in play.tasks(Train).values():
         play.update(task)
     assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= dropped(play.merged())
-    assert set(state.footing) == {"j1/v2", "j1/v2.m", "j1/v2.v", "j1/v3.m", "j1/v3.v"}
+    assert set(state.basis) == {"j1/v2", "j1/v2.m", "j1/v2.v", "j1/v3.m", "j1/v3.v"}
 
 
 def test_a_plain_rule_keeps_nothing_but_the_newest_model_and_its_updates() -> None:
@@ -58,7 +57,7 @@ def test_a_plain_rule_keeps_nothing_but_the_newest_model_and_its_updates() -> No
     play.training("a", "b")
     for _ in range(2):
         play.round()
-    assert play.machine.state.footing == {}
+    assert play.machine.state.basis == {}
     members = {member.model for held in play.machine.state.members.values() for member in held}
     assert play.machine.state.models == members | {"j1/v2"}
 
@@ -79,7 +78,7 @@ def test_what_a_version_stands_on_survives_a_crash(rule: str, snapshot: bool) ->
             play.save()
     again = play.again()
     assert again.state == play.machine.state
-    held, counted = Models(again.state), Models(play.machine.state)
+    held, counted = Retention(again.state), Retention(play.machine.state)
     assert held.drop_idle() == counted.drop_idle() == []
 
 
@@ -115,7 +114,7 @@ def _stale_play(limit: int) -> tuple[Play, Any]:
 def test_an_update_that_is_too_stale_is_answered_with_the_newest_model_and_no_version_is_made_of_it() -> None:
     play, slow = _stale_play(2)
     effects = play.update(slow)
-    assert plans(effects) == []
+    assert merges(effects) == []
     assert dropped(effects) == {"j1/u1", "j1/u3"}  # the update, and the model that it started from
     fresh = play.tasks(Train)["b"]
     assert isinstance(fresh.work, Train)
@@ -135,22 +134,22 @@ def test_an_update_that_is_too_stale_is_answered_with_the_newest_model_and_no_ve
 def test_merges_that_wait_count_as_versions_to_come() -> None:
     play = Play(rule="fedasync", server={"max_staleness": 0})
     tasks = play.training("a", "b")
-    assert len(plans(play.update(tasks["a"]))) == 1
-    assert plans(play.update(tasks["b"])) == []
+    assert len(merges(play.update(tasks["a"]))) == 1
+    assert merges(play.update(tasks["b"])) == []
     play.merged()
     assert play.machine.state.queue == []
     assert play.machine.state.history[-1].contributions == {"a": 1.0}
 
 
-def test_an_update_that_becomes_too_stale_while_it_is_appraised_does_not_count() -> None:
+def test_an_update_that_becomes_too_stale_while_it_is_evaluated_does_not_count() -> None:
     play = Play(rule="fedasync", weigh={"kind": "dvw"}, server={"max_staleness": 0}, evaluate={"every": 1000})
     play.join("a", "b", role="evaluator")
     tasks = play.training("a", "b")
     found = Evaluation(n=4, loss_sum=1.0, confusion=((3, 1), (0, 0)))
     asked = {site: sent(play.update(tasks[site], own=found))[0] for site in ("a", "b")}
     for site, weight in (("a", 8 / 14), ("b", 0.0)):
-        (plan,) = plans(play.report(asked[site]))
-        assert [(member.site, member.weight) for member in plan.added] == [(site, weight)]
+        (merge,) = merges(play.report(asked[site]))
+        assert [(member.site, member.weight) for member in merge.added] == [(site, weight)]
         play.merged()
     assert play.machine.state.history[1].lost == {}
     assert play.machine.state.history[2].lost == {"b": "1 versions stale, which is more than max_staleness 0"}
@@ -162,8 +161,8 @@ def test_the_mixing_share_is_that_of_the_version_before_the_merge() -> None:
     for _ in range(3):
         play.update(play.tasks(Train)["a"])
         play.merged()
-    (plan,) = plans(play.update(slow))
-    assert (plan.version, plan.staleness) == (4, 3)
+    (merge,) = merges(play.update(slow))
+    assert (merge.version, merge.staleness) == (4, 3)
 
 
 def test_an_update_after_the_last_one_is_stale_even_if_it_would_be_refused() -> None:
@@ -257,7 +256,7 @@ def test_a_note_of_the_aggregator_is_in_the_history() -> None:
     play = Play(rule="krum", pace={"rounds": 1})
     for task in play.training("a", "b").values():
         play.update(task)
-    play.do(ev.Merged(at=0, version=1, digest="d", note="krum took a", bytes_up=0, bytes_down=0))
+    play.merged(note="krum took a")
     assert play.machine.state.history[-1].note == "krum took a"
 
 
@@ -267,7 +266,7 @@ def test_a_failed_merge_ends_the_job_with_the_last_model() -> None:
     play.round()
     for task in play.tasks(Train).values():
         play.update(task)
-    effects = play.do(ev.MergeFailed(at=0, version=2, reason="the server update 'adam' makes NaN"))
+    effects = play.order_failed(2, "the server update 'adam' makes NaN")
     assert endings(effects) == [("failed", "merging version 2: the server update 'adam' makes NaN")]
     assert play.machine.state.current == "j1/v1"
     assert {"j1/v1", "j1/v1.m", "j1/v1.v"} <= play.machine.state.models
@@ -530,9 +529,7 @@ def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
 
 PACKAGE = '''
 import numpy as np
-from hansa.common.plugins.registry import Rule, add_rule, register
-from hansa.controller.plugin.parts import Weigher
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.plugin import FEDAVG, Rule, Weigher, add_rule, register
 
 @register("weigh", "steps")
 class BySteps(Weigher):
@@ -580,9 +577,7 @@ def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(t
 HEAD = """
 import sys
 from pydantic import Field, model_validator
-from hansa.common.plugins.registry import Plugin, Rule, add_rule, register
-from hansa.controller.plugin.parts import Policy, Sampler, Weigher
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.plugin import FEDAVG, Plugin, Policy, Rule, Sampler, Weigher, add_rule, register
 
 """
 RULE = 'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "faulty"}}))\n'
