@@ -1,8 +1,13 @@
 """What every plugin of the controller must do, whoever wrote it: the shipped checks, for each kind."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
@@ -75,8 +80,6 @@ class Careless(Weigher[Odd]):
     weights: tuple[float, ...] | None = Field(None, description="that it gives")
 
     def weigh(self, state: Odd, contributions: Any, view: Any) -> Any:
-        import numpy as np
-
         return np.array(self.weights if self.weights is not None else range(len(contributions)), dtype=float)
 
 
@@ -121,3 +124,25 @@ def test_an_author_is_told_what_is_wrong(plugin: Plugin, told: str) -> None:
 def test_a_rule_that_nobody_knows_is_told() -> None:
     with pytest.raises(ContractBroken, match="rule 'no-such-rule' is not known"):
         check_rule("no-such-rule")
+
+
+# As an author has it: a fresh interpreter, without pytest.
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-rule.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+RUN = """
+test_the_power_weigher_keeps_its_contract()
+check(Clip())
+check(Clipped())
+check_rule("tempered")
+assert "pytest" not in sys.modules
+"""
+
+
+def test_the_examples_of_the_tutorial_keep_their_contracts(tmp_path: Path) -> None:
+    source = "\n".join((*BLOCKS, "import sys\nfrom hansa.plugin.testing import check_rule", RUN))
+    (tmp_path / "mine.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr

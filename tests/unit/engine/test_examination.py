@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hansa.common.models.model import Role
-from hansa.common.values.errors import Stale
+from hansa.common.values.errors import PluginFailed, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.community.reading import Library
@@ -216,7 +216,7 @@ def test_findings_that_no_journal_can_hold_are_refused() -> None:
         def examine(self, *_: object) -> Findings:
             return Findings(float("nan"))
 
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(PluginFailed, match="JSON"):
         examine(JobId("j"), 1, order, Vague(), store, Drafts(store), 1 << 20)
 
 
