@@ -14,6 +14,7 @@ from hansa.common.plugins.registry import discover, kinds, not_loaded
 from hansa.common.values.errors import HansaError, InvalidApp, PluginFailed, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import METRICS, LocalPluginSpec, Probe, Train
+from hansa.learner.plugins import adaptive, proximal  # noqa: F401 - registers them
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
 from hansa.learner.training.loop import Hooks

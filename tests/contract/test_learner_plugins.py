@@ -1,6 +1,8 @@
 """What every plugin of learners must do, whoever wrote it: the checks that ship with the package, for each kind."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import hansa.learner.plugins.selection  # noqa: F401 - registers the plugins
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import LEARNERS_POINTS, Plugin
-from hansa.common.values.tasks import ADAPTIVE, PROXIMAL
+from hansa.common.values.tasks import ADAPTIVE, IMPORTANCE, PROXIMAL
 from hansa.learner.plugins.testing import APP, data, network, run_of, state, trained_by, work
 from hansa.plugin.testing import checks_of
 from tests.unit.learner import local_parts
@@ -39,6 +41,14 @@ def everywhere() -> list[Any]:
 @pytest.mark.parametrize(("plugin", "each"), everywhere())
 def test_a_plugin_keeps_its_contract(plugin: Plugin, each: Callable[[Plugin], None]) -> None:
     each(plugin)
+
+
+def test_a_learner_has_what_hansas_rules_ask_for() -> None:
+    code = "import hansa.learner.daemon; from hansa.common.plugins.registry import kinds; print(*kinds('learner'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert {ADAPTIVE, IMPORTANCE, PROXIMAL} <= set(done.stdout.split())
 
 
 def test_a_task_that_names_the_usual_source_is_trained_as_one_that_names_none() -> None:
