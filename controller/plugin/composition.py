@@ -9,7 +9,8 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed
 from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
-from hansa.controller.plugin.parts import EvalPlan, Pacer, Part, Sampler, Weigher
+from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
+from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
 
 

@@ -2,8 +2,8 @@
 
 A plugin is a frozen value. What it must remember is a state, whose class is the plugin's type parameter:
 `class Dvw(Weigher[Worth])`. `begin` makes the state; the engine keeps it, saves it with the job and hands it
-to every call. Policies are in `policies`, aggregators and server updates in `arithmetic`; what plugins see is
-in `view`, what pacers want in `actions`, what examinations read in `evidence`.
+to every call. Policies are in `policies`, evaluation plans in `plans`, aggregators and server updates in
+`arithmetic`; what plugins see is in `view`, what pacers want in `actions`, what examinations read in `evidence`.
 
 What a plugin is capable of is a typed attribute: a class variable where it holds for every value of the class,
 a property where it depends on the parameters.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 import numpy as np
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, JsonValue
 from typing_extensions import TypeVar
 
 from hansa.common.job.spec import JobSpec, Problem
@@ -25,7 +25,7 @@ from hansa.common.plugins.registry import Plugin, contract
 from hansa.common.values.errors import HansaError
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import SECONDS, Evaluation, LocalPluginSpec, Task
+from hansa.common.values.tasks import LocalPluginSpec, Task
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
@@ -270,36 +270,3 @@ class Weigher(Part[S], Generic[S]):
     def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}
-
-
-@contract("evaluate")
-class EvalPlan(Part[S], Generic[S]):
-    """Says when and by whom community models are evaluated, and what the findings say together.
-
-    Evaluation never blocks training. One version is offered at a time, and the newest follows when all
-    evaluators have answered or the time is up. The last version of a job is evaluated by all who are
-    connected, whatever the plan says.
-    """
-
-    timeout: float = Field(
-        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
-    )
-    min_coverage: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of all evaluators' examples on which a version must be evaluated to count",
-    )
-
-    @property
-    def midway(self) -> bool:
-        """Whether the mean of models that travel is evaluated between merges, too."""
-        return False
-
-    @abstractmethod
-    def due(self, state: S, view: View) -> Sequence[SiteName]:
-        """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
-
-    @abstractmethod
-    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
-        """Return metrics over what has come so far; it is asked again as more comes in, in any order."""

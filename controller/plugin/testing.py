@@ -20,7 +20,8 @@ from hansa.controller.plugin.arithmetic import (
     ServerUpdate,
     TooFew,
 )
-from hansa.controller.plugin.parts import EvalPlan, Nothing, Pacer, Part, Sampler, Weigher
+from hansa.controller.plugin.parts import Nothing, Pacer, Part, Sampler, Weigher
+from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
 from hansa.controller.plugin.view import Contribution, View
 

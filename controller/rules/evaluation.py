@@ -11,7 +11,8 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluation
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import EvalPlan, Nothing
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.scores import micro_f1_of_labels, pooled, shape_of
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.outline import Outline, TensorOutline
     from hansa.controller.plugin.parts import (
         Draw,
-        EvalPlan,
         EvalRequest,
         Nothing,
         Pacer,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         Sampler,
         Weigher,
     )
+    from hansa.controller.plugin.plans import EvalPlan
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
@@ -120,7 +120,6 @@ _HOMES = {
     ),
     "controller.plugin.parts": (
         "Draw",
-        "EvalPlan",
         "EvalRequest",
         "Nothing",
         "Pacer",
@@ -128,6 +127,7 @@ _HOMES = {
         "Sampler",
         "Weigher",
     ),
+    "controller.plugin.plans": ("EvalPlan",),
     "controller.plugin.policies": (
         "Duration",
         "Policy",

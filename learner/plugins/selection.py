@@ -11,15 +11,19 @@ from hansa.common.app import App
 from hansa.common.job.check import described
 from hansa.common.plugins.calling import calling
 from hansa.common.plugins.registry import discover, kinds, not_loaded
-from hansa.common.values.errors import HansaError, InvalidApp, PluginFailed, Refused, TooLarge, Unequipped
+from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import METRICS, LocalPluginSpec, Probe, Train
-from hansa.learner.plugins import adaptive, proximal  # noqa: F401 - registers them
+from hansa.learner.plugins import proximal  # noqa: F401 - registers it
+from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
 from hansa.learner.training.loop import Hooks
+from hansa.learner.training.slow import Cancelled
 
 P = TypeVar("P", LocalPlugin[Any], BatchSource)
+# What a plugin may raise as an answer, because people are told of it in other words than of a fault.
+FORESEEN = (Cancelled, Diverged, InvalidInput, Unequipped)
 WORDS = {"learner": "the learner's plugin", "batches": "the source of batches"}
 
 discover(())
@@ -66,8 +70,8 @@ def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
 class Company:
     """The plugins of one task at work.
 
-    What a plugin raises becomes PluginFailed, except what Hansa foresees: a withdrawn task, or an app or data
-    that cannot be used.
+    What a plugin raises becomes PluginFailed, except what is foreseen: a task that was withdrawn or diverges, an
+    app or data that cannot be used, a site that lacks something.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Company:
         self._source = source
         self._held: list[tuple[LocalPlugin[Any], Any]] = []
         for plugin in plugins:
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 self._held.append((plugin, plugin.begin(run)))
 
     def hooks(self, awaken: Callable[[], object]) -> Hooks:
@@ -96,7 +100,7 @@ class Company:
         """Return the metrics of all plugins."""
         metrics: dict[str, float] = {}
         for plugin, held in self._held:
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 found = plugin.finish(held, self._run)
             for name, number in _require_metrics(plugin, found).items():
                 if name in metrics:
@@ -113,18 +117,18 @@ class Company:
 
     def _watch(self) -> None:
         for plugin, held in self._held:
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 plugin.watch(held, self._run)
 
     def _pull(self) -> None:
         for plugin, held in self._held:
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 plugin.pull(held, self._run)
 
     def _penalty(self) -> torch.Tensor | None:
         terms: list[torch.Tensor] = []
         for plugin, held in self._held:
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 term = plugin.penalty(held, self._run)
             if term is None:
                 continue
@@ -136,20 +140,20 @@ class Company:
     def _enough(self) -> bool:
         enough = False
         for plugin, held in self._held:  # all are asked, as each may count epochs
-            with calling(plugin, HansaError):
+            with calling(plugin, *FORESEEN):
                 enough |= bool(plugin.after_epoch(held, self._run))
         return enough
 
     def _batches(self, generator: torch.Generator) -> Iterator[torch.Tensor]:
         assert self._source is not None
         count = len(self._run.examples)
-        with calling(self._source, HansaError) as source:
+        with calling(self._source, *FORESEEN) as source:
             epoch = source.epoch(self._run, generator)
         if not isinstance(epoch, Iterable):
             raise PluginFailed(source, f"an epoch is a row of batches, this one is {epoch!r:.100}")
         batches, end = iter(epoch), object()
         while True:
-            with calling(source, HansaError):
+            with calling(source, *FORESEEN):
                 rows: Any = next(batches, end)
             if rows is end:
                 return
