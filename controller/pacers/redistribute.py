@@ -10,18 +10,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.errors import Stale
-from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import HOPS, ROUNDS, SECONDS, SITES, Task, Train
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import HOPS, ROUNDS, SECONDS, SITES, Task
 from hansa.controller.pacers.rounds import after_round
+from hansa.controller.pacers.trips import Errand, Slot, Trip, draw_order, draw_several, require_scope
 from hansa.controller.plugin.actions import (
     Action,
     Ask,
-    HopEnded,
     MergeNow,
     NextHop,
     Prepare,
@@ -36,41 +36,6 @@ from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View
 
 TURNS = 1 << 32  # hops of a whole job that tasks can count
-
-
-class Slot(BaseModel):
-    """A travelling model."""
-
-    hops: int = 0  # trainings that it received in this round
-    held: Contribution | None = None  # the update that it is by now; none: it is the community model
-    before: Contribution | None = None  # what that was trained from, while it is needed to compare changes
-    steps: int = 0  # optimizer steps in it that are older than `held`
-    seen: set[SiteName] = set()  # who trained it in this round
-
-
-class Errand(BaseModel):
-    """A slot at a site."""
-
-    task: TaskId
-    slot: int
-    attempt: int  # 0 is the first of the hop
-
-
-class Trip(BaseModel):
-    """The round under way, and how many are done."""
-
-    done: int = 0  # finished rounds
-    phase: Literal["idle", "open", "between", "stalled", "merging"] = "idle"
-    slots: list[Slot] = []
-    hop: int = 0  # the one under way, or the last
-    caught_up: int = 0  # hops after the last, for slots that lag behind
-    errands: dict[SiteName, Errand] = {}  # under way
-    vacant: dict[int, int] = {}  # slots that wait for another site in this hop, with the attempts made
-    used: set[SiteName] = set()  # who was asked in this hop
-    trained: list[int] = []  # slots of this hop, in the order in which they came back
-    gone: dict[SiteName, str] = {}  # who did not deliver in this hop, and why
-    failed: dict[SiteName, str] = {}  # who said so itself or sent a bad update, since an update came
-    lost: dict[SiteName, str] = {}  # who did not deliver in this round
 
 
 @register("pace", "redistribute")
@@ -184,18 +149,11 @@ class Redistribute(Pacer[Trip]):
             return dict(
                 enumerate(sorted(chosen))
             )  # all slots are alike: the order is that of a synchronous round
-        due = self._due(state)
+        due = state.due(late=state.hop > self.hops)
         if self.no_repeat:
             return self._assign_unseen(state, due, draw, view)
-        chosen = _several(draw, view, state.hop, len(due))
+        chosen = draw_several(draw, view, state.hop, len(due))
         return dict(zip(sorted(due[: len(chosen)]), chosen, strict=True))
-
-    def _due(self, state: Trip) -> list[int]:
-        """Return the slots to be trained in this hop, those that lag behind first."""
-        most = max(slot.hops for slot in state.slots)
-        late = state.hop > self.hops
-        due = [i for i, slot in enumerate(state.slots) if not late or slot.hops < most]
-        return sorted(due, key=lambda i: (state.slots[i].hops, i))
 
     def _assign_unseen(self, state: Trip, due: Sequence[int], draw: Draw, view: View) -> dict[int, SiteName]:
         found: dict[int, SiteName] = {}
@@ -213,7 +171,7 @@ class Redistribute(Pacer[Trip]):
         avoided = state.slots[i].seen if self.no_repeat else set()
         at = replace(view, draw=(state.hop, i + 1, attempt))
         for exclude in (taken | avoided, taken) if avoided else (taken,):
-            chosen = _mixed(draw(at, exclude), draw, at)
+            chosen = draw_order(draw(at, exclude), draw, at)
             if chosen:
                 return chosen[0]
         return None
@@ -256,7 +214,7 @@ class Redistribute(Pacer[Trip]):
         if state.phase != "open" or errand is None or errand.task != contribution.task.id:
             raise Stale(f"round {view.round} no longer waits for {site}")
         slot = state.slots[errand.slot]
-        _require_scope(slot.held, contribution)
+        require_scope(slot.held, contribution)
         del state.errands[site]
         state.failed = {}
         actions: list[Action] = []
@@ -322,9 +280,7 @@ class Redistribute(Pacer[Trip]):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        fresh = not any(
-            slot.hops for slot in state.slots
-        )  # later in a round, slots skip a hop that nobody manages
+        fresh = not any(slot.hops for slot in state.slots)  # later, slots skip a hop that nobody manages
         if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
             site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
             return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
@@ -332,22 +288,16 @@ class Redistribute(Pacer[Trip]):
             state.hop -= 1  # all have left: the same hop again, once somebody is here
             state.phase = "stalled"
             return []
-        merging = self._is_last(state)
-        actions: list[Action] = [self._ended(state, merging), *self._released(state)]
+        merging = state.hop >= self.hops and (state.even or state.caught_up >= self.catch_up)
+        held = tuple(self._weighted(slot) for slot in state.slots if slot.held)
+        actions: list[Action] = [state.ended(held, self.divergence, last=merging), *state.released()]
         if not merging:
             state.caught_up += state.hop >= self.hops
             state.phase = "between"
             return [*actions, NextHop()]
         state.phase = "merging"
-        made = [slot for slot in state.slots if slot.held]
-        steps = sum(slot.steps for slot in made)
-        return [*actions, MergeNow(tuple(self._weighted(slot) for slot in made), dict(state.lost), steps)]
-
-    def _is_last(self, state: Trip) -> bool:
-        if state.hop < self.hops:
-            return False
-        counts = {slot.hops for slot in state.slots}
-        return len(counts) == 1 or state.caught_up >= self.catch_up
+        steps = sum(slot.steps for slot in state.slots if slot.held)
+        return [*actions, MergeNow(held, dict(state.lost), steps)]
 
     def _weighted(self, slot: Slot) -> Contribution:
         assert slot.held is not None
@@ -355,62 +305,8 @@ class Redistribute(Pacer[Trip]):
             return slot.held
         return slot.held.model_copy(update={"factor": float(slot.hops)})
 
-    def _ended(self, state: Trip, merging: bool) -> HopEnded:
-        def base(slot: Slot) -> ModelKey | None:
-            return slot.before.model if slot.before else None
-
-        trained = [state.slots[i] for i in sorted(state.trained)]
-        return HopEnded(
-            hop=state.hop,
-            trained=tuple((slot.held, base(slot)) for slot in trained if slot.held),
-            slots=tuple(self._weighted(slot) for slot in state.slots if slot.held),
-            skipped=len(state.slots) - len(trained),
-            lost=dict(state.gone),
-            divergence=self.divergence,
-            last=merging,
-        )
-
-    def _released(self, state: Trip) -> list[Action]:
-        """Let go of what updates were trained from; whoever still looks at it has said so."""
-        released: list[Action] = [Release(slot.before.model) for slot in state.slots if slot.before]
-        for slot in state.slots:
-            slot.before = None
-        return released
-
     def on_merged(self, state: Trip, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
         state.phase, state.slots = "idle", []
         state.done += 1
         return after_round(state.done, self.rounds)
-
-
-def _several(draw: Draw, view: View, hop: int, count: int) -> list[SiteName]:
-    """Draw so many different sites, fewer only if there are not so many, in random order."""
-    at = replace(view, draw=(hop,))
-    chosen = _mixed(draw(at), draw, at)[:count]
-    while len(chosen) < count:  # sites have left since the round began, so that the sampler draws fewer
-        more = draw(replace(view, draw=(hop, 0, len(chosen))), frozenset(chosen))
-        if not more:
-            break
-        chosen += more[: count - len(chosen)]
-    order = at.rng("redistribute").permutation(len(chosen))
-    return [chosen[i] for i in order]
-
-
-def _mixed(chosen: Sequence[SiteName], draw: Draw, view: View) -> list[SiteName]:
-    """Shuffle sites unless their order means something: whoever is first may be the only one that is taken."""
-    if draw.sampler.ranks:
-        return list(chosen)
-    return [chosen[i] for i in view.rng("redistribute", 1).permutation(len(chosen))]
-
-
-def _require_scope(held: Contribution | None, new: Contribution) -> None:
-    """Hold the policies to one train scope for a whole round: of partial updates only the last one is kept."""
-    if held is None:
-        return
-    assert isinstance(held.task.work, Train)
-    assert isinstance(new.task.work, Train)
-    if set(held.task.work.tensors) != set(new.task.work.tensors):
-        raise ValueError(
-            "the tensors to be trained changed within a round; they can change only after a merge"
-        )

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.models.model import Role
 from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
 from hansa.common.values.errors import Refused
 from hansa.common.values.ids import SiteName
@@ -26,25 +25,16 @@ from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
-from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.layers import Layers
 from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
 
 LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
 PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
 Phase = Literal["prepass", "feature", "fine-tuning"]
-
-
-@register("layers", "all")
-class All(Policy):
-    """Every round trains the whole model."""
-
-    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
-        """Leave the task as it is."""
-        return work
 
 
 class Division(BaseModel):
@@ -159,49 +149,7 @@ class Divide(Policy[Division]):
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Refuse models that cannot be divided, or not where the job says."""
-        count, at = len(model.layers), ("layers", "split")
-        if not count:
-            return [(("layers",), "no part of the model has a matrix of weights")]
-        if count < 2:
-            return [
-                (("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")
-            ]
-        if self.order and sorted(self.order) != sorted(model.layers):
-            odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
-            return [
-                (
-                    ("layers", "order"),
-                    f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}",
-                )
-            ]
-        if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
-            return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
-        legal = self._legal(model)
-        if not legal and self.blocks:
-            return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
-        free = self._free(model)
-        if not free:
-            return [
-                (("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")
-            ]
-        if self.split is None:
-            tied = self._cut(model, free[0])
-            everywhere = all(self._cut(model, split) for split in free)
-            return [(("layers",), f"wherever it is divided, a {tied[0]}")] if everywhere else []
-        if self.split >= count:
-            possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
-            return [
-                (at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")
-            ]
-        if self.split not in legal:
-            near = ", ".join(map(str, legal))
-            return [
-                (
-                    at,
-                    f"layer {self.split} ({self._order(model)[self.split - 1]}) is inside a block; between: {near}",
-                )
-            ]
-        return [(at, wrong) for wrong in self._faults(model, self.split)]
+        return self._layers(model).misfits(self.split)
 
     def shape(self, state: Division, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensors of the phase, with its epochs and learning rate."""
@@ -233,7 +181,7 @@ class Divide(Policy[Division]):
     def group(self, model: Outline, split: int, phase: Phase) -> tuple[str, ...]:
         """Return the tensors of a group: those of the layers before the split, or behind it."""
         first = phase == "feature"
-        return tuple(name for name, rank in self._ranks(model).items() if (rank < split) is first)
+        return tuple(name for name, rank in self._layers(model).ranks.items() if (rank < split) is first)
 
     # The pre-pass.
 
@@ -244,7 +192,7 @@ class Divide(Policy[Division]):
         model = view.outline
         pairs: list[JsonValue] = [[i, j] for i, j in draw_pairs(len(contributions), view.rng("layers"))]
         return {
-            "layers": [_matrices(model, model.layers.index(name)) for name in self._order(model)],
+            "layers": self._layers(model).matrices(),
             "pairs": pairs,
         }
 
@@ -277,7 +225,7 @@ class Divide(Policy[Division]):
             state.report = facts | self._choices(facts, view.outline)
         if state.round == self.prepass - 1 and not trouble and self.split is None:
             chosen = self._choice(state.report["divergences"], self.metric, view.outline)
-            for fault in self._faults(view.outline, chosen.split):
+            for fault in self._layers(view.outline).faults(chosen.split):
                 raise Refused(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
             state.split = chosen.split
 
@@ -300,7 +248,9 @@ class Divide(Policy[Division]):
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(found[metric], self.min_ratio, self._free(model), self.choose, self.margin)
+        return choose_split(
+            found[metric], self.min_ratio, self._layers(model).free(), self.choose, self.margin
+        )
 
     def restarts(self, state: Division) -> bool:
         """Go back to version 0 when the split is known."""
@@ -357,7 +307,7 @@ class Divide(Policy[Division]):
             told |= {"epochs": work.epochs, "lr": work.optimizer.lr}
         warned = [str(told["warning"])] if "warning" in told else []
         if not number and not state.repeats and view.outline is not None:
-            told["layers"] = list(self._order(view.outline))
+            told["layers"] = list(self._layers(view.outline).names)
             remarks = view.outline.anatomy.remarks if view.outline.anatomy and not self.order else ()
             warned += remarks
         if view.common and self._repeats(state):
@@ -376,55 +326,12 @@ class Divide(Policy[Division]):
         """Return the number of the round, or of the cycle that a site is in."""
         return state.round if view.common or site is None else state.cycles.get(site, 0)
 
-    def _order(self, model: Outline) -> tuple[str, ...]:
-        return self.order or model.layers
-
-    def _ranks(self, model: Outline) -> dict[str, int]:
-        """Return how many layers come before that of each tensor."""
-        place = {name: rank for rank, name in enumerate(self._order(model))}
-        ranks = dict(enumerate(place[name] for name in model.layers))
-        return {tensor.name: ranks.get(tensor.layer, 0) for tensor in model.tensors}
-
-    def _legal(self, model: Outline) -> list[int]:
-        """Return after which layers the model may be divided."""
-        order = self._order(model)
-        if not self.blocks or model.anatomy is None:
-            return list(range(1, len(order)))
-        block = [model.anatomy.blocks[model.layers.index(name)] for name in order]
-        return [split for split in range(1, len(order)) if not set(block[:split]) & set(block[split:])]
-
-    def _free(self, model: Outline) -> list[int]:
-        """Return those of them that leave parameters on both sides which the app has not frozen."""
-        frozen = set(model.anatomy.frozen) if model.anatomy else ()
-        ranks = self._ranks(model)
-        trained = [ranks[t.name] for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen]
-        return [split for split in self._legal(model) if _between(trained, split)]
-
-    def _faults(self, model: Outline, split: int) -> list[str]:
-        """Say what is wrong with a split."""
-        found = [f"{cut}; divide elsewhere" for cut in self._cut(model, split)]
-        return found if split in self._free(model) else [*found, "one side of it has nothing to train"]
-
-    def _cut(self, model: Outline, split: int) -> list[str]:
-        """Say which parameters belong to both sides of a split."""
-        ranks, ties = self._ranks(model), model.anatomy.ties if model.anatomy else ()
-        crossing = [tie for tie in ties if _between([ranks[name] for name in tie if name in ranks], split)]
-        return [f"tied parameter crosses the split: {' and '.join(tie)} are one" for tie in crossing]
-
-
-def _between(ranks: Sequence[int], split: int) -> bool:
-    """Whether some layers come before a split and some behind it."""
-    return bool(ranks) and min(ranks) < split <= max(ranks)
+    def _layers(self, model: Outline) -> Layers:
+        return Layers(model, self.order, self.blocks)
 
 
 def _told(candidate: Candidate | None) -> JsonValue:
     return asdict(candidate) if candidate else None
-
-
-def _matrices(model: Outline, layer: int) -> list[JsonValue]:
-    """Return the weight matrices of a layer, without those of norms: an LSTM has several."""
-    own = [t for t in model.tensors if t.layer == layer and t.role is Role.PARAM and not t.norm]
-    return [t.name for t in own if len(t.shape) >= 2]
 
 
 DIVIDE = add_rule(

@@ -1,4 +1,7 @@
-"""Only parameters travel: batch-norm statistics and counters stay at the sites (Metis did so for its ResNets)."""
+"""What travels of a model: all of it, or only parameters, while batch-norm statistics and counters stay at the sites.
+
+Metis did the latter for its ResNets.
+"""
 
 from typing import ClassVar
 
@@ -11,6 +14,15 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
+
+
+@register("layers", "all")
+class All(Policy):
+    """Every round trains the whole model."""
+
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
+        """Leave the task as it is."""
+        return work
 
 
 @register("layers", "parameters")

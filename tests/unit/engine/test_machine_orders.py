@@ -22,7 +22,8 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Examine, ExamineHop, Merge
 from hansa.controller.engine.subjects import OfVersion
-from hansa.controller.pacers.redistribute import Redistribute, Trip
+from hansa.controller.pacers.redistribute import Redistribute
+from hansa.controller.pacers.trips import Trip
 from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rules.divergence import METRICS
 from tests.unit.engine import evaluated_updates, examined

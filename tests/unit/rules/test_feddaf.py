@@ -25,7 +25,7 @@ from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules import feddaf
-from hansa.controller.rules.feddaf import Fusing
+from hansa.controller.rules.fusion.records import Fusing
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.examine import examine
