@@ -9,7 +9,7 @@ weight times that; so without groups the merge is FedAvg's (or the plain mean), 
 sites present than at the fit the weights are p restricted to them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -25,7 +25,17 @@ from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG
-from hansa.controller.rules.fusion.records import Asked, Found, Fusing, Grouped, kept_words, trouble_words
+from hansa.controller.rules.fusion.records import (
+    Asked,
+    Found,
+    Fusing,
+    Grouped,
+    everybody,
+    kept_words,
+    statistics_name,
+    travelled,
+    trouble_words,
+)
 
 PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"
 MOST_NUMBERS = 16_000_000  # of all vectors together in a fit: 128 MB, and the fit holds three copies
@@ -119,7 +129,7 @@ class Fusion(Weigher[Fusing]):
 
     def question(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
-        present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
+        present = {statistics_name(c) for c in contributions}
         state.asked, state.told = None, {}
         recalled = {
             site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites
@@ -130,8 +140,8 @@ class Fusion(Weigher[Fusing]):
         due = (
             state.fits == 0
             or state.since >= wait
-            or _everybody(present, recalled) != state.tried
-            or travelled
+            or everybody(present, recalled) != state.tried
+            or travelled(contributions)
         )
         # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
         if not due and not (self.memory and any(site not in present for site in view.sites)):
@@ -154,9 +164,11 @@ class Fusion(Weigher[Fusing]):
 
         asked = Asked.model_validate(question)
         reading = plan(models.spec, self.stats)
-        vectors = {_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions}
+        vectors = {
+            statistics_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions
+        }
         keep: dict[str, np.ndarray | None] = dict.fromkeys(asked.forgotten)
-        if self.memory and not _travelled(contributions):
+        if self.memory and not travelled(contributions):
             keep |= {site: vector for site, vector in vectors.items() if np.isfinite(vector).all()}
         grouped = None
         if asked.fit is not None:
@@ -165,7 +177,9 @@ class Fusion(Weigher[Fusing]):
                 held = models.kept(site)
                 assert held is not None, f"statistics of {site} were kept"
                 vectors[site] = held
-            known = {_name(c): (self._base(c), c.facts.steps) for c in contributions} | asked.recalled
+            known = {
+                statistics_name(c): (self._base(c), c.facts.steps) for c in contributions
+            } | asked.recalled
             grouped = self._fitted(asked, vectors, known, reading.kind, warning)
         remembered = tuple(sorted(site for site, vector in keep.items() if vector is not None))
         return Findings(Found(remembered=remembered, grouped=grouped).model_dump(mode="json"), keep)
@@ -226,7 +240,7 @@ class Fusion(Weigher[Fusing]):
         """Take a fit; if there is none, the last goes on counting."""
         assert state.asked is not None
         found = Found() if trouble else Found.model_validate(facts)
-        present = {_name(c): (self._base(c), c.facts.steps) for c in contributions}
+        present = {statistics_name(c): (self._base(c), c.facts.steps) for c in contributions}
         if not trouble:
             gone = set(state.asked.forgotten)
             state.known = {site: told for site, told in state.known.items() if site not in gone}
@@ -235,7 +249,7 @@ class Fusion(Weigher[Fusing]):
             state.fits, state.since, state.tried = (
                 state.asked.fit,
                 0,
-                _everybody(present, state.asked.recalled),
+                everybody(present, state.asked.recalled),
             )
             state.failures = min(state.failures + 1, 30) if trouble else 0
         if found.grouped and self._lapses(state, found.grouped, contributions):
@@ -255,14 +269,14 @@ class Fusion(Weigher[Fusing]):
         A fit may miss groups that the one before saw, and with its weights the good fit would be lost. Slots
         are other models in every merge, so weights of theirs are never kept.
         """
-        lost = len(found.shares) == 1 < state.groups and not _travelled(contributions)
+        lost = len(found.shares) == 1 < state.groups and not travelled(contributions)
         return lost and state.lapses < self.patience
 
     def weigh(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""
         state.since += 1
-        state.base |= {_name(c): self._base(c) for c in contributions}
-        return np.array([self._worth(state, _name(c)) for c in contributions], dtype=np.float64)
+        state.base |= {statistics_name(c): self._base(c) for c in contributions}
+        return np.array([self._worth(state, statistics_name(c)) for c in contributions], dtype=np.float64)
 
     def again(self, state: Fusing, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
         """Return what the last updates of sites are worth by the newest fit."""
@@ -280,20 +294,6 @@ class Fusion(Weigher[Fusing]):
 
     def _worth(self, state: Fusing, site: SiteName) -> float:
         return state.base.get(site, 1.0) * state.boost.get(site, 1.0)
-
-
-def _travelled(contributions: Sequence[Contribution]) -> bool:
-    """Whether updates are models that have been at several sites (`pace: redistribute`)."""
-    return any(c.task.hop > 1 for c in contributions)
-
-
-def _name(c: Contribution) -> SiteName:
-    """Return whose statistics an update has: its site's or, if it has been at several, its slot's for this merge."""
-    return SiteName(f"slot {c.task.slot}") if c.task.hop > 1 else c.site  # no site's name has a blank in it
-
-
-def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
-    return tuple(sorted({*present, *recalled}))
 
 
 def _matrix(vectors: Sequence[np.ndarray], seed: int) -> np.ndarray:

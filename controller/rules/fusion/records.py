@@ -1,9 +1,12 @@
 """What FedDAF asks of an examination, what it finds, what the weigher remembers, and what operators are told."""
 
+from collections.abc import Iterable, Sequence
+
 from pydantic import BaseModel, JsonValue
 
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Value
+from hansa.controller.plugin.view import Contribution
 
 
 class Asked(Value):
@@ -86,3 +89,18 @@ def trouble_words(state: Fusing, trouble: str) -> str:
         return f"statistics of updates could not be remembered: {trouble}"
     instead = f"the fit of version {state.version} counts on" if state.version else "base weights count"
     return f"no fit was made, {instead}: {trouble}"
+
+
+def travelled(contributions: Sequence[Contribution]) -> bool:
+    """Whether updates are models that have been at several sites (`pace: redistribute`)."""
+    return any(c.task.hop > 1 for c in contributions)
+
+
+def statistics_name(c: Contribution) -> SiteName:
+    """Return whose statistics an update has: its site's or, if it has been at several, its slot's for this merge."""
+    return SiteName(f"slot {c.task.slot}") if c.task.hop > 1 else c.site  # no site's name has a blank in it
+
+
+def everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
+    """Return all whose statistics a fit sees, in order."""
+    return tuple(sorted({*present, *recalled}))
