@@ -13,7 +13,7 @@ from harness import print_table, save
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, StartOrder
 from hansa.controller.engine.machine import Machine

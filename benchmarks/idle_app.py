@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hansa import App
-from hansa.common.app import Examples, TrainingRun
-from hansa.common.values.tasks import Evaluation
+from hansa.common.app import TrainingRun
+from hansa.common.data.examples import Examples
+from hansa.common.values.results import Evaluation
 
 TENSORS = 8
 NOTES = "notes.txt"

@@ -28,7 +28,8 @@ from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2 as fleet
 
 APP = "benchmarks/light.py:app"  # never imported: the sites say that they have it

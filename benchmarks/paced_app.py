@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from hansa import App
-from hansa.common.app import Examples, TrainingRun
-from hansa.common.values.tasks import Evaluation
+from hansa.common.app import TrainingRun
+from hansa.common.data.examples import Examples
+from hansa.common.values.results import Evaluation
 
 STEP = 0.02  # seconds
 ROWS = 80

@@ -20,11 +20,12 @@ from harness import print_table, save, verdict
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import SystemClock
 from hansa.common.values.ids import JobId, SiteName
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.effects import SendTask
+from hansa.controller.engine.effects import Effect, SendTask, StartOrder
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.federation import Federation
+from hansa.controller.engine.orders import Merged
+from hansa.controller.federation import Federation
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.storage.journal import Entry, JobRecord, SqliteJournal
 from hansa.controller.storage.stores.memory import MemoryStore
@@ -40,27 +41,23 @@ def _entries(job: JobId, spec: JobSpec, submitted: float, updates: int) -> list[
     machine.start()
     waiting = []
 
-    def happen(event: ev.Event) -> None:
+    def happen(event: ev.Event) -> list[Effect]:
         effects = machine.handle(event)
         receipt = machine.issued.model_dump_json() if machine.issued else ""
         entries.append(Entry(machine.state.sequence, event.model_dump_json(), receipt))
         waiting.extend(effect.task for effect in effects if isinstance(effect, SendTask))
+        return effects
 
     happen(ev.ModelGiven(at=submitted, digest="given"))
     for number in range(spec.sites.min):
         happen(ev.SiteJoined(at=submitted, site=SiteName(f"site-{number}"), role="learner", examples=10))
     for number in range(updates):
         task, at = waiting.pop(0), submitted + number
-        happen(
-            ev.UpdateArrived(
-                at=at, task=task.id, site=task.site, facts=FACTS, digest=f"{number:064x}", tensors=2
-            )
-        )
-        happen(
-            ev.Merged(
-                at=at, version=machine.state.version + 1, digest=f"{number:064x}", bytes_up=5, bytes_down=7
-            )
-        )
+        digest = f"{number:064x}"
+        update = ev.UpdateArrived(at=at, task=task.id, site=task.site, facts=FACTS, digest=digest, tensors=2)
+        (merge,) = (effect for effect in happen(update) if isinstance(effect, StartOrder))
+        merged = Merged(digest=digest, bytes_up=5, bytes_down=7)
+        happen(ev.OrderDone(at=at, order=merge.number, result=merged))
     assert machine.ended, machine.state.phase
     return entries
 
@@ -87,11 +84,9 @@ async def _start(folder: Path) -> float:
     journal = SqliteJournal(folder / "journal.sqlite")
     begun = time.perf_counter()
     async with Federation(MemoryStore(), journal, SystemClock()) as federation:
-        assert all(view.status == "completed" for view in federation.views())
+        assert all(view.status == "completed" for view in federation.jobs.views())
         seconds = time.perf_counter() - begun
-        ends = [run for run in federation._runs if run.get_name() in federation.known]
-        if ends:
-            await asyncio.wait(ends)  # ends are recorded, jobs are summed up
+        await federation.launcher.settled()  # ends are recorded, jobs are summed up
     journal.close()
     return seconds
 

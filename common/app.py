@@ -11,33 +11,20 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
-from zipfile import BadZipFile, is_zipfile
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import ValidationError
 
+from hansa.common.data.examples import Examples, check_examples
+from hansa.common.data.own import read_site
+from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
-from hansa.common.values.tasks import COLUMNS, Evaluation, OptimizerSpec
-from hansa.common.values.words import counted
+from hansa.common.values.results import Evaluation
+from hansa.common.values.stated import OWN, Stated, TaskKind
+from hansa.common.values.training import OptimizerSpec
 
 log = logging.getLogger(__name__)
-TaskKind = Literal["classification", "multilabel", "regression"]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Some of a site's data: features and labels, one row each."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def take(self, indices: np.ndarray) -> "Examples":
-        """Return the rows at `indices`."""
-        return Examples(self.x[indices], self.y[indices])
 
 
 @dataclass(frozen=True)
@@ -97,7 +84,7 @@ class App:
             raise InvalidApp("a classification app needs classes=, the number of classes (2 or more)")
         if self.task == "multilabel" and not 1 <= (self.classes or 0) <= COLUMNS:
             raise InvalidApp(f"a multilabel app needs classes=, the number of labels (1 to {COLUMNS})")
-        if not callable(self.model):
+        if not callable(self.model) or _is_network(self.model):
             raise InvalidApp("model= must be a function that returns the network, not the network itself")
         if self.class_names and (self.task != "classification" or len(set(self.class_names)) != self.classes):
             raise InvalidApp(
@@ -137,6 +124,11 @@ class App:
             )
         return found
 
+    def stated(self, source: str = "", changed: bool = False) -> Stated:
+        """Return what a site states of the app when it enrols; `source` is the digest of its source."""
+        task = OWN if self.evaluate is not None else self.task
+        return Stated(task=task, classes=self.classes or 0, source=source, changed=changed)
+
     def load(self, path: Path, split: str) -> Examples:
         """Load a site's data for a split and check that it can be learned from."""
         try:
@@ -150,71 +142,15 @@ class App:
     def _read(self, path: Path, split: str) -> Examples:
         if self.data is not None:
             return self.data(path, split)
-        from hansa.common.data.own import read_site  # it knows apps
-
         held = read_site(self, path, split)
         if split == "test" and not held.tested:
             log.warning("%s has no test rows of its own: all its rows are taken as test data", path)
         return held.examples
 
 
-def load_npz(path: Path, split: str) -> Examples:
-    """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
-    try:
-        if path.is_file() and not is_zipfile(path):  # numpy would speak of pickles
-            raise InvalidData(f"{path}: not a whole .npz file; `np.savez(path, x=…, y=…)` makes one")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            tested = split == "test" and "x_test" in held and "y_test" in held
-            names = ("x_test", "y_test") if tested else ("x", "y")
-            missing = [name for name in names if name not in held]
-            if missing:
-                raise InvalidData(
-                    f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}"
-                )
-            return Examples(held[names[0]], held[names[1]])
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
-        raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
-
-
-def check_examples(app: App, examples: Examples, path: Path) -> Examples:
-    """Refuse data with rows that do not match, labels out of range, NaN or infinite values."""
-    x, y = np.asarray(examples.x), np.asarray(examples.y)
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise InvalidData(
-            f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example"
-        )
-    if x.dtype.kind not in "fiub":
-        raise InvalidData(f"{path}: x holds {x.dtype.name}; numbers are needed")
-    if app.task == "classification":
-        if y.dtype.kind not in "iu":
-            raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
-        _refuse_labels_over((app.classes or 0) - 1, y, path)
-    elif app.task == "multilabel":
-        if y.dtype.kind not in "iub":
-            raise InvalidData(f"{path}: labels must be integers or booleans, these are {y.dtype.name}")
-        if y.shape[1:] != (app.classes,):
-            raise InvalidData(
-                f"{path}: y has shape {list(y.shape)}: it needs {counted(app.classes or 0, 'column')} of 0 and 1"
-            )
-        _refuse_labels_over(1, y, path)
-    elif y.dtype.kind not in "fiub":
-        raise InvalidData(f"{path}: y holds {y.dtype.name}; numbers are needed")
-    for name, array in (("x", x), ("y", y)):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-            raise InvalidData(
-                f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')}, first in row {rows[0]}"
-            )
-    return Examples(x, y)
-
-
-def _refuse_labels_over(most: int, y: np.ndarray, path: Path) -> None:
-    wrong = np.flatnonzero((y < 0) | (y > most))
-    if wrong.size:
-        at = np.unravel_index(wrong[0], y.shape)
-        raise InvalidData(
-            f"{path}: label {y[at]} at row {at[0]} is outside 0 … {most} ({counted(wrong.size, 'such label')})"
-        )
+def _is_network(model: object) -> bool:
+    """Whether it is a network of PyTorch, which can be called, too, and not a class or a function that makes one."""
+    return hasattr(model, "state_dict") and not isinstance(model, type)
 
 
 def load_app(ref: str) -> App:
@@ -226,8 +162,9 @@ def load_app(ref: str) -> App:
         )
     try:
         module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
-    except HansaError:
-        raise
+    except HansaError as error:  # of an App that makes no sense: it does not know where it stands
+        said = str(error)
+        raise InvalidApp(said if said.startswith(place) else f"{ref}: {said}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -236,7 +173,7 @@ def load_app(ref: str) -> App:
     if found is None:
         raise InvalidApp(f"{ref}: {place} has no attribute {attribute!r}")
     if not isinstance(found, App):
-        raise InvalidApp(f"{ref}: it is a {type(found).__name__}, not a hansa.App")
+        raise InvalidApp(f"{ref}: {attribute} is of type {type(found).__name__}; it must be a hansa.App")
     return found
 
 

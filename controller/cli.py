@@ -8,7 +8,9 @@ import click
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import (
     DEFAULT_CONTROLLER,
+    LONGEST,
     Address,
+    Measure,
     Size,
     controller_option,
     json_option,
@@ -18,8 +20,7 @@ from hansa.common.ui.options import (
     tls_option,
 )
 from hansa.common.values.errors import HansaError
-
-DEFAULT_STATE = Path("~/.hansa/controller")
+from hansa.controller.storage.places import places
 
 
 @click.group()
@@ -68,7 +69,7 @@ def controller() -> None:
 )
 @click.option(
     "--heartbeat",
-    type=click.FloatRange(0.1),
+    type=Measure(0.1, LONGEST),
     envvar="HANSA_HEARTBEAT",
     default=5.0,
     show_default=True,
@@ -76,7 +77,7 @@ def controller() -> None:
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Measure(0, LONGEST),
     envvar="HANSA_GRACE",
     default=15.0,
     show_default=True,
@@ -100,7 +101,7 @@ def start(
     from hansa.common.process import logs
     from hansa.common.process.state import announce, detach, locked, write_note
 
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    folder, url = places(state, store)
     if daemon:
         arguments = [word for word in sys.argv[1:] if word != "--daemon"]
         click.echo(detach(arguments, folder, "controller"))
@@ -108,7 +109,6 @@ def start(
     from hansa.controller.server import ControllerOptions, serve
 
     logs.set_up()
-    url = store or f"disk:{folder / 'store'}"
     options = ControllerOptions(
         listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics
     )
@@ -129,7 +129,7 @@ def stop(state: Path | None) -> None:
     """Stop the controller of a state directory; its jobs resume at the next start."""
     from hansa.common.process.state import stop as stop_holder
 
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    folder, _ = places(state)
     stopped = stop_holder(folder, "controller")
     click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
 

@@ -23,14 +23,15 @@ from hansa.common.rpc.methods import handler
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.values.errors import Broken, InvalidInput, Taken
 from hansa.common.values.views import StatusView
+from hansa.controller.api.fleet import FleetServicer
 from hansa.controller.api.health import Health
-from hansa.controller.api.limits import LARGEST_MODEL
-from hansa.controller.api.servicers import FleetServicer, OperatorServicer
-from hansa.controller.jobs.federation import Federation
-from hansa.controller.jobs.workers import Workers
-from hansa.controller.metrics.collector import TaskTimes, serving_metrics
+from hansa.controller.api.limits import LARGEST_MODEL, SUBMISSIONS, SubmissionRate
+from hansa.controller.api.operator import OperatorServicer
+from hansa.controller.federation import Federation
+from hansa.controller.metrics.collector import ControllerCollector, TaskTimes, serving_metrics
 from hansa.controller.storage.backends import Backends, opened
-from hansa.controller.storage.redis_lease import LEASE
+from hansa.controller.storage.redis.lease import LEASE
+from hansa.controller.work.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
@@ -71,12 +72,13 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             server = make_server(guard)
             address = _bind(server, options.listen, tls)
             times = TaskTimes()
-            _offer(server, federation, options, address, times)
+            status = _status(address, federation, options)
+            server.add_generic_rpc_handlers(services(federation, status, options.largest, times.observe))
             if options.metrics:
-                listening = serving_metrics(options.metrics, federation, times, tls)
+                listening = serving_metrics(options.metrics, collector(federation, times), tls)
                 log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
-            gc.freeze()  # what start-up made stays: collections need not look at it
+            gc.freeze()  # what start-up made stays: the garbage collector need not look at it
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
             try:
@@ -96,8 +98,8 @@ def make_server(guard: Guard) -> grpc.aio.Server:
 
 
 async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> None:
-    """Wait for a signal; end the calls of those who may no longer call; keep the lease of the store alive, and stop
-    if another controller has taken it.
+    """Wait for a signal. Meanwhile end the calls of callers who have lost their access, and renew the store's lease;
+    stop if another controller has taken it.
     """
     stop = asyncio.create_task(stop_signal())
     while not stop.done():
@@ -107,16 +109,15 @@ async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> 
             try:
                 await asyncio.to_thread(backends.renew)
                 workers.tell(backends, "")
-            except Broken as error:  # also when no job has anything to store: `health` is to say so
+            except Broken as error:  # `health` must show it even if no job has anything to store
                 workers.tell(backends, str(error))
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
     host, _, port = listen.rpartition(":")
     try:  # gRPC would only write the reason to standard error
-        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[
-            0
-        ]
+        addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, _, _, place = addresses[0]
         with socket.socket(family, kind) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(place)
@@ -128,14 +129,8 @@ def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
     return f"{host}:{port}"
 
 
-def _offer(
-    server: grpc.aio.Server,
-    federation: Federation,
-    options: ControllerOptions,
-    address: str,
-    times: TaskTimes,
-) -> None:
-    status = StatusView(
+def _status(address: str, federation: Federation, options: ControllerOptions) -> StatusView:
+    return StatusView(
         controller=address,
         version=__version__,
         pid=os.getpid(),
@@ -147,11 +142,32 @@ def _offer(
         jobs={},
         peak_memory_mib=0,
     )
-    sites, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
-    server.add_generic_rpc_handlers(
-        (
-            handler(sites["Fleet"], FleetServicer(federation, address, options.largest, times.observe)),
-            Health(lambda: federation.workers.trouble).handler(),
-            handler(operators["Operator"], OperatorServicer(federation, status, options.largest)),
-        )
+
+
+def services(
+    federation: Federation,
+    status: StatusView,
+    largest: int = LARGEST_MODEL,
+    trained: Callable[[float], None] = lambda _: None,
+    submissions: int = SUBMISSIONS,
+) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Return what the controller serves on its port: sites, operators, health."""
+    jobs, fleet, clock = federation.jobs, federation.fleet, federation.clock
+    downloads, rate = federation.downloads, SubmissionRate(clock, submissions)
+    sites = FleetServicer(
+        status.controller, jobs, fleet, federation.intake, downloads, clock, largest, trained
     )
+    operators = OperatorServicer(
+        status, jobs, fleet, federation.admission, downloads, federation.audit, clock, rate, largest
+    )
+    return (
+        handler(fleet_pb2.DESCRIPTOR.services_by_name["Fleet"], sites),
+        Health(lambda: federation.workers.trouble).handler(),
+        handler(operator_pb2.DESCRIPTOR.services_by_name["Operator"], operators),
+    )
+
+
+def collector(federation: Federation, times: TaskTimes) -> ControllerCollector:
+    """Return what reads the controller's numbers for Prometheus."""
+    parts = (federation.jobs, federation.fleet, federation.workers, federation.audit)
+    return ControllerCollector(*parts, times, asyncio.get_running_loop())

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
+from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import standardised
 from hansa.common.process import faults
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
@@ -21,7 +22,8 @@ from hansa.common.torch.model import load
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import JobId
-from hansa.common.values.tasks import Evaluate, Evaluation, Task
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)

@@ -10,20 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hansa.common.app import App, Examples, TrainingRun, load_npz
+    from hansa.common.app import App, TrainingRun
+    from hansa.common.data.examples import Examples, load_npz
     from hansa.common.values.errors import HansaError
-    from hansa.common.values.tasks import Evaluation
+    from hansa.common.values.results import Evaluation
 
 __version__ = "0.1.0"
 __all__ = ["App", "Evaluation", "Examples", "HansaError", "TrainingRun", "__version__", "load_npz"]
 
 _HOMES = {
     "App": "app",
-    "Evaluation": "values.tasks",
-    "Examples": "app",
+    "Evaluation": "values.results",
+    "Examples": "data.examples",
     "HansaError": "values.errors",
     "TrainingRun": "app",
-    "load_npz": "app",
+    "load_npz": "data.examples",
 }
 
 

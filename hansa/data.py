@@ -4,7 +4,8 @@ from hansa.common.data.shards import write_shards
 from hansa.common.data.sources import load_source
 from hansa.common.data.standard import pooled, profile, standardised
 from hansa.common.job.spec import DataSpec
-from hansa.common.values.tasks import Profile, Standard
+from hansa.common.values.results import Profile
+from hansa.common.values.training import Standard
 
 __all__ = [
     "DataSpec",

@@ -14,7 +14,9 @@ from typing import Any, assert_never
 import numpy as np
 import torch
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
+from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import profile
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
@@ -22,7 +24,6 @@ from hansa.common.process import faults
 from hansa.common.process.memory import Buffers
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.holdout import parts, split
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
 from hansa.common.torch import networks
@@ -32,18 +33,8 @@ from hansa.common.torch.model import load
 from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData, Stale
 from hansa.common.values.ids import JobId
-from hansa.common.values.tasks import (
-    Evaluate,
-    Evaluation,
-    Init,
-    Probe,
-    Profile,
-    Progress,
-    Survey,
-    Task,
-    Train,
-    UpdateFacts,
-)
+from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Gauge
 from hansa.learner.plugins.selection import Company, asked_of, probe_of
@@ -66,7 +57,7 @@ def task_seed(task: Task) -> int:
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitData:
     """A part of the site's data, as arrays and (for torch apps) as tensors."""
 
     examples: Examples
@@ -80,7 +71,7 @@ class Learner(SiteDaemon):
         super().__init__(options, shelf)
         self._buffers = Buffers()
         self._networks: dict[JobId, Any] = {}
-        self._parts: dict[JobId, tuple[Part, Part]] = {}  # for training and for validation
+        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._windows = Windows(options.state)
         self._notes = Notes(options.state)
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
@@ -288,7 +279,7 @@ class Learner(SiteDaemon):
         return None if heard is None else max(heard, work.committed)
 
     def _measure(
-        self, app: App, task: Task, validation: Part, arrays: Mapping[str, np.ndarray]
+        self, app: App, task: Task, validation: SplitData, arrays: Mapping[str, np.ndarray]
     ) -> Evaluation:
         """Measure the model in hand on the site's validation part."""
         if not len(validation.examples):
@@ -304,12 +295,12 @@ class Learner(SiteDaemon):
             self._networks[task.job] = networks.build(app, task.seed, self.options.device)
         return self._networks[task.job]
 
-    def _data(self, app: App, task: Task) -> tuple[Part, Part]:
+    def _data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
         """Return the parts of the site's data for training and for validation."""
         if task.job not in self._parts:
             make_room(self._parts)
             training, validation = (
-                Part(part, to_tensors(app, part, self.options.device) if app.train is None else None)
+                SplitData(part, to_tensors(app, part, self.options.device) if app.train is None else None)
                 for part in parts(self.shelf.get(task.app).examples, task)
             )
             self._parts[task.job] = (training, validation)

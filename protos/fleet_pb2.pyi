@@ -83,7 +83,7 @@ class Enrol(google.protobuf.message.Message):
     APPS_FIELD_NUMBER: builtins.int
     TASKS_FIELD_NUMBER: builtins.int
     protocol: builtins.int
-    """PROTOCOL in common/ids.py"""
+    """PROTOCOL in common/values/ids.py"""
     version: builtins.str
     """of the software, for people"""
     site: builtins.str

@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 from hansa.common.job.check import parse_job
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins import registry as plugins
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidJob
-from hansa.common.values.tasks import Value
 from hansa.controller.rulebook.compose import compose
 
 EDGES = (0, 1, 2, 1 << 31, 1 << 32, 1 << 53, 1 << 63, 1 << 64)

@@ -28,15 +28,11 @@ from hansa.common.rpc import codec
 from hansa.common.rpc.access import TABLE
 from hansa.common.rpc.errors import CUT_SHORT, ErrorStatuses
 from hansa.common.rpc.guard import Guard, Limits
-from hansa.common.rpc.methods import handler
-from hansa.common.values.tasks import UpdateFacts
-from hansa.controller.api.health import Health
-from hansa.controller.api.limits import SubmissionRate
-from hansa.controller.api.servicers import FleetServicer, OperatorServicer
+from hansa.common.values.results import UpdateFacts
 from hansa.controller.engine import events as ev
-from hansa.controller.jobs.federation import Federation
-from hansa.controller.jobs.fleet import AppState, Session
-from hansa.controller.server import make_server
+from hansa.controller.federation import Federation
+from hansa.controller.fleet.sessions import AppState, Session
+from hansa.controller.server import make_server, services
 from hansa.controller.storage.backends import opened
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.support import APP, STATUS, filled, job, sealed, small_spec
@@ -126,10 +122,10 @@ class Target:
 
     async def tidy(self) -> None:
         """Undo what an honest message did, so that the next one finds the same federation."""
-        for task in list(self.federation.intake._uploads):
-            self.federation.intake.discard(task)
-        self.federation.intake._rejected.clear()
-        for runner in self.federation.jobs[:-1]:
+        for task in list(self.federation.uploads.under_way):
+            self.federation.uploads.discard(task)
+        self.federation.intake.quarantine.clear()
+        for runner in self.federation.jobs.runners[1:]:
             if not runner.machine.ended:
                 await runner.post(ev.CancelAsked(at=0))
 
@@ -141,21 +137,17 @@ async def target(folder: Path, socket: bool = False) -> AsyncIterator[Target]:
     with opened("memory:", folder) as held:
         async with Federation(held.store, held.journal, SystemClock()) as federation:
             made = Target(federation)
-            operators = OperatorServicer(federation, STATUS)
-            operators._rate = SubmissionRate(federation.clock, most=1 << 60)
             guard = Guard(limits=Limits(patience=5, silence=5), refused=lambda *_: None)
             server = make_server(guard)
-            for service, servicer in (
-                (fleet_pb2.DESCRIPTOR.services_by_name["Fleet"], FleetServicer(federation, "fuzz")),
+            fleet, health, operators = services(federation, STATUS, submissions=1 << 60)
+            server.add_generic_rpc_handlers((fleet, health, operators))
+            for service, generic in (
+                (fleet_pb2.DESCRIPTOR.services_by_name["Fleet"], fleet),
                 (operator_pb2.DESCRIPTOR.services_by_name["Operator"], operators),
             ):
-                generic = handler(service, servicer)
-                server.add_generic_rpc_handlers((generic,))
                 for method in service.methods:
                     name = f"/{service.full_name}/{method.name}"
                     made.calls[name] = await _wrapped(generic, guard, name)
-            health = Health(lambda: "").handler()
-            server.add_generic_rpc_handlers((health,))
             made.calls[CHECK] = await _wrapped(health, guard, CHECK)
             await _play(made)
             if not socket:
@@ -191,7 +183,7 @@ async def _play(made: Target) -> None:
         for frame in frames:
             yield frame
 
-    runner = await federation.submit(job(pace={"kind": "sync", "rounds": 1000}), manifest, words())
+    runner = await federation.admission.submit(job(pace={"kind": "sync", "rounds": 1000}), manifest, words())
     while not runner.machine.state.tasks:
         await runner.next_change().wait()
     task = next(iter(runner.machine.state.tasks.values()))

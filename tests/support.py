@@ -17,22 +17,23 @@ from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.process.clock import SystemClock
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.guard import Guard, Limits
-from hansa.common.rpc.methods import Stub, handler
+from hansa.common.rpc.methods import Stub
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import Evaluate, Init, Receipt, Survey, Task, Train, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Survey, Task, Train
 from hansa.common.values.views import StatusView
-from hansa.controller.api.health import Health
-from hansa.controller.api.servicers import FleetServicer, OperatorServicer
-from hansa.controller.jobs.federation import Federation
+from hansa.controller.federation import Federation
+from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.runner import JobRunner
-from hansa.controller.server import make_server
+from hansa.controller.server import make_server, services
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.journal.base import JobRecord, checksum, checksum_of
-from hansa.protos import fleet_pb2, operator_pb2
+from hansa.controller.storage.journal.base import JobRecord, Journal, checksum, checksum_of
+from hansa.protos import fleet_pb2
 
 APP = "tests/app.py:app"
 STATUS = StatusView(
@@ -91,7 +92,22 @@ class Served:
 
     address: str
     federation: Federation
+    journal: Journal
     guard: Guard
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.federation.jobs
+
+    async def submit(
+        self,
+        spec: JobSpec,
+        manifest: Manifest | None,
+        frames: AsyncIterator[bytes],
+        reference: Manifest | None = None,
+    ) -> JobRunner:
+        """Submit a job without the network."""
+        return await self.federation.admission.submit(spec, manifest, frames, reference=reference)
 
 
 @asynccontextmanager
@@ -112,19 +128,12 @@ async def serving(
             secure = ServerTls(tls) if tls else None
             guard = Guard(secure, limits, federation.audit.refused)
             server = make_server(guard)
-            fleet, operators = fleet_pb2.DESCRIPTOR.services_by_name, operator_pb2.DESCRIPTOR.services_by_name
-            server.add_generic_rpc_handlers(
-                (
-                    handler(fleet["Fleet"], FleetServicer(federation, "test", trained=trained)),
-                    Health(lambda: federation.workers.trouble).handler(),
-                    handler(operators["Operator"], OperatorServicer(federation, STATUS)),
-                )
-            )
+            server.add_generic_rpc_handlers(services(federation, STATUS, trained=trained))
             held_open = server.add_secure_port(listen, secure.server_credentials()) if secure else None
             port = held_open or server.add_insecure_port(listen)
             await server.start()
             try:
-                yield Served(f"127.0.0.1:{port}", federation, guard)
+                yield Served(f"127.0.0.1:{port}", federation, held.journal, guard)
             finally:
                 await server.stop(grace=None)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Table
 from hansa.common.values.errors import InvalidData, InvalidInput

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples, Schema, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers import images, tables
 from hansa.common.values.errors import InvalidData, InvalidInput
@@ -48,7 +48,7 @@ class SiteData:
     tested: bool = False  # it has test rows of its own
 
 
-def read_site(app: App, path: Path, split: str) -> SiteData:
+def read_site(app: Schema, path: Path, split: str) -> SiteData:
     """Read a site's rows for training or for testing, without an app's own loader.
 
     Where there are no test rows, all rows are taken as such: a site may hold nothing else.
@@ -66,7 +66,7 @@ def read_site(app: App, path: Path, split: str) -> SiteData:
     return SiteData(data.examples.take(rows), data.columns, bool(data.tested))
 
 
-def fitted(app: App, path: Path, data: DataSet) -> DataSet:
+def fitted(app: Schema, path: Path, data: DataSet) -> DataSet:
     """Return a set with the features that an app names, and its words for labels numbered as the app does."""
     x, y = data.examples.x, data.examples.y
     if data.classes and (app.class_names or app.task != "classification"):
@@ -82,7 +82,7 @@ def _has_test(path: Path) -> bool:
         return "x_test" in held and "y_test" in held
 
 
-def _numbered(app: App, path: Path, held: Examples) -> Examples:
+def _numbered(app: Schema, path: Path, held: Examples) -> Examples:
     """Number labels that are words."""
     if held.y.dtype.kind not in "US" or held.y.ndim != 1:
         return held
@@ -99,7 +99,7 @@ def _unnamed(path: Path, words: tuple[str, ...]) -> str:
     )
 
 
-def _codes(app: App, path: Path, words: tuple[str, ...]) -> np.ndarray:
+def _codes(app: Schema, path: Path, words: tuple[str, ...]) -> np.ndarray:
     """Return the numbers of words that are labels, the same at every site."""
     if app.task != "classification":
         raise InvalidData(f"{path}: the labels are words ({_some(words)}); task {app.task!r} needs numbers")
@@ -112,7 +112,7 @@ def _codes(app: App, path: Path, words: tuple[str, ...]) -> np.ndarray:
     return np.array([known.index(word) for word in words], np.int64)
 
 
-def _places(app: App, path: Path, names: tuple[str, ...]) -> list[int]:
+def _places(app: Schema, path: Path, names: tuple[str, ...]) -> list[int]:
     """Return where the features that the app names stand in a table."""
     for name in app.columns:
         if name not in names:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from hansa.common.app import App, Examples, load_npz
 from hansa.common.data.dataset import TEST_SHARE, DataSet
+from hansa.common.data.examples import Examples, Schema, load_npz
+from hansa.common.data.holdout import split
 from hansa.common.data.measures import Measures, measure
 from hansa.common.data.own import fitted
 from hansa.common.data.partition import Iid, Key, Scheme, parse_partition
@@ -19,11 +20,10 @@ from hansa.common.data.partition.natural import Natural
 from hansa.common.data.partition.table import counts
 from hansa.common.data.sources import read_source
 from hansa.common.job.spec import DataSpec
-from hansa.common.site.holdout import split
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ValidationSpec
-from hansa.common.values.words import in_order
+from hansa.common.values.training import ValidationSpec
+from hansa.common.values.words import in_order, plain
 
 RECORD, TEST = "partition.json", "test.npz"
 SITES = 5
@@ -63,7 +63,7 @@ class Division:
 
 
 def divide(
-    spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: App | None = None
+    spec: DataSpec, sites: int | None, seed: int, root: Path | None = None, app: Schema | None = None
 ) -> Division:
     """Read a data set and part it as the `data:` section of a job says, with the columns and classes of an app."""
     scheme = parse_partition(spec.partition)
@@ -159,7 +159,7 @@ def write_shards(
     root: Path | None = None,
     fold_count: int = 0,
     nested: bool = False,
-    app: App | None = None,
+    app: Schema | None = None,
 ) -> list[Path]:
     """Write one file per site with x, y and a share of the test set as x_test, y_test; also test.npz and a record."""
     _require_empty(folder)
@@ -174,7 +174,7 @@ def write_pooled(
     seed: int,
     folder: Path,
     root: Path | None = None,
-    app: App | None = None,
+    app: Schema | None = None,
 ) -> tuple[Path, int]:
     """Write the data of all sites into one file, for central training; return it, and how many sites they are of.
 
@@ -268,9 +268,12 @@ def read_shards(folder: Path) -> Picture:
         try:
             held = json.loads(record.read_text())
             matrix = np.array(held["matrix"], dtype=np.int64)
-            sites, classes = tuple(each["site"] for each in held["sites"]), tuple(map(str, held["classes"]))
-            title = f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sites, classes = (
+                tuple(str(each["site"]) for each in held["sites"]),
+                tuple(map(str, held["classes"])),
+            )
+            title = plain(f"{Path(held['source']).name}: {_words(held['scheme'])}, seed {held['seed']}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidData(f"{record}: not a partition's record: {error}") from None
         if matrix.shape != (len(sites), len(classes)) or not matrix.size:
             raise InvalidData(

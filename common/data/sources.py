@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.own import ENDINGS, FORMS, ending, read_own
 from hansa.common.data.readers import cifar, covertype, heart, idx, shakespeare
 from hansa.common.values.errors import InvalidInput, NotFound

@@ -7,9 +7,11 @@ from functools import reduce
 import numpy as np
 from pydantic import ValidationError
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
+from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import InvalidData
-from hansa.common.values.tasks import COLUMNS, Profile, Standard
+from hansa.common.values.results import Profile
+from hansa.common.values.training import Standard
 
 CHUNK = 1 << 22  # numbers that are looked at together
 

@@ -5,14 +5,14 @@ from typing import Any, get_origin
 
 from pydantic import ValidationError
 
-from hansa.common.job.resolved import MADE_WITH
-from hansa.common.job.spec import FieldPath, JobSpec, Part, Problem
+from hansa.common.job.spec import FieldPath, JobSpec, PartSpec, Problem
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.plugins.registry import POINTS, Plugin, not_loaded
+from hansa.common.values.bounds import Value
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
-from hansa.common.values.tasks import Value
+from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.words import suggestion
 
 REQUIRED = "is required"
@@ -86,7 +86,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     return faults
 
 
-def _faults_of_any(point: str, given: Part) -> list[Problem]:
+def _faults_of_any(point: str, given: PartSpec) -> list[Problem]:
     """Return what is wrong with a part whatever its kind is: the faults for the kind that it fits best."""
     found: list[tuple[int, list[Problem]]] = []  # with how many keys each kind does not know
     for cls in plugins.kinds(point).values():

@@ -1,17 +1,21 @@
 """The job file: YAML whose fields are found again by their lines, and `--set` changes to it."""
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hansa.common.job import rulebook
 from hansa.common.job.check import located, parse_job, part_faults
-from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
+from hansa.common.values.resolved import MADE_WITH
+
+# What PyYAML raises, beside its own errors, at a scalar that is not of the kind which its tag or its looks
+# promise.
+ODD_SCALARS = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
 
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
@@ -26,14 +30,12 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
         for change in changes:
             apply_change(data, change)
-    composer = importlib.import_module(
-        "hansa.controller.rulebook.compose"
-    )  # registers what is known on this machine
+    objections = rulebook.load()  # before the job is parsed: it registers the rules
     spec = parse_job(data, lines, str(path), final=here)
     if not part_faults(
         spec.model_dump(), final=True
-    ):  # the controller knows more rules, and will say so itself
-        clashes = composer.objections(spec)
+    ):  # else the controller, which may know more rules, says so
+        clashes = objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
     files = {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
@@ -56,12 +58,7 @@ def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], in
         raise InvalidJob(f"{where}: not valid YAML: {problem}") from None
     except RecursionError:
         raise InvalidJob(f"{source}: nested too deeply") from None
-    except (
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-    ) as error:  # PyYAML's own way to refuse odd scalars
+    except ODD_SCALARS as error:
         raise InvalidJob(f"{source}: not valid YAML: {one_line(error)}") from None
 
 
@@ -96,7 +93,7 @@ def apply_change(data: dict[str, Any], change: str) -> None:
         value = yaml.safe_load(text)
     except RecursionError:
         raise InvalidJob(f"{shown}: the value is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError):
+    except (yaml.YAMLError, *ODD_SCALARS):
         raise InvalidJob(f"{shown}: the value is not valid YAML") from None
     if beyond := excess(value):
         raise InvalidJob(f"{shown}: {located(beyond, {})}")

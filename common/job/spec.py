@@ -9,24 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hansa.common.job.resolved import Software
 from hansa.common.plugins.registry import POINTS
+from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
-from hansa.common.values.tasks import (
-    BATCH,
-    BATCHES,
-    EPOCHS,
-    ROUNDS,
-    SECONDS,
-    SITES,
-    TEXT,
-    OptimizerSpec,
-    SurveySpec,
-    ValidationSpec,
-    Value,
-)
+from hansa.common.values.resolved import Software
+from hansa.common.values.training import OptimizerSpec, SurveySpec, ValidationSpec
 
-Part = Mapping[str, Any]
+PartSpec = Mapping[str, Any]
 FieldPath = tuple[Any, ...]
 Problem = tuple[FieldPath, str]  # where, and what is wrong there
 
@@ -161,9 +150,11 @@ class DataSpec(Value):
         description="instead: the file or folder of each site, from the job file's folder",
     )
     partition: Mapping[str, Any] = {}
-    sites: int | None = Field(None, ge=1, le=1000, description="default: 5, or all values of a natural key")
+    sites: int | None = Field(
+        None, ge=1, le=1000, strict=True, description="default: 5, or all values of a natural key"
+    )
     examples: int | None = Field(
-        None, ge=1, lt=1 << 53, description="train on so many only, of each class in proportion"
+        None, ge=1, lt=1 << 53, strict=True, description="train on so many only, of each class in proportion"
     )
     test: float | None = Field(
         None, ge=0, lt=1, description="share held out for testing; default: the set's own part"
@@ -208,14 +199,14 @@ class JobSpec(Value):
     seed: int = Field(1990, ge=0, lt=1 << 63, strict=True)
     app: str = Field(max_length=TEXT)
     rule: str = "fedavg"
-    pace: Part | None = None
-    sample: Part | None = None
-    local: Part | None = None
-    layers: Part | None = None
-    weigh: Part | None = None
-    merge: Part | None = None
-    server: Part | None = None
-    evaluate: Part | None = None
+    pace: PartSpec | None = None
+    sample: PartSpec | None = None
+    local: PartSpec | None = None
+    layers: PartSpec | None = None
+    weigh: PartSpec | None = None
+    merge: PartSpec | None = None
+    server: PartSpec | None = None
+    evaluate: PartSpec | None = None
     train: TrainSpec = TrainSpec()
     validation: ValidationSpec = ValidationSpec()
     survey: SurveySpec = SurveySpec()
@@ -253,7 +244,7 @@ class JobSpec(Value):
             raise ValueError("proximal is short for local: {kind: proximal, …}; give one of them")
         return train
 
-    def part(self, point: str) -> Part | None:
+    def part(self, point: str) -> PartSpec | None:
         """Return what the job says about one point of its rule."""
         if point == "local" and self.train.proximal is not None:
             return (

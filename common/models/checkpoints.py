@@ -10,12 +10,12 @@ import safetensors
 from pydantic import Field, ValidationError
 from safetensors.numpy import save_file
 
-from hansa.common.job.resolved import ModelOrigin
 from hansa.common.models.frames import Layout, allocate, seal, views
 from hansa.common.models.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
-from hansa.common.values.tasks import Value
+from hansa.common.values.resolved import ModelOrigin
 
 ORIGIN = (
     "hansa.origin"  # the entry of the metadata that says which community model it is, and how it was made

@@ -143,7 +143,8 @@ def check_manifest(manifest: Manifest) -> None:
         if (info.role is Role.COUNT) == info.is_float:
             raise Rejected(f"{info.name}: a {info.dtype} tensor cannot have role {info.role.name}")
         total += info.nbytes
-        if total > MAX_BYTES:
+        # Nothing at all may have a shape, too, that no array can have: numpy multiplies its other sizes.
+        if total > MAX_BYTES or math.prod(n or 1 for n in info.shape) > MAX_BYTES:
             raise Rejected(f"the model is larger than {MAX_BYTES >> 40} TiB")
 
 

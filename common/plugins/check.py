@@ -1,6 +1,7 @@
 """Whether a plugin class of somebody else can be used: what is wrong with it is found when its package is loaded."""
 
 import inspect
+from collections.abc import Set
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,12 +21,22 @@ def fault_of(cls: object, contract: type | None) -> str:
     lacking = sorted(getattr(cls, "__abstractmethods__", ()))
     if lacking:
         return f"class {_name(cls)} lacks {', '.join(f'{method}()' for method in lacking)}"
+    for name in sorted(getattr(contract, "__class_vars__", ())):
+        if not _alike(getattr(cls, name, None), getattr(contract, name, None)):
+            return f"class {_name(cls)}: {name} cannot be {getattr(cls, name, None)!r:.100}"
     fields: dict[str, FieldInfo] = getattr(cls, "model_fields", {})
     for name, field in fields.items():
         wrong = _default_fault(field)
         if wrong:
             return f"class {_name(cls)}: the default of {name!r} does not fit: {wrong}"
     return ""
+
+
+def _alike(given: object, usual: object) -> bool:
+    """Whether what a class says of itself is of the kind that its contract says; it may work it out."""
+    if isinstance(given, property):
+        return True
+    return not isinstance(usual, bool | Set) or isinstance(given, bool if isinstance(usual, bool) else Set)
 
 
 def _default_fault(field: FieldInfo) -> str:

@@ -4,8 +4,8 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from hansa import __version__
-from hansa.common.job.resolved import PluginOrigin
 from hansa.common.plugins.registry import GROUP, Plugin
+from hansa.common.values.resolved import PluginOrigin
 
 
 def origin_of(plugin: Plugin) -> PluginOrigin:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.plugins.check import ANYTHING, fault_of
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import one_line
 from hansa.common.values.ids import NAME
-from hansa.common.values.tasks import Value
 
 POINTS = (
     "pace",
@@ -107,6 +107,10 @@ _rules: dict[str, Rule] = {}
 
 def add_rule(rule: Rule) -> Rule:
     """Enter a rule under its name."""
+    if not isinstance(rule.name, str) or not NAME.fullmatch(rule.name):
+        raise ValueError(
+            f"{rule.name!r:.99} is not a rule's name: use up to 64 letters, digits, '.', '_' and '-'"
+        )
     if rule.name in _rules:
         raise ValueError(f"two rules are called {rule.name!r}")
     _rules[rule.name] = rule
@@ -161,7 +165,10 @@ def _drop_classes(before: Mapping[str, Mapping[str, type[Plugin]]]) -> Iterator[
     """Forget new classes that cannot be plugins, and name them."""
     for point, held in _registry.items():
         for kind in sorted(held.keys() - before[point].keys()):
-            wrong = fault_of(held[kind], _contracts.get(point))
+            try:
+                wrong = fault_of(held[kind], _contracts.get(point))
+            except ANYTHING as error:  # its class may do anything when it is looked at
+                wrong = one_line(error)
             if wrong:
                 del held[kind]
                 yield f"{point} {kind!r}: {wrong}"
@@ -181,6 +188,11 @@ def _drop_rules(before: Mapping[str, Rule], points: Sequence[str]) -> Iterator[s
 
 def _rule_fault(rule: Rule, points: Sequence[str]) -> str:
     """Say what is wrong with a rule. A job may give what is only missing."""
+    try:
+        TypeAdapter(Rule).validate_python(vars(rule))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"is not well formed: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     named: Mapping[str, Mapping[str, object]] = {**USUAL, **rule.parts}
     wanting = [point for point in points if named.get(point, {}).get("kind") not in _registry[point]]
     if wanting:

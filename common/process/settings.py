@@ -6,6 +6,7 @@ controller = "10.0.0.5:7300"
 site = "st-mary"
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def defaults(given: str | None) -> dict[str, Any]:
 
 
 def _find(given: str | None) -> Path | None:
+    if given == os.devnull:
+        return None  # none at all, also none of those that are found
     if given:
         path = Path(given).expanduser()
         if not path.is_file():

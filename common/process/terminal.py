@@ -6,6 +6,7 @@ that writes there: commands, log lines, click's messages, tracebacks. Only `scre
 and only those that it makes itself.
 """
 
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,14 +32,24 @@ class Cleaned:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # click would write to it past us where the locale is ASCII
+            raise AttributeError(name)
         return getattr(self.beneath, name)
+
+
+class _Nowhere(io.TextIOBase):
+    """Keeps nothing: a daemon may write for months."""
+
+    def write(self, text: str) -> int:
+        """Forget the text."""
+        return len(text)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
     """Clean what is written to standard output and standard error."""
     held = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Cleaned(sys.stdout), Cleaned(sys.stderr)
+    sys.stdout, sys.stderr = Cleaned(_writable(sys.stdout)), Cleaned(_writable(sys.stderr))
     try:
         yield
     except Exception:
@@ -48,6 +59,15 @@ def guarded() -> Iterator[None]:
         raise
     else:
         sys.stdout, sys.stderr = held
+
+
+def _writable(stream: Any) -> Any:
+    """Return a stream that takes any text: what its encoding lacks, such as a dash in Latin-1, becomes an escape."""
+    if stream is None:  # whoever started us has closed it
+        return _Nowhere()
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
 
 
 def screen() -> Any:

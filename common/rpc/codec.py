@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hansa.common.models.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.values.bounds import COLUMNS, PLUGINS
 from hansa.common.values.counts import Counts
 from hansa.common.values.errors import InvalidInput, Rejected, TooLarge
 from hansa.common.values.ids import (
@@ -19,28 +20,11 @@ from hansa.common.values.ids import (
     odd_tensor,
     site_name,
 )
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.stated import TASKS, Stated
-from hansa.common.values.tasks import (
-    COLUMNS,
-    Anatomy,
-    Evaluate,
-    Evaluation,
-    Failure,
-    Init,
-    LocalPluginSpec,
-    OptimizerSpec,
-    Probe,
-    Profile,
-    Progress,
-    Receipt,
-    Standard,
-    Survey,
-    Task,
-    Terms,
-    Train,
-    UpdateFacts,
-    ValidationSpec,
-)
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
@@ -154,7 +138,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 after=wire.train.after and identifier(wire.train.after, "task"),
                 batch_size=wire.train.batch_size,
                 optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
-                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins),
+                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,

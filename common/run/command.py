@@ -32,10 +32,11 @@ from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of, suggestion
 
 if TYPE_CHECKING:
-    from hansa.common.data.site_files import Part  # numpy need not be loaded to print help
+    from hansa.common.data.site_files import Split  # numpy need not be loaded to print help
 
-# Settings for a federation elsewhere, which an operator may have exported, are not meant for this one.
-ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS"), "")
+# Settings for a federation elsewhere, exported or in a settings file, are not meant for this one.
+ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE"), "")
+ALONE["HANSA_CONFIG"] = os.devnull
 OWN_METRICS = 3  # of an app, in the summary; the report has all
 INTERRUPTED = 130  # the exit code, whichever signal it was
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
@@ -156,8 +157,10 @@ def _beside(spec: JobSpec, file: Path) -> JobSpec:
 
         found = {site: str(path) for site, path in found_files(data.files, file.parent).items()}
         return spec.model_copy(update={"data": data.model_copy(update={"files": found})})
+    from hansa.common.data.sources import SOURCES
+
     beside = file.parent / str(data.source)
-    if beside.suffix and not Path(str(data.source)).exists() and beside.exists():
+    if data.source not in SOURCES and not Path(str(data.source)).exists() and beside.exists():
         spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
 
@@ -172,7 +175,7 @@ class LocalFederation:
         self._central = central  # all data at one site
         self._slow = slow  # by which factor some sites' training is slowed down
         self._files: dict[str, Path] = {}  # of the sites, known when the data are parted
-        self.split: Part = "test"  # what evaluators measure on
+        self.split: Split = "test"  # what evaluators measure on
         self._spec = spec
         self._folder = folder
         self._nursery = Nursery()
@@ -223,9 +226,10 @@ class LocalFederation:
     def _write_files(self, data: DataSpec) -> None:
         """Split a data set across the sites."""
         from hansa.common.data.shards import TEST, write_pooled, write_shards
+        from hansa.common.data.sources import SOURCES
 
         where, app = self._folder / "data", None
-        if Path(str(data.source)).suffix in (".csv", ".gz", ".parquet") or Path(str(data.source)).is_dir():
+        if data.source not in SOURCES:
             from hansa.common.app import load_app
 
             app = load_app(
@@ -265,7 +269,7 @@ class LocalFederation:
             keep_resolved(self._folder, submitted, self._spec)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            final = await keep_results(self._folder, client, submitted.job)
+            final = await keep_results(self._folder, client, submitted.job, self._spec)
             warn(final, told=submitted.warnings)
             return final
 
@@ -394,7 +398,7 @@ def why_ended(code: int | None, log: Path) -> str:
     return "it left no message"
 
 
-def _quality(view: JobView, split: "Part") -> str:
+def _quality(view: JobView, split: "Split") -> str:
     """Say how good the newest model is, by what its app measures, on a part of the data: test or validation."""
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if metrics_missing(view):
@@ -437,11 +441,12 @@ def suits_ten_sites(data: DataSpec) -> bool:
     )
 
 
-def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Part") -> None:
+def _conclude(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Split") -> None:
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
-        click.echo(f"The federation {view.status}: {view.reason}", err=True)
+        how = "failed" if view.status == "failed" else "did not complete"
+        click.echo(f"The federation {how}: {view.reason}", err=True)
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len(

@@ -5,12 +5,12 @@ from typing import Any
 
 import yaml
 
-from hansa.common.job.resolved import MADE_WITH
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.jobs import details
 from hansa.common.values.documents import written
+from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
 REPORT, MODEL, RESOLVED = "report.json", "model.safetensors", "job.resolved.yaml"
@@ -20,12 +20,16 @@ HEAD = """\
 """
 
 
-async def keep_results(folder: Path, client: Client, job: str) -> JobView:
-    """Write a job's report and its last model, if there is one; return its last view."""
+async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec) -> JobView:
+    """Write a job's report, with the data that the controller does not know of, and its last model, if there is one.
+
+    Return its last view.
+    """
     view = await client.show(job)
     if view.history:
         save_checkpoint(folder / MODEL, *await client.export(job))
-    (folder / REPORT).write_text(written(details(view)) + "\n", encoding="utf-8")
+    report = details(view) | {"data": _data(spec.data) if spec.data else None}
+    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
     return view
 
 

@@ -10,9 +10,8 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -45,6 +44,7 @@ def _become(
     from hansa.common.process.state import READY
 
     os.setpgid(0, 0)  # Ctrl-C is for whoever started the federation; it stops us in order
+    _hear_signals()
     handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -56,14 +56,23 @@ def _become(
 
 
 def _ensure_fork_server() -> None:
-    """Start the fork server if there is none, deaf to Ctrl-C: it would die of it while it imports, with a traceback."""
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits nothing but this
+    """Start the fork server if there is none, deaf to Ctrl-C: it would die of it while it imports, with a traceback.
+
+    SIGINT is blocked meanwhile, not ignored: the new process inherits this, and one that is meant for us
+    comes after.
+    """
+    resource_tracker.ensure_running()  # the fork server's start would start it, and unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _hear_signals() -> None:
+    """Undo what the fork server passed on; a Ctrl-C from before we left the terminal's group is not for us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class Nursery:

@@ -16,9 +16,11 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import connect, is_loopback
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
+from hansa.common.values.bounds import MOST_NAMED
 from hansa.common.values.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
-from hansa.common.values.ids import PROTOCOL, JobId, SiteName, TaskId, new_instance
-from hansa.common.values.tasks import Progress, Task
+from hansa.common.values.ids import NAME, PROTOCOL, JobId, SiteName, TaskId, new_instance
+from hansa.common.values.results import Progress
+from hansa.common.values.tasks import Task
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
@@ -69,6 +71,7 @@ class Attendance:
         self._tls = _tls_of(identity)
         self._chores: set[asyncio.Task[None]] = set()  # farewells to old connections, failures to report
         self._renewed = False
+        self._hurry = True  # connections to a silent host are soon given up; not after many failures
         self._connect()
         self._apps = apps
         self._instance = new_instance()
@@ -80,11 +83,11 @@ class Attendance:
         self.refused = ""  # why the controller does not let us in; empty if it does, or does not answer
         self._pulses: dict[JobId, int] | None = None  # steps committed to jobs, as heard; none: out of reach
 
-    def _connect(self, hurry: bool = False) -> None:
-        self.channel = self._channel(hurry=hurry)
+    def _connect(self) -> None:
+        self.channel = self._channel()
         self.stub = Stub(self.channel, FLEET)
 
-    def _connect_again(self, hurry: bool = False) -> None:
+    def _connect_again(self) -> None:
         """Take a new channel into use; what is under way on the old one may finish.
 
         A channel that reached nobody is replaced, too: gRPC's own pauses grow from failure to failure, to
@@ -93,11 +96,11 @@ class Attendance:
         farewell = asyncio.create_task(self.channel.close(FAREWELL))
         self._chores.add(farewell)
         farewell.add_done_callback(self._chores.discard)
-        self._connect(hurry)
+        self._connect()
 
-    def _channel(self, alone: bool = False, hurry: bool = False) -> grpc.aio.Channel:
+    def _channel(self, alone: bool = False) -> grpc.aio.Channel:
         credentials = self._tls.credentials if self._tls else None
-        return connect(self.identity.controller, credentials=credentials, alone=alone, hurry=hurry)
+        return connect(self.identity.controller, credentials=credentials, alone=alone, hurry=self._hurry)
 
     @asynccontextmanager
     async def apart(self, size: int) -> AsyncIterator[Stub]:
@@ -174,18 +177,19 @@ class Attendance:
                     _trouble(refused),
                     problem,
                 )
-                ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries()}")
+                ready(f"{self.identity.role} of {self.identity.site} is up; {self._tries(problem)}")
             silent = True
             if began is not None and now() - began >= STEADY:
                 backoff.reset()  # not with every session: something may end each of them as soon as it has begun
             await backoff.rest()
-            self._connect_again(hurry=not backoff.patient)
+            self._hurry = not backoff.patient
+            self._connect_again()
 
-    def _tries(self) -> str:
+    def _tries(self, problem: str) -> str:
         """Say what a daemon without a session does."""
         if self.refused:
             return f"the controller refuses it ({self.refused}); it keeps trying, for its certificate may be renewed"
-        return "it keeps trying to reach the controller"
+        return f"it cannot reach the controller at {self.identity.controller} ({plain(problem)}) and keeps trying"
 
     def _take(self, worker: Worker, wire: fleet.Task) -> None:
         """Hand a task on; one that this version cannot read is reported as failed, and the daemon goes on."""
@@ -200,8 +204,8 @@ class Attendance:
 
     def _hear(self, job: JobId, steps: int) -> None:
         """Remember how far a job has come; of many jobs only the latest are of use."""
-        if self._pulses is None:
-            return  # before it has enrolled us
+        if self._pulses is None or not NAME.fullmatch(job):
+            return  # before it has enrolled us, or of no job: a name may be as long as a message
         self._pulses.pop(job, None)
         self._pulses[job] = steps
         while len(self._pulses) > PULSES:
@@ -222,7 +226,7 @@ class Attendance:
             role=fleet.LEARNER if self.identity.role == "learner" else fleet.EVALUATOR,
             instance=self._instance,
             apps=self._apps(),
-            tasks=worker.in_hand(),
+            tasks=worker.in_hand()[:MOST_NAMED],  # those left out come again, and are in hand
         )
         call = self.stub.Attend(self._speak(enrol))
         try:

@@ -1,5 +1,6 @@
 """The commands that learner and evaluator share."""
 
+import logging
 import os
 import sys
 import time
@@ -11,13 +12,24 @@ import click
 
 from hansa.common.process.clock import iso
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.options import Site, controller_option, json_option, print_json, run_async, state_option
+from hansa.common.ui.options import (
+    LONGEST,
+    Measure,
+    Site,
+    controller_option,
+    json_option,
+    print_json,
+    run_async,
+    state_option,
+)
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import plain
 
 if TYPE_CHECKING:
     from hansa.common.site.daemon import SiteDaemon, SiteOptions
+
+log = logging.getLogger(__name__)
 
 
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
@@ -41,7 +53,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         type=click.Path(path_type=Path),
         envvar="HANSA_DATA_PATH",
         required=True,
-        help="The site's data, read by the app's loader (default: .npz with x, y).",
+        help="The site's data, read by the app's loader (default: .npz, .csv or .parquet file, or folder of images).",
     )
     @click.option(
         "--app",
@@ -60,7 +72,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     )
     @click.option(
         "--drain",
-        type=click.FloatRange(0),
+        type=Measure(0, LONGEST),
         envvar="HANSA_DRAIN",
         default=30.0,
         show_default=True,
@@ -145,7 +157,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     if role == "learner":
         click.option(
             "--slow",
-            type=click.FloatRange(1),
+            type=Measure(1, LONGEST),
             envvar="HANSA_SLOW",
             default=1.0,
             show_default=True,
@@ -199,6 +211,8 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
     try:
         if not keep_going:
             daemon.require_usable()
+        if shelf.unusable():
+            log.error("%s", shelf.unusable())
         await daemon.run(ready)
     except HansaError as error:
         write_note(

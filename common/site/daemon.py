@@ -52,8 +52,8 @@ class SiteOptions:
 
 
 @dataclass
-class Job:
-    """A task in hand."""
+class TaskInHand:
+    """A task that is running, queued, or whose result is not acknowledged yet."""
 
     task: Task
     cancelled: Event
@@ -71,8 +71,8 @@ class SiteDaemon(ABC):
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
-        self._jobs: dict[TaskId, Job] = {}
-        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._in_hand: dict[TaskId, TaskInHand] = {}
+        self._queue: asyncio.Queue[TaskInHand] = asyncio.Queue()
         self._draining = False
         self._told: list[fleet.AppState] = []  # to the controller
 
@@ -97,7 +97,7 @@ class SiteDaemon(ABC):
                     ended.result()
             await self._drain()
         finally:
-            for job in self._jobs.values():
+            for job in self._in_hand.values():
                 job.cancelled.set()
             for task in (work, attend, stop, mind):
                 if task is not attend or not stop.done():
@@ -110,7 +110,7 @@ class SiteDaemon(ABC):
 
     async def _drain(self) -> None:
         """Finish the task in hand, if it does not take too long; a second signal ends that, too."""
-        running = [(job.task.id, job.run) for job in self._jobs.values() if job.run and not job.run.done()]
+        running = [(job.task.id, job.run) for job in self._in_hand.values() if job.run and not job.run.done()]
         if not running or not self.options.drain:
             return
         self._draining = True
@@ -126,22 +126,22 @@ class SiteDaemon(ABC):
 
     def in_hand(self) -> list[TaskId]:
         """Return the tasks that are running, queued or not yet acknowledged."""
-        return list(self._jobs)
+        return list(self._in_hand)
 
     def take(self, task: Task) -> None:
         """Queue a task; a task that is in hand already is ignored."""
-        if task.id not in self._jobs:
-            self._jobs[task.id] = job = Job(task, Event())
-            self._queue.put_nowait(job)
+        if task.id not in self._in_hand:
+            self._in_hand[task.id] = taken = TaskInHand(task, Event())
+            self._queue.put_nowait(taken)
 
     def cancel(self, task: TaskId, reason: str) -> None:
         """Drop a task."""
-        job = self._jobs.pop(task, None)
-        if job:
+        dropped = self._in_hand.pop(task, None)
+        if dropped:
             log.info("task %s is cancelled: %s", task, reason)
-            job.cancelled.set()
-            if job.run:
-                job.run.cancel()
+            dropped.cancelled.set()
+            if dropped.run:
+                dropped.run.cancel()
 
     def require_usable(self) -> None:
         """Refuse to start if nothing can be done with any of the apps."""
@@ -188,24 +188,23 @@ class SiteDaemon(ABC):
 
     async def _work(self) -> None:
         while True:
-            job = await self._queue.get()
-            if job.cancelled.is_set():
+            current = await self._queue.get()
+            if current.cancelled.is_set():
                 continue
-            job.run = asyncio.create_task(self._perform(job))
-            await asyncio.wait([job.run])
-            self._jobs.pop(job.task.id, None)
+            current.run = asyncio.create_task(self._perform(current.task, current.cancelled))
+            await asyncio.wait([current.run])
+            self._in_hand.pop(current.task.id, None)
             if self._draining:
                 return
 
-    async def _perform(self, job: Job) -> None:
-        task = job.task
+    async def _perform(self, task: Task, cancelled: Event) -> None:
         try:
             self.policy.current().require(task, len(self.shelf.get(task.app).examples))
-            await self.perform(task, job.cancelled)
+            await self.perform(task, cancelled)
         except Stale as error:
             log.info("task %s: %s", task.id, error)
         except asyncio.CancelledError:
-            if not job.cancelled.is_set():
+            if not cancelled.is_set():
                 raise
         except (InvalidApp, InvalidData, Forbidden, Unequipped) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)

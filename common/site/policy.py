@@ -13,8 +13,9 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from hansa.common.job.check import describe
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
-from hansa.common.values.tasks import Task, Train, Value
+from hansa.common.values.tasks import Task, Train
 
 
 class Policy(Value):

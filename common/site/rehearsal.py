@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, one_line
 
 FEW = 2  # examples

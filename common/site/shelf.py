@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from hansa.common.app import App, Examples, load_app
+from hansa.common.app import App, load_app
+from hansa.common.data.examples import Examples
 from hansa.common.rpc import codec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
+from hansa.common.values.bounds import TEXT
 from hansa.common.values.errors import HansaError, InvalidApp
-from hansa.common.values.stated import short, stated_of
-from hansa.common.values.tasks import TEXT
+from hansa.common.values.stated import short
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
@@ -54,28 +55,51 @@ class Shelf:
                 raise InvalidApp(
                     f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal"
                 )
-            self.load(ref)
+            self._load(ref)  # what is wrong is told by the one who starts, who may give up because of it
 
     def load(self, ref: str) -> bool:
-        """Load an app and its data, and try them; return whether they can be used."""
+        """Load an app and its data again, and try them; return whether they can be used."""
+        usable = self._load(ref)
+        if not usable:
+            log.error("%s", self.unusable())
+        return usable
+
+    def _load(self, ref: str) -> bool:
         seen = self._seen(ref)
         try:
             if ref in self._held:
                 source_of(ref).forget()
+            source = source_of(ref)  # before it is imported: an edit meanwhile must show
             app = load_app(ref)
-            source = source_of(ref)  # before the data, which may take long
+            source = (
+                source if source.found else source_of(ref)
+            )  # the place of an installed module is known by now
+            self._require_own_modules(ref, source)
             examples = app.load(self._data, self._split)
             rehearse(app, examples, self._data, self._device)
         except HansaError as error:
             said = str(error).removeprefix(f"{ref}: ")  # the app is named by the one who tells it
             self._held[ref] = Unusable(said, seen)
-            log.error("%s", _unusable(ref, said))  # noqa: TRY400 - the reason is all there is to say
             return False
         self._held[ref] = Prepared(app, examples, source, seen)
         log.info(
             "app %s: %d examples from %s, source %s", ref, len(examples), self._data, short(source.digest)
         )
         return True
+
+    def _require_own_modules(self, ref: str, source: Source) -> None:
+        """Refuse an app that was given a module of another app's: Python has one of each name."""
+        others = {
+            each: held.source
+            for each, held in self._held.items()
+            if isinstance(held, Prepared) and each != ref
+        }
+        for name, file in source.mistaken():
+            for other in (each for each, theirs in others.items() if file in theirs.stamps):
+                raise InvalidApp(
+                    f"it imports {name}, and another {name} is loaded, {file} of app {other}; give one of the two"
+                    " another name, or let a daemon of its own have each app"
+                )
 
     def get(self, ref: str) -> Prepared:
         """Return an app and its data or raise InvalidApp."""
@@ -125,9 +149,7 @@ class Shelf:
     def _state(self, ref: str, held: Prepared | Unusable) -> fleet.AppState:
         if isinstance(held, Unusable):
             return fleet.AppState(ref=ref, error=plain(held.error))
-        return codec.app_to_wire(
-            ref, len(held.examples), stated_of(held.app, held.source.digest, held.changed)
-        )
+        return codec.app_to_wire(ref, len(held.examples), held.app.stated(held.source.digest, held.changed))
 
     def _seen(self, ref: str) -> Seen:
         """Return what changes when the app's source or the data are written."""

@@ -25,10 +25,25 @@ class Source:
 
     digest: str
     stamps: Mapping[Path, Stamp | None]
+    root: Path  # the folder that its modules are imported from
 
     def unchanged(self) -> bool:
         """Whether no file was written since; quick, since nothing is read."""
         return all(stamp_of(path) == stamp for path, stamp in self.stamps.items())
+
+    def mistaken(self) -> Iterator[tuple[str, Path]]:
+        """Yield the modules of these files that Python has loaded from other files, since it goes by their names."""
+        for path in self.stamps:
+            parts = path.relative_to(self.root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if isinstance(file, str) and Path(file) != path:
+                yield name, Path(file)
+
+    @property
+    def found(self) -> bool:
+        """Whether any file was there."""
+        return any(self.stamps.values())
 
     def forget(self) -> None:
         """Have Python import these files again when they are asked for, and find those that have come since."""
@@ -48,7 +63,7 @@ def source_of(ref: str) -> Source:
         stamps[path] = stamp_of(path)
         name, text = path.relative_to(finder.root).as_posix().encode(), _read(path)
         hasher.update(b"%d:%s%d:%s" % (len(name), name, len(text), text))
-    return Source(hasher.hexdigest(), stamps)
+    return Source(hasher.hexdigest(), stamps, finder.root)
 
 
 def _beginning(place: str) -> "tuple[Path, _Finder]":

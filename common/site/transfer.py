@@ -9,16 +9,17 @@ import numpy as np
 
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FRAME, Layout, cut, views
-from hansa.common.models.incoming import Incoming
 from hansa.common.models.model import DTYPES, Manifest, TensorInfo
 from hansa.common.process import faults
 from hansa.common.process.memory import Buffers
 from hansa.common.rpc import codec
 from hansa.common.rpc.errors import translated
+from hansa.common.rpc.incoming import Incoming
 from hansa.common.site.attendance import Attendance
 from hansa.common.values.errors import Rejected
 from hansa.common.values.ids import ModelKey, TaskId
-from hansa.common.values.tasks import Receipt, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
 from hansa.protos import fleet_pb2 as fleet
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from hansa.common.values.bounds import COLUMNS, TIES
 from hansa.common.values.errors import one_line
-from hansa.common.values.tasks import COLUMNS, TIES, Anatomy
+from hansa.common.values.results import Anatomy
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through

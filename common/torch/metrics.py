@@ -5,7 +5,7 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.torch.data import Tensors, loss_of
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 BATCH = 1024
 

@@ -10,7 +10,7 @@ from hansa.common.models.frames import pack
 from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.values.errors import InvalidApp
 from hansa.common.values.ids import odd_tensor
-from hansa.common.values.tasks import Anatomy
+from hansa.common.values.results import Anatomy
 
 
 def build(app: App, seed: int, device: str) -> Any:

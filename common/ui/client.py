@@ -6,18 +6,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hansa.common.job.resolved import ModelOrigin
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.models.frames import cut
-from hansa.common.models.incoming import Incoming
 from hansa.common.models.model import Manifest
 from hansa.common.rpc import codec
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
+from hansa.common.rpc.incoming import Incoming
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
+from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.views import DaemonView, JobView, StatusView
 from hansa.common.values.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator
@@ -185,7 +185,10 @@ class _Reaching:
 
 def _read(kind: type[V], text: str) -> V:
     """Read a view; what a controller or a site has written in it becomes plain text here."""
-    return kind.model_validate(cleaned(json.loads(text)))
+    try:
+        return kind.model_validate(cleaned(json.loads(text)))
+    except (ValueError, RecursionError):
+        raise Broken("the controller's answer cannot be read; is its Hansa another version?") from None
 
 
 def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
@@ -194,7 +197,7 @@ def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
         return None
     try:
         origin = _read(ModelOrigin, text)
-    except ValueError:
+    except Broken:
         raise Broken("the controller's description of the model cannot be read") from None
     if origin.digest != manifest.digest.hex():
         raise Broken("the controller's description is of another model than the one that it sent")

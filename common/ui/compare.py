@@ -27,7 +27,7 @@ from hansa.common.ui.options import amount, controller_option, json_option, prin
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.words import cleaned, counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
@@ -213,12 +213,12 @@ def _named_apart(found: Sequence[Compared]) -> list[Compared]:
 
 def _left_by_run(folder: Path, with_model: bool) -> Compared:
     try:
-        held = json.loads((folder / REPORT).read_bytes())
+        held: Any = cleaned(json.loads((folder / REPORT).read_bytes()))  # anybody may have written it
         history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in held["history"]]
         view = JobView.model_validate(
             {name: held[name] for name in SUMMARY & held.keys()} | {"history": history}
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput(f"{folder / REPORT}: not the report of a job") from None
     model = load_checkpoint(folder / MODEL) if with_model and (folder / MODEL).exists() else None
     return Compared(view.name, view, model)

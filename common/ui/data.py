@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hansa.common.ui.options import json_option, print_json, print_table
+from hansa.common.ui.options import Measure, json_option, print_json, print_table
 
 root_option = click.option(
     "--root",
@@ -71,7 +71,7 @@ def list_sets(root: Path | None, as_json: bool) -> None:
     "--seed", type=click.IntRange(0), default=1990, show_default=True, help="Decides everything random."
 )
 @click.option(
-    "--test", type=click.FloatRange(0, 1, max_open=True), help="Share held out (default: the set's own part)."
+    "--test", type=Measure(0, 1, max_open=True), help="Share held out (default: the set's own part)."
 )
 @click.option("--examples", type=click.IntRange(1), help="Part so many only, of each class in proportion.")
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")

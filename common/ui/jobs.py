@@ -33,7 +33,7 @@ SUMMARY = {
 }
 SUMMARY |= {"metrics_version", "examples", "examples_total"}  # what the metrics are of
 SHOWN = 10  # contributions of a version in the table; JSON has all
-ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify.verify"}
+ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify.cli"}
 
 
 class JobGroup(click.Group):

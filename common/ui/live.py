@@ -33,10 +33,11 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     """Print a line when the status, or what the job waits for, changes and one for each model with its metrics.
 
     Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of
-    their own.
+    their own; so do those over more examples, once evaluators that were late, or are asked for the last model
+    again, have answered.
     """
     said, told, without, view = "", 0, False, None
-    unmeasured: set[int] = set()  # versions that were told of without their metrics
+    measured: dict[int, int] = {}  # versions that were told of, and of how many examples their metrics were
     async for view in views:
         closing = (
             view.rounds_asked and view.rounds >= view.rounds_asked
@@ -54,10 +55,10 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
             if told < entry.version <= due:
                 click.echo(_line(entry, view))
                 told = entry.version
-                unmeasured |= set() if entry.evaluated else {entry.version}
-            elif entry.evaluated and entry.version in unmeasured:
+                measured[entry.version] = entry.examples if entry.evaluated else 0
+            elif entry.evaluated and entry.examples > measured.get(entry.version, entry.examples):
                 click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}")
-                unmeasured.discard(entry.version)
+                measured[entry.version] = entry.examples
     assert view is not None
     if tell_failure or view.status == "completed":
         click.echo(f"job {view.job} {view.status}: {view.reason}")

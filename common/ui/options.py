@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -18,6 +19,8 @@ from hansa.common.values.ids import site_name
 from hansa.common.values.words import CONTROL
 
 DEFAULT_CONTROLLER = "127.0.0.1:7300"
+LONGEST = 1e9  # seconds that a clock can be set to, as in job files
+LARGEST = 1 << 62  # bytes: no machine has more
 T = TypeVar("T")
 
 
@@ -45,7 +48,7 @@ class Size(click.ParamType[int]):
         if not match:
             self.fail(f"{value!r} is no size: write for example 512MiB or 2GiB", param, ctx)
         unit = match[2].upper().rstrip("B").rstrip("I")
-        size = int(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0))
+        size = int(min(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0), LARGEST))
         if size < self._least:
             self.fail(
                 f"{value!r} is less than {self._least >> 20} MiB; write for example 512MiB or 2GiB",
@@ -53,6 +56,17 @@ class Size(click.ParamType[int]):
                 ctx,
             )
         return size
+
+
+class Measure(click.FloatRange):
+    """A number that can be measured, such as seconds: click takes nan for within any range, and inf for within some."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuse what is no number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 class Site(click.ParamType[str]):
@@ -137,7 +151,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     if not rows:
         click.echo(empty)
         return
-    rows = [[CONTROL.sub(" ", cell) for cell in row] for row in rows]
+    columns, *rows = ([CONTROL.sub(" ", cell) for cell in row] for row in (columns, *rows))
     if not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
         for row in (columns, *rows):

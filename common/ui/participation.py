@@ -10,6 +10,7 @@ from hansa.common.values.words import counted
 NAMED = 5  # sites that get a line of their own
 LISTED = 10  # of the others, that are at least named
 NO_EVALUATOR = "no evaluator is connected: no metrics"
+NO_EXAMPLES = "the evaluators have no examples: no metrics (validation.fraction may be 0, or too small)"
 
 
 def warning_lines(view: JobView) -> list[str]:
@@ -55,8 +56,12 @@ def shortfall_line(site: Shortfall) -> str:
 
 
 def metrics_missing(view: JobView) -> str:
-    """Say that nobody evaluates a job's models, once there is one that could have been."""
+    """Say that nobody can evaluate a job's models, and why, once there is one that could have been."""
     tried = view.metrics or any(
         entry.metrics or entry.evaluated or entry.unevaluated for entry in view.history
     )
-    return "" if view.evaluators or tried or view.version < 1 else NO_EVALUATOR
+    if tried or view.version < 1:
+        return ""
+    if not view.evaluators:
+        return NO_EVALUATOR
+    return NO_EXAMPLES if view.history and view.history[-1].examples_total == 0 else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hansa.common.ui.options import Site, json_option, print_json, print_table
+from hansa.common.ui.options import Measure, Site, json_option, print_json, print_table
 from hansa.common.values.errors import InvalidInput, NotFound, Taken
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def request(role: Any, name: str, out: Path) -> None:
     help="A name or address that a controller or store is dialled by; repeatable.",
 )
 @click.option(
-    "--days", type=click.FloatRange(0, 3650, min_open=True), default=365, show_default=True, help="Validity."
+    "--days", type=Measure(0, 3650, min_open=True), default=365, show_default=True, help="Validity."
 )
 @click.option(
     "--csr",

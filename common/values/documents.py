@@ -34,8 +34,8 @@ def excess(document: object) -> "tuple[Path, str] | None":
             return path if len(path) < DEPTH else (*path[:SHOWN], "…"), why
         inner = list(_inner(value))
         for key, _ in inner:
-            if isinstance(key, str) and (why := _unfit_text(key, KEY)):
-                return (*path, key[:40].encode("ascii", "backslashreplace").decode()), f"as a key, {why}"
+            if why := _unfit_key(key):
+                return (*path, str(key)[:40].encode("ascii", "backslashreplace").decode()), f"as a key, {why}"
         waiting += [((*path, key), each) for key, each in reversed(inner)]
     return None
 
@@ -53,7 +53,22 @@ def _unfit(value: object, depth: int) -> str:
         return _unfit_text(value, TEXT)
     if isinstance(value, int) and not -NUMBER <= value < NUMBER:
         return "a whole number beyond 64 bits"
-    return ""
+    return "" if value is None or isinstance(value, int | float) else _strange(value)
+
+
+def _unfit_key(key: object) -> str:
+    if isinstance(key, str):
+        return _unfit_text(key, KEY)
+    return (
+        "" if type(key) is int else _strange(key)
+    )  # JSON makes a text of a number, and of nothing else what it was
+
+
+def _strange(value: object) -> str:
+    """Say that JSON has no such value: YAML has dates, sets and bytes, too, and takes some plain words for them."""
+    return (
+        f"a {type(value).__name__}, which JSON does not know; if it is meant as a text, put quotes around it"
+    )
 
 
 def _unfit_text(text: str, most: int) -> str:

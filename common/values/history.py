@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 
-from hansa.common.values.tasks import Value
+from hansa.common.values.bounds import Value
 
 
 def finite(number: float | None) -> float | None:

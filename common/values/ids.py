@@ -83,7 +83,7 @@ def moment_key(job: JobId, version: int, name: str) -> ModelKey:
 
 def hop_key(job: JobId, version: int, hop: int) -> ModelKey:
     """Return the key of the mean of travelling models after a hop of the round that leads to a version."""
-    return ModelKey(f"{job}/v{version}.h{hop}")
+    return ModelKey(f"{job}/h{version}.{hop}")
 
 
 def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:

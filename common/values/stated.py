@@ -1,14 +1,14 @@
 """What a site states of an app when it enrols. Its reports are held to it."""
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from hansa.common.app import App, TaskKind
-from hansa.common.values.tasks import Value
+from hansa.common.values.bounds import Value
 from hansa.common.values.words import counted, in_order, listed
 
+TaskKind = Literal["classification", "multilabel", "regression"]
 OWN = "own"  # the task of an app with its own train and evaluate functions
 TASKS = (*get_args(TaskKind), OWN)
 SHORT = 8  # digits of a digest that people are shown
@@ -43,12 +43,6 @@ class Stated(Value):
         )
         task = "own functions" if self.task == OWN else self.task or "no task"
         return f"{task} with {several if self.classes else 'no classes'}"
-
-
-def stated_of(app: App, source: str = "", changed: bool = False) -> Stated:
-    """Return what a site states of an app."""
-    task = OWN if app.evaluate is not None else app.task
-    return Stated(task=task, classes=app.classes or 0, source=source, changed=changed)
 
 
 def short(source: str) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from hansa.common.job.resolved import Resolved
+from hansa.common.values.bounds import Value
 from hansa.common.values.history import Number, VersionView
-from hansa.common.values.tasks import Value
+from hansa.common.values.resolved import Resolved
 
 
 class SiteProgress(Value):

@@ -79,4 +79,6 @@ def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
         near = near or [folded[each] for each in folded if word.lower() in each][:3]
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
-    return f" (known: {', '.join(sorted(known))})" if known and len(known) <= 20 else ""
+    return (
+        f" (known: {', '.join(plain(name) for name in sorted(known))})" if known and len(known) <= 20 else ""
+    )

@@ -10,9 +10,9 @@ from hansa.common.process.clock import iso
 from hansa.common.ui.options import json_option, print_json, print_table, state_option
 from hansa.common.values.errors import HansaError, NotFound
 from hansa.controller.audit.log import check_records, read_records
-from hansa.controller.cli import DEFAULT_STATE
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Journal
+from hansa.controller.storage.places import places
 
 store_option = click.option(
     "--store", envvar="HANSA_STORE", help="The controller's store (default: disk below --state)."
@@ -70,8 +70,7 @@ def verify(state: Path | None, store: str | None, head: str | None, as_json: boo
 
 @contextmanager
 def _journal(state: Path | None, store: str | None) -> Iterator[Journal]:
-    folder = (state or DEFAULT_STATE).expanduser().absolute()
-    url = store or f"disk:{folder / 'store'}"
+    folder, url = places(state, store)
     if not (folder / "journal.sqlite").exists() and url.startswith(("disk:", "memory:")):
         raise NotFound(f"--state {folder}: no journal there")
     with opened(url, folder, lease=False) as backends:

@@ -2,9 +2,8 @@
 
 Every record holds the hash of the one before. A record about a job's submission also holds the digest of the
 job as it was submitted; one about its end the hash of the job's newest receipt and the digest of its whole
-journal, so that the jobs hang on this chain. Whoever knows a later head sees every change to what is before
-it. There is no key: an owner of the disk can write a new chain, and only a head that is kept elsewhere shows
-it.
+journal, so that the jobs hang on this chain. A later head reveals every change to the records before it. There
+is no key: an owner of the disk can write a new chain, and only a head that is kept elsewhere reveals that.
 
     submitted ──► the job is in the journal ──► accepted ──► the operator is told
 
@@ -20,13 +19,14 @@ from typing import Literal
 from blake3 import blake3
 
 from hansa.common.process.clock import Clock
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Broken, reason
 from hansa.common.values.ids import JobId
-from hansa.common.values.tasks import Receipt, Value
+from hansa.common.values.receipts import Receipt
 from hansa.common.values.words import plain
 from hansa.controller.engine.snapshots import Snapshot
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.journal import Entry, JobRecord, Journal
+from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
 LOG = JobId("audit")  # no job can have this id
@@ -142,7 +142,7 @@ class Audit:
                 log.error(why)  # noqa: TRY400 - the reason says all
                 if not done.done():
                     done.set_exception(Broken(why))
-                    done.exception()  # whoever asked may be gone
+                    done.exception()  # the caller may be gone
             else:
                 if not done.done():
                     done.set_result(None)
@@ -236,7 +236,7 @@ def read_records(journal: Journal) -> list[AuditRecord]:
 def check_records(journal: Journal) -> Iterator[str]:
     """Yield everything that is wrong with the log: gaps, changes, receipts that are not in their jobs' journals."""
     head, sequence = "", 0
-    specs = {held.id: held.spec for held in journal.jobs()}
+    specs = {job.id: job.spec for job in journal.jobs()}
     accepted = {JobId(record.about) for record in read_records(journal) if record.what == "accepted"}
     for entry in journal.entries(LOG):
         sequence += 1

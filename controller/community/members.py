@@ -51,17 +51,18 @@ def in_order(standing: Standing) -> tuple[Member, ...]:
 
 
 def overlay(
-    standing: Standing, added: Sequence[Member], names: Collection[str]
+    standing: Standing | None, added: Sequence[Member], names: Collection[str]
 ) -> tuple[dict[SiteName, list[Member]], list[Member]]:
     """Return what counts of the sites that have something new, once it counts, and what it replaces.
 
-    `names` are all tensors of the model.
+    `names` are all tensors of the model. Without anything that stands (None: the aggregator does not remember),
+    nothing is replaced: a site that was the last to train several slots counts with all of them.
     """
     changed: dict[SiteName, list[Member]] = {}
     removed: list[Member] = []
     for member in added:
-        before = changed[member.site] if member.site in changed else standing.get(member.site, ())
-        stays, goes = _replaced(before, member, names)
+        before = changed.get(member.site, (standing or {}).get(member.site, ()))
+        stays, goes = _replaced(before, member, names) if standing is not None else (before, [])
         changed[member.site] = [*stays, member]
         removed += goes
     return changed, removed

@@ -1,6 +1,6 @@
 """What the engine wants done. The controller's shell does it and reports back with events."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Task
@@ -37,9 +37,7 @@ class StartOrder:
 
     number: int
     order: Order
-    standing: Standing = field(
-        default_factory=dict
-    )  # what counts before a merge, if the aggregator remembers
+    standing: Standing | None = None  # what counts before a merge; None: the aggregator does not remember
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import AllowInfNan, Field, TypeAdapter
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.results import Evaluation, Profile, UpdateFacts
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluation, Profile, UpdateFacts, Value
 from hansa.controller.engine.orders import Result
 from hansa.controller.plugin.outline import Outline
 

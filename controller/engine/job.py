@@ -11,7 +11,9 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Findings, Hop, Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
-from hansa.common.values.tasks import Evaluate, Init, Probe, Receipt, Standard, Survey, Task, Train
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
 from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
@@ -205,7 +207,7 @@ class Job:
         order = self.state.orders[number]
         remembers = isinstance(order, Merge) and self.rule.merge.remembers
         # Members change only when a merge is done, and merges are serial: threads may read them meanwhile.
-        return StartOrder(number, order, MappingProxyType(self.state.members if remembers else {}))
+        return StartOrder(number, order, MappingProxyType(self.state.members) if remembers else None)
 
     def close_order(self, number: int) -> Order:
         """Strike an order, however it ended, and return it, or raise Stale."""

@@ -34,8 +34,9 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key
+from hansa.common.values.receipts import Receipt
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Receipt, Task
+from hansa.common.values.tasks import Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.accounts import apps

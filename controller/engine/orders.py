@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import AllowInfNan, Field, JsonValue
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import ModelKey
-from hansa.common.values.tasks import Value
 from hansa.controller.community.members import Member
 from hansa.controller.plugin.view import Contribution
 

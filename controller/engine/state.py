@@ -4,10 +4,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.history import Account, Findings, Hop, Version
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Evaluation, Profile
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluation, Profile, Receipt, Standard, Task, Value
+from hansa.common.values.tasks import Task
+from hansa.common.values.training import Standard
 from hansa.controller.community.members import Member
 from hansa.controller.engine.orders import Examine, Merge, Order
 from hansa.controller.engine.subjects import Subject

@@ -1,33 +1,32 @@
-"""Jobs that had ended before the controller was started: listed by their summaries, read in full when somebody asks.
+"""Jobs that had ended before the controller was started: listed by their summaries, read in full on request.
 
 A summary is written when a job has ended, its models are tidied up and its end is in the audit log. A start
-therefore reads the events of those jobs only that have no summary: of jobs under way, and of those that ended
-as the controller was killed. Whatever a summary says follows from the job's journal; a damaged one is made
-again.
+therefore reads the events only of jobs without a summary: those under way, and those that ended just as the
+controller was killed. Everything in a summary follows from the job's journal; a damaged one is made again.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import NotFound, Stale, one_line
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, job_of
-from hansa.common.values.tasks import Value
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 
 log = logging.getLogger(__name__)
-LOADED = 16  # jobs that are held in full: those that were asked for last
+LOADED = 16  # jobs that are kept in full: those that were asked for last
 
 
 class Summary(Value):
-    """What is known of an ended job without its events."""
+    """What is known of an ended job without reading its events."""
 
     view: JobView  # as it is listed: without sites and history
     submitted: float
     ended: float
-    models: frozenset[ModelKey]  # that are kept
-    receipts: Mapping[SiteName, TaskId]  # whose receipt is each site's last
+    models: frozenset[ModelKey]  # that the store keeps
+    receipts: Mapping[SiteName, TaskId]  # the task that each site's last receipt is for
 
 
 def summary_of(runner: JobRunner) -> Summary:
@@ -44,7 +43,7 @@ def summary_of(runner: JobRunner) -> Summary:
 
 
 def read_summary(job: JobId, text: str) -> Summary | None:
-    """Return a summary; none if it is damaged, or of a Hansa that wrote others: the journal knows all of it."""
+    """Return a summary; None if it is damaged or has another format: the journal can replace it."""
     try:
         summary = Summary.model_validate_json(text)
     except ValueError as error:
@@ -63,7 +62,7 @@ class Archive:
         self._loaded: dict[JobId, JobRunner] = {}
 
     def require_receipt(self, site: SiteName, task: TaskId) -> None:
-        """Raise Stale if a task's job is here and holds no receipt for it: then there is nothing to read it for."""
+        """Raise Stale if a task's job is archived and has no receipt for it: the job need not be read."""
         summary = self.summaries.get(job_of(task))
         if summary and summary.receipts.get(site) != task:
             raise Stale(f"task {task} is over")
@@ -72,9 +71,16 @@ class Archive:
         """Return a job in full; the last few are remembered."""
         if job not in self.summaries:
             raise NotFound(f"there is no job {job}")
-        async with self._loading:  # whoever asks for the same job finds it read
-            runner = self._loaded.pop(job, None) or await self._load(job)
+        async with self._loading:  # the next who asks for the same job finds it loaded
+            runner = self._loaded.pop(job, None) or self._with_traffic(await self._load(job))
             self._loaded[job] = runner
             while len(self._loaded) > LOADED:
                 self._loaded.pop(next(iter(self._loaded)))
+        return runner
+
+    def _with_traffic(self, runner: JobRunner) -> JobRunner:
+        """Add what was moved after the last version: no version accounts for it, only the summary does."""
+        view, state = self.summaries[runner.id].view, runner.machine.state
+        runner.traffic.up = max(0, view.bytes_up - state.bytes_up)
+        runner.traffic.down = max(0, view.bytes_down - state.bytes_down)
         return runner

@@ -1,24 +1,23 @@
-"""A job's work in the background: orders, deletions, alarms. What comes of each is an event."""
+"""A job's work in the background: orders, deletions, alarms. The outcome of each is an event."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hansa.common.plugins.check import ANYTHING
+from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, PluginFailed, Stale, reason
 from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.orders import Merged, Order, Result
+from hansa.controller.plugin.composition import Composition
+from hansa.controller.storage.stores import Store
 from hansa.controller.work.bench import Bench, Done
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.examine import warm_up
-
-if TYPE_CHECKING:
-    from hansa.controller.jobs.federation import Federation
-    from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +37,21 @@ class Traffic:
 
 
 class Chores:
-    """Starts what one job's effects ask for; whatever blocks is done by worker threads."""
+    """Starts what one job's effects ask for. Worker threads do everything that blocks."""
 
-    def __init__(self, runner: "JobRunner", federation: "Federation") -> None:
-        self._runner, self._federation = runner, federation
-        pool, rule = federation.workers.arithmetic, runner.machine.rule
-        self._bench = Bench(runner.id, rule, federation.store, pool, federation.memory)
-        self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; void once the job has ended
-        self._preparations: set[asyncio.Task[None]] = set()  # void then, too
+    def __init__(
+        self,
+        post: Callable[[ev.Event], "asyncio.Future[int]"],
+        traffic: Traffic,
+        bench: Bench,
+        store: Store,
+        workers: Workers,
+        clock: Clock,
+    ) -> None:
+        self._post, self._traffic, self._bench = post, traffic, bench
+        self._store, self._workers, self._clock = store, workers, clock
+        self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; dropped once the job has ended
+        self._preparations: set[asyncio.Task[None]] = set()  # dropped then, too
         self._duties: set[asyncio.Task[None]] = set()  # orders and deletions: finished even then
 
     def carry_out(self, effect: ef.Effect) -> None:
@@ -60,9 +66,9 @@ class Chores:
             case ef.JobEnded():
                 self._bench.forget()
 
-    def warm_up(self) -> None:
+    def warm_up(self, rule: Composition) -> None:
         """Let parts load what they will need while sites train."""
-        self._start(self._warm_up(), self._preparations)
+        self._start(self._warm_up(rule), self._preparations)
 
     async def finish(self) -> None:
         """Wait for everything that must not be left undone."""
@@ -70,7 +76,7 @@ class Chores:
             await asyncio.wait(self._duties)
 
     def cancel(self) -> None:
-        """Give up whatever is under way."""
+        """Give up everything that is under way."""
         for chore in (*self._alarms.values(), *self._preparations, *self._duties):
             chore.cancel()
 
@@ -79,30 +85,26 @@ class Chores:
         group.add(task)
         task.add_done_callback(group.discard)
 
-    def _now(self) -> float:
-        return self._federation.clock.now()
-
     async def _order(self, start: ef.StartOrder) -> None:
-        """Have an order carried out by a worker thread, and post what came of it."""
+        """Have an order carried out by a worker thread, and post the outcome."""
         drafts = self._bench.drafts()
         try:
             done = await self._carried_out(start, drafts)
         except ANYTHING as error:
-            log.exception("job %s: %s failed", self._runner.id, self._bench.name(start.order))
-            self._start(self._federation.workers.io(drafts.discard), self._duties)
+            log.exception("job %s: %s failed", self._bench.job, self._bench.name(start.order))
+            self._start(self._workers.io(drafts.discard), self._duties)
             self._fail(start.number, reason(error))
             return
-        event = ev.OrderDone(
-            at=self._now(), order=start.number, result=self._accounted(start.order, done.result)
-        )
+        result = self._accounted(start.order, done.result)
+        event = ev.OrderDone(at=self._clock.now(), order=start.number, result=result)
         try:
-            await self._runner.post(event)
-        except Stale:  # the job does not wait for it any more
+            await self._post(event)
+        except Stale:  # the job no longer waits for it
             await self._drop(done.models)
 
     async def _carried_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
         """Wait for a worker thread. One that takes too long cannot be stopped: the job goes on without it."""
-        io, order = self._federation.workers.io, start.order
+        io, order = self._workers.io, start.order
         if prepare := self._bench.preparation(order):
             await io(prepare)
         working = asyncio.ensure_future(io(self._bench.carry_out, start, drafts))
@@ -120,20 +122,19 @@ class Chores:
         if not isinstance(result, Merged):
             return result
         if result.note:
-            log.info("job %s: %s: %s", self._runner.id, self._bench.name(order), result.note)
-        up, down = self._runner.traffic.take()
+            log.info("job %s: %s: %s", self._bench.job, self._bench.name(order), result.note)
+        up, down = self._traffic.take()
         return result.model_copy(update={"bytes_up": up, "bytes_down": down})
 
     def _fail(self, order: int, why: str) -> None:
-        self._runner.post(ev.OrderFailed(at=self._now(), order=order, reason=why))
+        self._post(ev.OrderFailed(at=self._clock.now(), order=order, reason=why))
 
-    async def _warm_up(self) -> None:
-        """Let parts load what they will need while sites train."""
-        for part in self._runner.machine.rule.parts.values():
+    async def _warm_up(self, rule: Composition) -> None:
+        for part in rule.parts.values():
             try:
-                await self._federation.workers.io(warm_up, part)
+                await self._workers.io(warm_up, part)
             except PluginFailed:
-                log.exception("job %s: %s %r is not ready", self._runner.id, part.point, part.kind)
+                log.exception("job %s: %s %r is not ready", self._bench.job, part.point, part.kind)
 
     def _set_alarm(self, alarm: str, at: float) -> None:
         """Set an alarm, in the place of one of the same name: many are set anew long before they would ring."""
@@ -142,16 +143,16 @@ class Chores:
         self._alarms[alarm] = asyncio.create_task(self._ring(alarm, at))
 
     async def _ring(self, alarm: str, at: float) -> None:
-        await self._federation.clock.sleep_until(at)
+        await self._clock.sleep_until(at)
         del self._alarms[alarm]  # it is this one: another of the name would have cancelled it
-        self._runner.post(ev.AlarmRang(at=self._now(), alarm=alarm))
+        self._post(ev.AlarmRang(at=self._clock.now(), alarm=alarm))
 
     async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
         def delete() -> None:
             for key in keys:
-                self._federation.store.delete(key)  # harmless if it is repeated because the store was away
+                self._store.delete(key)  # harmless if it is repeated because the store was away
 
         try:
-            await self._federation.workers.io(delete)
-        except Broken as error:  # the job does not need them any more, and a restart drops what nobody needs
-            log.warning("job %s: models could not be removed: %s", self._runner.id, error)
+            await self._workers.io(delete)
+        except Broken as error:  # the job no longer needs them, and a restart drops what nobody needs
+            log.warning("job %s: models could not be removed: %s", self._bench.job, error)

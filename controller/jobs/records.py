@@ -1,4 +1,4 @@
-"""What the journal holds of jobs: submissions, events and snapshots, written as they come, read on a restart."""
+"""The journal's records of jobs: submissions, events and snapshots, written as they come, read on a restart."""
 
 import logging
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from hansa.common.values.ids import JobId
 from hansa.controller.audit.log import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, fault
+from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
 NO_EVENTS = "the journal lost the job's events: the store has models of it"
@@ -50,9 +50,8 @@ class Records:
 
     async def save(self, machine: Machine) -> None:
         """Save a snapshot of a job now and then."""
-        if machine.unsaved >= max(
-            SNAPSHOT_EVERY, 2 * len(machine.state.learners)
-        ):  # its size grows with the sites
+        often = max(SNAPSHOT_EVERY, 2 * len(machine.state.learners))  # a snapshot's size grows with the sites
+        if machine.unsaved >= often:
             await self._workers.journal(self._journal.save_snapshot, machine.job, machine.snapshot())
 
     async def catch_up(self, machine: Machine) -> Machine:
@@ -74,7 +73,7 @@ class Records:
             raise Broken(f"the journal of job {machine.job} lost entry {known}, which its snapshot includes")
         for entry in entries[1 if known else 0 :]:
             self._clock.catch_up(replay(machine, entry).at)
-        self._clock.catch_up(machine.state.latest)  # a snapshot may be the newest that there is
+        self._clock.catch_up(machine.state.latest)  # a snapshot may be newer than every entry
         return machine
 
     async def digest(self, job: JobId) -> str:
@@ -123,5 +122,5 @@ def replay(machine: Machine, entry: Entry) -> ev.Event:
 def _event(entry: Entry) -> ev.Event:
     event = ev.EVENT.validate_json(entry.event)
     if not is_time(event.at):
-        raise ValueError(f"at: {event.at:g} is no time")
+        raise ValueError(f"at: {event.at:g} is not a time")
     return event

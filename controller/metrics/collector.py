@@ -19,9 +19,12 @@ from hansa import __version__
 from hansa.common.rpc.channel import is_loopback, parse_address
 from hansa.common.rpc.tls import ServerTls
 from hansa.common.values.errors import InvalidInput, Taken
-from hansa.controller.jobs.federation import Federation
+from hansa.controller.audit.log import Audit
+from hansa.controller.fleet.fleet import Fleet
+from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.metrics.server import bound
+from hansa.controller.work.workers import Workers
 
 PATIENCE = 5.0  # seconds for the event loop to answer
 SHOWN = 20  # ended jobs, besides all that run
@@ -46,19 +49,28 @@ class TaskTimes:
         return [(edge, float(sum(self.counts[: i + 1]))) for i, edge in enumerate(edges)]
 
 
-class FederationCollector(Collector):
-    """Reads the numbers off a federation."""
+class ControllerCollector(Collector):
+    """Reads the controller's numbers."""
 
-    def __init__(self, federation: Federation, times: TaskTimes, loop: asyncio.AbstractEventLoop) -> None:
-        self._federation, self._times, self._loop = federation, times, loop
+    def __init__(
+        self,
+        jobs: Jobs,
+        fleet: Fleet,
+        workers: Workers,
+        audit: Audit,
+        times: TaskTimes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._jobs, self._fleet, self._workers, self._audit = jobs, fleet, workers, audit
+        self._times, self._loop = times, loop
 
     def collect(self) -> Iterable[Metric]:
         """Ask the event loop for a snapshot; this runs on the thread of a scrape."""
 
-        async def look() -> list[Metric]:
-            return [*self._controller(), *self._jobs()]
+        async def snapshot() -> list[Metric]:
+            return [*self._of_controller(), *self._of_jobs()]
 
-        asked = asyncio.run_coroutine_threadsafe(look(), self._loop)
+        asked = asyncio.run_coroutine_threadsafe(snapshot(), self._loop)
         try:
             return asked.result(PATIENCE)
         except TooLate:
@@ -69,19 +81,16 @@ class FederationCollector(Collector):
         """Names are the same at every scrape; nothing is asked when the collector is registered."""
         return []
 
-    def _controller(self) -> Iterator[Metric]:
-        federation = self._federation
+    def _of_controller(self) -> Iterator[Metric]:
         yield _gauge("hansa_info", "Always 1.", {(__version__,): 1}, ["version"])
-        roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in federation.fleet.sessions)
+        roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in self._fleet.sessions)
         yield _gauge("hansa_daemons", "Daemons that attend.", roles, ["role"])
-        states: dict[tuple[str, ...], int] = {
-            (status,): count for status, count in federation.statuses().items()
-        }
+        states: dict[tuple[str, ...], int] = {(name,): n for name, n in self._jobs.statuses().items()}
         yield _gauge("hansa_jobs", "Jobs.", states, ["status"])
-        usable = 0 if federation.workers.trouble else 1
+        usable = 0 if self._workers.trouble else 1
         yield _gauge("hansa_store_usable", "Whether the store and the journal can be used.", {(): usable})
         audit = CounterMetricFamily("hansa_audit_records", "Audit records since the start.", labels=["what"])
-        for what, count in federation.audit.counts.items():
+        for what, count in self._audit.counts.items():
             audit.add_metric([what], count)
         yield audit
         yield HistogramMetricFamily(
@@ -91,7 +100,7 @@ class FederationCollector(Collector):
             sum_value=self._times.total,
         )
 
-    def _jobs(self) -> Iterator[Metric]:
+    def _of_jobs(self) -> Iterator[Metric]:
         labels = ["job", "name"]
         counters = {
             "hansa_job_rounds": "Community models merged.",
@@ -105,16 +114,16 @@ class FederationCollector(Collector):
             "hansa_job_staleness_versions": "Mean staleness of the contributions to the newest community model.",
             "hansa_job_lost_updates": "Updates that did not come or were refused, in all rounds.",
         }
-        made: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+        metrics: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             **{name: CounterMetricFamily(name, text, labels=labels) for name, text in counters.items()},
             **{name: GaugeMetricFamily(name, text, labels=labels) for name, text in gauges.items()},
         }
-        jobs = self._federation.jobs
-        ended = [runner for runner in jobs if runner.machine.ended][:SHOWN]
-        for runner in [*(runner for runner in jobs if not runner.machine.ended), *ended]:
+        runners = self._jobs.newest_first
+        ended = [runner for runner in runners if runner.machine.ended][:SHOWN]
+        for runner in [*(runner for runner in runners if not runner.machine.ended), *ended]:
             for name, value in _numbers(runner).items():
-                made[name].add_metric([runner.id, runner.machine.spec.name], value)
-        yield from made.values()
+                metrics[name].add_metric([runner.id, runner.machine.spec.name], value)
+        yield from metrics.values()
 
 
 def _numbers(runner: JobRunner) -> dict[str, float]:
@@ -135,16 +144,14 @@ def _numbers(runner: JobRunner) -> dict[str, float]:
 def _gauge(
     name: str, text: str, values: Mapping[tuple[str, ...], int], labels: list[str] | None = None
 ) -> Metric:
-    made = GaugeMetricFamily(name, text, labels=labels or [])
+    gauge = GaugeMetricFamily(name, text, labels=labels or [])
     for words, value in values.items():
-        made.add_metric(list(words), value)
-    return made
+        gauge.add_metric(list(words), value)
+    return gauge
 
 
 @contextmanager
-def serving_metrics(
-    listen: str, federation: Federation, times: TaskTimes, tls: ServerTls | None
-) -> Iterator[str]:
+def serving_metrics(listen: str, collector: Collector, tls: ServerTls | None) -> Iterator[str]:
     """Serve the numbers while the block lasts; yield the address."""
     host, _, port = parse_address(listen).rpartition(":")
     local = is_loopback(listen)
@@ -154,7 +161,7 @@ def serving_metrics(
         )
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(FederationCollector(federation, times, asyncio.get_running_loop()))
+    registry.register(collector)
     try:
         server = bound(host.strip("[]"), int(port), make_wsgi_app(registry), None if local else tls)
     except OSError as error:

@@ -6,9 +6,10 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import ROUNDS
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ROUNDS, Task
+from hansa.common.values.tasks import Task
 from hansa.controller.plugin.actions import Action, Ask, MergeNow, Stop
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Pacer

@@ -14,9 +14,10 @@ from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import HOPS, ROUNDS, SECONDS, SITES
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import HOPS, ROUNDS, SECONDS, SITES, Task
+from hansa.common.values.tasks import Task
 from hansa.controller.pacers.rounds import after_round
 from hansa.controller.pacers.trips import Errand, Slot, Trip, draw_order, draw_several, require_scope
 from hansa.controller.plugin.actions import (

@@ -7,9 +7,10 @@ from typing import ClassVar, Generic, Literal
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypeVar
 
+from hansa.common.values.bounds import ROUNDS, SECONDS, SITES
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import ROUNDS, SECONDS, SITES, Task
+from hansa.common.values.tasks import Task
 from hansa.controller.plugin.actions import Action, Ask, MergeNow, NextRound, Prepare, Stop, Wake, Withdraw
 from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View

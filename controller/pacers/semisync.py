@@ -6,8 +6,8 @@ from typing import ClassVar
 from pydantic import ConfigDict, Field
 
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import ASKED, SECONDS
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ASKED
 from hansa.controller.pacers.rounds import Rounds, RoundState
 from hansa.controller.plugin.actions import Action, Ask
 from hansa.controller.plugin.view import Contribution, View
@@ -57,5 +57,6 @@ class SemiSync(Rounds[SemiSyncState]):
         facts = contribution.facts
         if facts.steps and facts.epochs:
             state.seconds_per_step[contribution.site] = max(facts.seconds, 1e-6) / facts.steps
-            state.seconds_per_epoch[contribution.site] = max(facts.seconds, 1e-6) / facts.epochs
+            # Hardly any of an epoch in a long time would be an infinite number, which no snapshot can hold.
+            state.seconds_per_epoch[contribution.site] = min(max(facts.seconds, 1e-6) / facts.epochs, SECONDS)
         return actions

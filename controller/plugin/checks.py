@@ -26,6 +26,7 @@ T = TypeVar("T")
 ACTIONS = get_args(Action)
 SCORES = TypeAdapter(dict[SiteName, Score])
 METRICS = TypeAdapter(dict[str, float])
+REASONS = TypeAdapter(dict[SiteName, str])
 
 
 def _storable(told: dict[str, JsonValue]) -> dict[str, JsonValue]:

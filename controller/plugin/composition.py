@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed
@@ -12,6 +14,8 @@ from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
+
+PROBLEMS = TypeAdapter(list[Problem])
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,16 @@ class Composition:
         for part in self.parts.values():
             try:
                 with calling(part):
-                    found += question(part)
+                    found += _problems(question(part))
             except PluginFailed as failure:
                 why = failure.why if failure.part is part else str(failure)
                 found.append(((part.point,), f"{part.kind} failed: {why}"))
         return found
+
+
+def _problems(given: object) -> list[Problem]:
+    """Return what a part answered; it may come from somebody else's package."""
+    try:
+        return PROBLEMS.validate_python(given)
+    except ValidationError:
+        raise TypeError(f"it returned {given!r:.100}, which is no list of places and reasons") from None

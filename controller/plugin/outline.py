@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from hansa.common.models.model import ModelSpec, Role
-from hansa.common.values.tasks import Anatomy, Value
+from hansa.common.values.bounds import Value
+from hansa.common.values.results import Anatomy
 
 
 class TensorOutline(Value):

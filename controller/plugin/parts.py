@@ -25,7 +25,8 @@ from hansa.common.plugins.registry import Plugin, contract
 from hansa.common.values.errors import HansaError
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import LocalPluginSpec, Task
+from hansa.common.values.tasks import Task
+from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline

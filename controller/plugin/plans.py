@@ -7,8 +7,9 @@ from typing import Generic
 from pydantic import Field
 
 from hansa.common.plugins.registry import contract
+from hansa.common.values.bounds import SECONDS
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import SECONDS, Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.parts import Part, S
 from hansa.controller.plugin.view import View
 
@@ -40,6 +41,10 @@ class EvalPlan(Part[S], Generic[S]):
     @abstractmethod
     def due(self, state: S, view: View) -> Sequence[SiteName]:
         """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
+
+    def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
+        """Return whose findings cannot be combined with the others', and why; their examples count as not evaluated."""
+        return {}
 
     @abstractmethod
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:

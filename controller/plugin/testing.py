@@ -11,7 +11,9 @@ from hansa.common.job.duration import SPELLING
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Evaluation, OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
+from hansa.common.values.results import Evaluation, UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import (
     Aggregator,
     Coordinatewise,

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import ModelKey, SiteName
-from hansa.common.values.tasks import Evaluation, Task, Train, UpdateFacts, Value
+from hansa.common.values.results import Evaluation, UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.plugin.outline import Outline
 
 

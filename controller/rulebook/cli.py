@@ -12,8 +12,8 @@ from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.check import summary_of
 from hansa.common.plugins.registry import POINTS, TRAIN, Rule
 from hansa.common.ui.options import json_option, print_json, print_table
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import NotFound
-from hansa.common.values.tasks import Value
 from hansa.common.values.words import suggestion
 from hansa.controller.rulebook.compose import objections
 

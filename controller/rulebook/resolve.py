@@ -4,10 +4,10 @@ from typing import Any
 
 from hansa import __version__
 from hansa.common.job.duration import SPELLING
-from hansa.common.job.resolved import Resolved, Software
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.packages import origin_of, plugin_packages
 from hansa.common.plugins.registry import POINTS, RULE_POINTS
+from hansa.common.values.resolved import Resolved, Software
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rulebook.compose import composed_again
 

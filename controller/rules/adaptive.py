@@ -12,9 +12,12 @@ from typing import ClassVar
 from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem, UntilSpec
+from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.plugins.registry import TRAIN, register
+from hansa.common.values.bounds import EPOCHS
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ADAPTIVE, EPOCHS, Adaptive, LocalPluginSpec, Train
+from hansa.common.values.tasks import Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import in_order, listed, suggestion
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Duration

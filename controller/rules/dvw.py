@@ -19,15 +19,16 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
+from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.history import Finding, Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import SECONDS, Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import EvalRequest, Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
-from hansa.controller.rules.scores import SCORES, Shape, inverse_loss, pooled, shape_of
+from hansa.controller.rules.scores import SCORES, Shape, inverse_loss, pooled, shape_of, unlike
 
 PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
 EPOCHS = 4  # uf, the best of those that the paper has tried
@@ -198,7 +199,7 @@ class Dvw(Weigher[Worth]):
                 f"weigh.metric {self.metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss where an"
                 " example may have several labels"
             )
-        odd = {site: _unlike(shape, usual) for site, shape in told.items() if usual and shape != usual}
+        odd = {site: unlike(shape, usual) for site, shape in told.items() if usual and shape != usual}
         return {site: r for site, r in reports.items() if site not in odd}, odd
 
     def _score(self, reports: Sequence[Evaluation]) -> float:
@@ -207,13 +208,6 @@ class Dvw(Weigher[Worth]):
             return inverse_loss(sum(r.loss_sum for r in reports) / sum(r.n for r in reports))
         _, kind = shape_of(reports[0])
         return SCORES[kind][self.metric](pooled(reports))
-
-
-def _unlike(shape: Shape, usual: Shape) -> str:
-    (size, kind), (others, their) = shape, usual
-    if kind == their == "classes":
-        return f"its matrix has {size} classes, most have {others}"
-    return f"it counts {size} {kind}, most count {others} {their}"
 
 
 def _names(contributions: Sequence[Contribution]) -> list[SiteName]:

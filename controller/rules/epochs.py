@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from hansa.common.plugins.registry import TRAIN, register
-from hansa.common.values.tasks import EPOCHS
+from hansa.common.values.bounds import EPOCHS
 from hansa.controller.plugin.policies import Duration
 
 

@@ -9,12 +9,12 @@ from pydantic import Field
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.view import View
-from hansa.controller.rules.scores import micro_f1_of_labels, pooled, shape_of
+from hansa.controller.rules.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
 
 
 class _Every(EvalPlan):
@@ -44,6 +44,12 @@ class _Every(EvalPlan):
     def due(self, state: Nothing, view: View) -> Sequence[SiteName]:
         """Ask all who attend."""
         return view.evaluators if view.version % self.every == 0 else ()
+
+    def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
+        """Name those who count something else than most: the accuracy is without them, so the loss must be, too."""
+        shapes = {site: shape_of(report) for site, report in sorted(reports.items()) if report.n}
+        usual = _usual(list(shapes.values()))
+        return {site: unlike(shape, usual) for site, shape in shapes.items() if usual and shape != usual}
 
 
 @register("evaluate", "pooled")
@@ -100,7 +106,11 @@ def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
 
     None if there is no such number of them, or most count nothing.
     """
-    ((usual, votes),) = Counter(shape_of(report) for report in reports).most_common(1)
-    if not usual[0] or 2 * votes <= len(reports):
-        return []
-    return [report for report in reports if shape_of(report) == usual]
+    usual = _usual([shape_of(report) for report in reports])
+    return [report for report in reports if usual and shape_of(report) == usual]
+
+
+def _usual(shapes: Sequence[Shape]) -> Shape | None:
+    """Return what most count; none if there is no such number of them, or most count nothing."""
+    ((usual, votes),) = Counter(shapes).most_common(1) or [((0, "classes"), 0)]
+    return usual if usual[0] and 2 * votes > len(shapes) else None

@@ -60,15 +60,19 @@ class Fusion(Weigher[Fusing]):
         "equal",
         description="what updates are worth before groups are regarded: alike, or by examples at hand or used",
     )
-    max_components: int = Field(15, ge=1, description="most groups; 1 switches grouping off")
-    min_clients: int = Field(2, ge=1, description="least updates of a group; 1 lets a single site be one")
+    max_components: int = Field(15, ge=1, strict=True, description="most groups; 1 switches grouping off")
+    min_clients: int = Field(
+        2, ge=1, strict=True, description="least updates of a group; 1 lets a single site be one"
+    )
     theta: float = Field(
         1.0, gt=0, le=1e6, description="the larger, the more equal groups count; 1 is the paper's"
     )
     max_boost: float = Field(
         4.0, ge=1, description="no update counts more than so many times its base weight"
     )
-    refit: int = Field(10, ge=1, description="merges from one fit to the next, unless the sites change")
+    refit: int = Field(
+        10, ge=1, strict=True, description="merges from one fit to the next, unless the sites change"
+    )
     patience: int = Field(
         2,
         ge=0,
@@ -82,7 +86,7 @@ class Fusion(Weigher[Fusing]):
     time_limit: float = Field(
         10.0, gt=0, le=3600, description="seconds that a merge waits for a fit; then the last counts"
     )
-    seed: int | None = Field(None, ge=0, description="of the autoencoder (default: the job's)")
+    seed: int | None = Field(None, ge=0, strict=True, description="of the autoencoder (default: the job's)")
 
     @property
     def examination_seconds(self) -> float:

@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
+from hansa.common.values.bounds import BATCHES
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import BATCHES, Train
+from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.policies import Duration

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 EPSILON = 1e-6  # keeps the inverse of a loss finite
 Kind = Literal["classes", "labels"]
@@ -22,6 +22,14 @@ Shape = tuple[int, Kind]
 def shape_of(found: Evaluation) -> Shape:
     """Return how many classes or labels a finding counts: those of one shape can be pooled."""
     return (len(found.labels), "labels") if found.labels else (len(found.confusion), "classes")
+
+
+def unlike(shape: Shape, usual: Shape) -> str:
+    """Say how a finding differs from most."""
+    (size, kind), (others, their) = shape, usual
+    if kind == their == "classes":
+        return f"its matrix has {size} classes, most have {others}"
+    return f"it counts {size} {kind}, most count {others} {their}"
 
 
 def pooled(reports: Sequence[Evaluation]) -> np.ndarray:

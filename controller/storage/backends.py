@@ -8,7 +8,7 @@ from pathlib import Path
 from hansa.common.process.state import check_format
 from hansa.common.values.errors import InvalidInput
 from hansa.controller.storage.journal import Journal, RedisJournal, SqliteJournal
-from hansa.controller.storage.redis_space import SCHEMES, RedisSpace, is_redis
+from hansa.controller.storage.redis.space import SCHEMES, RedisSpace, is_redis
 from hansa.controller.storage.stores.base import Store
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore
@@ -31,6 +31,9 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         space = RedisSpace(url)
         try:
             if lease:
+                space.check_format(
+                    mark=False
+                )  # a takeover changes what is there: not in a space of another Hansa
                 space.acquire()
                 space.warn_of_settings()
             space.check_format(mark=lease)

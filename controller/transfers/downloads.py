@@ -13,9 +13,9 @@ from hansa.common.models.frames import FRAME, Layout, select
 from hansa.common.models.model import ModelSpec
 from hansa.common.rpc import codec
 from hansa.common.values.ids import ModelKey
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.stores import Store, StoredModel
 from hansa.controller.transfers.gate import Gate
+from hansa.controller.work.workers import Workers
 from hansa.protos import fleet_pb2 as fleet
 
 AHEAD = 2  # frames read at once while those before are sent: memory for each download is twice that
@@ -44,37 +44,38 @@ class Downloads:
     async def send(
         self,
         key: ModelKey,
-        held: set[bytes],
+        present: set[bytes],
         who: str,
         start: int = 0,
         continued: bytes = b"",
         origin: str = "",
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a model's header and the frames of the tensors that are not held, to whoever waits in turn.
+        """Yield a model's header and the frames of those tensors whose digests are not `present`.
 
-        Whoever has the frames before `start` of what a header with the digest `continued` announced gets the
-        others, after an empty message in place of that header. `origin` is what the header says of a
-        community model beside its manifest.
+        A receiver that was interrupted names the digest of the header that it has (`continued`) and the first
+        frame that it lacks (`start`); it gets an empty message in place of the header, and the frames from
+        there on. `origin` is what the header says of a community model beside its manifest.
         """
         async with self._opened(key) as model:
-            sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in held]
-            told = fleet.FetchHeader(
-                manifest=codec.manifest_to_wire(model.manifest), sent=sent, origin_json=origin
-            )
-            header = told.SerializeToString()
+            sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in present]
+            manifest = codec.manifest_to_wire(model.manifest)
+            header = fleet.FetchHeader(manifest=manifest, sent=sent, origin_json=origin).SerializeToString()
             layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0
-            yield b"" if goes_on else header
             whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
             reading = self._whole(model, start) if whole else self._part(model, sent, start)
-            # Whoever hangs up gives the place to others at once; the model stays open for what is being read
-            # still.
+            # A receiver that hangs up frees its place at once; the model stays open until pending reads are done.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
-                async for batch in batches:
+                batch = await anext(batches, None)
+                yield (
+                    b"" if goes_on else header
+                )  # not before there are frames: sites count answers that bring nothing
+                while batch is not None:
                     for frame in batch:
                         await place.moved()
                         yield frame
+                    batch = await anext(batches, None)
 
     @asynccontextmanager
     async def _opened(self, key: ModelKey) -> AsyncIterator[StoredModel]:

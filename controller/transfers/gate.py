@@ -3,8 +3,8 @@
 What takes memory is a transfer whose frames come faster than they are worked on. One over a slow link hardly
 takes any, so it goes on without a place: a hundred slow sites are served at once, four fast ones in turn with
 the others. A small model cannot take much either: a dozen fit where one large model does, and need not wait
-for each other's links. Nobody has more than one place at a time: whoever asks for many waits in a line of
-their own.
+for each other's links. Nobody has more than one place at a time: the transfers of one site or operator wait in
+a line of their own.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Gate:
         self._lines: dict[str, _Line] = {}
 
     async def enter(self, who: str, size: int = HELD) -> "Place":
-        """Wait for a place for a model of `size` bytes; whoever enters must leave."""
+        """Wait for a place for a model of `size` bytes; the caller must leave it."""
         place = self.place(who, size)
         await place.enter()
         return place
@@ -92,14 +92,14 @@ class Gate:
         finally:
             place.leave()
 
-    async def take(self, who: str, held: int) -> None:
+    async def take(self, who: str, size: int) -> None:
         """Wait for our turn among our own, then for a place."""
         line = self._lines.setdefault(who, _Line())
         line.length += 1
         try:
             await line.turn.acquire()
             try:
-                await self._room.acquire(held)
+                await self._room.acquire(size)
             except BaseException:
                 line.turn.release()
                 raise
@@ -107,9 +107,9 @@ class Gate:
             self._shorten(who)
             raise
 
-    def give_back(self, who: str, held: int) -> None:
+    def give_back(self, who: str, size: int) -> None:
         """Let the next of our own wait for a place, and the next of all have one."""
-        self._room.release(held)
+        self._room.release(size)
         self._lines[who].turn.release()
         self._shorten(who)
 
@@ -126,16 +126,12 @@ class Place:
         self._gate, self._who, self._size = gate, who, size
         self.working: Callable[[], bool] = lambda: (
             False
-        )  # whether frames wait for us, so that we are the slow ones
-        self.lost: Callable[[], None] = lambda: (
-            None
-        )  # told when it is given to others: what waits takes memory still
+        )  # whether frames wait for us: then we are the slow ones
+        self.lost: Callable[[], None] = lambda: None  # called when it is given to others: free the memory
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
         self._held = False
-        self._entering = (
-            asyncio.Lock()
-        )  # several may want it for one transfer: its connections, and a new offer
+        self._entering = asyncio.Lock()  # connections and offers of one transfer may want it at the same time
         self._timer: asyncio.TimerHandle | None = None
 
     @property

@@ -1,1 +1,1 @@
-"""Offline verification of jobs."""
+"""Offline verification of jobs: the checks, and the command that reports on them."""

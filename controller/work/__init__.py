@@ -1,1 +1,1 @@
-"""What worker threads compute."""
+"""Worker threads, and what they compute for jobs."""

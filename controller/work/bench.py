@@ -35,7 +35,7 @@ class Bench:
     """The means to carry out orders, and the sums of rules that remember."""
 
     def __init__(self, job: JobId, rule: Composition, store: Store, pool: Executor, memory: int) -> None:
-        self._job, self._rule, self._store, self._pool, self._memory = job, rule, store, pool, memory
+        self.job, self._rule, self._store, self._pool, self._memory = job, rule, store, pool, memory
         self._merger = Merger(job, rule.merge, rule.server, store, pool, memory // 2)
 
     def drafts(self) -> Drafts:
@@ -81,12 +81,12 @@ class Bench:
             case Examine():
                 part = self._rule.parts[order.point]
                 examined, models = examine(
-                    self._job, start.number, order, part, self._store, drafts, self._memory
+                    self.job, start.number, order, part, self._store, drafts, self._memory
                 )
                 return Done(examined, models)
             case ExamineHop():
                 examined_hop, models = examine_hop(
-                    self._job, order, self._store, drafts, self._pool, self._memory // 4
+                    self.job, order, self._store, drafts, self._pool, self._memory // 4
                 )
                 return Done(examined_hop, models)
             case Compare():

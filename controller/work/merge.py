@@ -41,7 +41,9 @@ class Merger:
         """Let go of the sums."""
         self._sums = None
 
-    def merge(self, order: Merge, standing: Standing, drafts: Drafts) -> tuple[Merged, tuple[ModelKey, ...]]:
+    def merge(
+        self, order: Merge, standing: Standing | None, drafts: Drafts
+    ) -> tuple[Merged, tuple[ModelKey, ...]]:
         """Compute a version and publish it; `standing` is what counts before it, if the aggregator remembers."""
         sums, self._sums = self._sums, None  # void until the merge has succeeded
 
@@ -97,8 +99,8 @@ class Merger:
         return moment_key(self._job, version, name) if name else community_key(self._job, version)
 
 
-def _members(order: Merge, standing: Standing, spec: ModelSpec) -> Membership:
+def _members(order: Merge, standing: Standing | None, spec: ModelSpec) -> Membership:
     """Return everything that counts once the order is carried out."""
     gone: Standing = {member.site: [] for member in order.removed}
     changed = overlay(standing, (*order.added, *order.reweighed), spec.names)[0]
-    return Membership(standing, {**gone, **changed})
+    return Membership(standing or {}, {**gone, **changed})

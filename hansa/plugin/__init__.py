@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hansa.common.values.errors import Stale
     from hansa.common.values.history import Finding, Score
     from hansa.common.values.ids import ModelKey, SiteName, TaskId
-    from hansa.common.values.tasks import Evaluation, LocalPluginSpec, Task, Train, UpdateFacts
+    from hansa.common.values.results import Evaluation, UpdateFacts
+    from hansa.common.values.tasks import Task, Train
+    from hansa.common.values.training import LocalPluginSpec
     from hansa.controller.plugin.actions import (
         Action,
         Ask,
@@ -79,13 +81,9 @@ _HOMES = {
         "SiteName",
         "TaskId",
     ),
-    "common.values.tasks": (
-        "Evaluation",
-        "LocalPluginSpec",
-        "Task",
-        "Train",
-        "UpdateFacts",
-    ),
+    "common.values.results": ("Evaluation", "UpdateFacts"),
+    "common.values.tasks": ("Task", "Train"),
+    "common.values.training": ("LocalPluginSpec",),
     "controller.plugin.actions": (
         "Action",
         "Ask",

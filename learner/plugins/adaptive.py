@@ -8,9 +8,9 @@ does an effective staleness beyond the limit, however well training goes (metis-
 import math
 from collections.abc import Callable
 
+from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.plugins.registry import register
 from hansa.common.values.errors import HansaError
-from hansa.common.values.tasks import ADAPTIVE, Adaptive
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun
 
 

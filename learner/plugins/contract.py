@@ -21,7 +21,8 @@ from typing_extensions import TypeVar
 
 from hansa.common.app import App
 from hansa.common.plugins.registry import Plugin, contract
-from hansa.common.values.tasks import Evaluation, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task, Train
 
 if TYPE_CHECKING:
     import torch

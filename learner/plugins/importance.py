@@ -17,10 +17,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from hansa.common.app import App
+from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.plugins.registry import register
 from hansa.common.torch.data import Tensors, loss_of
 from hansa.common.values.errors import InvalidApp, one_line
-from hansa.common.values.tasks import IMPORTANCE, Importance
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun
 from hansa.learner.training.batches import normalises, shuffled
 from hansa.learner.training.slow import require_wanted

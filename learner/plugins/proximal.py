@@ -5,8 +5,8 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.plugins.registry import register
-from hansa.common.values.tasks import PROXIMAL, Proximal
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun
 
 

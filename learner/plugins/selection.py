@@ -11,13 +11,16 @@ from hansa.common.app import App
 from hansa.common.job.check import described
 from hansa.common.plugins.calling import calling
 from hansa.common.plugins.registry import discover, kinds, not_loaded
+from hansa.common.values.bounds import METRICS
 from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
-from hansa.common.values.tasks import METRICS, LocalPluginSpec, Probe, Train
+from hansa.common.values.tasks import Probe, Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.plugins import proximal  # noqa: F401 - registers it
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
+from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
 from hansa.learner.training.slow import Cancelled
 
@@ -151,10 +154,10 @@ class Company:
             epoch = source.epoch(self._run, generator)
         if not isinstance(epoch, Iterable):
             raise PluginFailed(source, f"an epoch is a row of batches, this one is {epoch!r:.100}")
-        batches, end = iter(epoch), object()
+        row, end = iter(epoch), object()
         while True:
             with calling(source, *FORESEEN):
-                rows: Any = next(batches, end)
+                rows: Any = next(row, end)
             if rows is end:
                 return
             yield _require_rows(source, rows, count)

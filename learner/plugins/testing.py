@@ -16,14 +16,9 @@ from hansa.common.plugins.testing import require
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import (
-    LocalPluginSpec,
-    OptimizerSpec,
-    Task,
-    Train,
-    UpdateFacts,
-    ValidationSpec,
-)
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import Company, asked_of
 from hansa.learner.training.loop import Trained, train

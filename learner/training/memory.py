@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 from pydantic import JsonValue
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Refused, TooLarge
 from hansa.common.values.ids import TaskId
-from hansa.common.values.tasks import Task, Value
+from hansa.common.values.tasks import Task
 from hansa.learner.training.files import JobFiles
 
 T = TypeVar("T")

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hansa.common.values.tasks import OptimizerSpec, Task
+from hansa.common.values.tasks import Task
+from hansa.common.values.training import OptimizerSpec
 
 log = logging.getLogger(__name__)
 States = dict[str, dict[str, Any]]  # momentum and the like, by the parameter they belong to

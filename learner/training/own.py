@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.app import App, TrainingRun
+from hansa.common.data.examples import Examples
+from hansa.common.values.bounds import STEPS
+from hansa.common.values.errors import Refused
 from hansa.common.values.tasks import Task, Train
 from hansa.learner.training.slow import Drag, require_wanted
 from hansa.learner.training.window import Window
@@ -64,6 +67,9 @@ def _trained(
     """Call the user's function once."""
     assert app.train is not None
     per_epoch = -(-len(examples) // work.batch_size)
+    steps = work.steps or work.epochs * per_epoch
+    if steps > STEPS:  # before the function has trained for nothing: no update can have so many
+        raise Refused(f"the task asks for {steps} steps ({work.epochs} epochs); at most {STEPS} are allowed")
     run = TrainingRun(
         examples=examples,
         epochs=work.epochs,
@@ -83,7 +89,6 @@ def _trained(
     made = app.train(arrays, run)
     require_wanted(drag)
     seconds = time.monotonic() - started
-    steps = work.steps or work.epochs * per_epoch
     epochs = steps / per_epoch if per_epoch else 0.0
     used = round(epochs * len(examples))
     return made, {"n_used": used, "steps": steps, "epochs": epochs, "seconds": seconds}

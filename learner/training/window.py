@@ -20,10 +20,11 @@ import torch
 from blake3 import blake3
 from pydantic import Field
 
-from hansa.common.app import Examples
+from hansa.common.data.examples import Examples
 from hansa.common.process import faults
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import TaskId
-from hansa.common.values.tasks import Task, Train, Value
+from hansa.common.values.tasks import Task, Train
 from hansa.learner.training.files import JobFiles
 from hansa.learner.training.slow import require_wanted
 

@@ -12,7 +12,7 @@ from hansa.common.values.ids import JobId
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
 from hansa.controller.storage.journal.sqlite import SCHEMA
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.space import RedisSpace
 
 A, B = JobId("j-a"), JobId("j-b")
 Open = Callable[[], Journal]

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import hansa.learner.plugins.selection  # noqa: F401 - registers the plugins
+from hansa.common.methods.adaptive import ADAPTIVE
+from hansa.common.methods.importance import IMPORTANCE
+from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import LEARNERS_POINTS, Plugin
-from hansa.common.values.tasks import ADAPTIVE, IMPORTANCE, PROXIMAL
 from hansa.learner.plugins.testing import APP, data, network, run_of, state, trained_by, work
 from hansa.plugin.testing import checks_of
 from tests.unit.learner import local_parts

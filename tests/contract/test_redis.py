@@ -17,7 +17,7 @@ from hansa.common.values.errors import Broken, InvalidInput, Refused, StoreFaile
 from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, RedisJournal
-from hansa.controller.storage.redis_space import FORMAT, RedisSpace, is_redis, key_below
+from hansa.controller.storage.redis.space import FORMAT, RedisSpace, is_redis, key_below
 from hansa.controller.storage.stores import Store
 from hansa.controller.storage.stores.redis import RedisStore
 from tests.redis_server import RedisServer

@@ -14,8 +14,8 @@ from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, JobRecord, RedisJournal
-from hansa.controller.storage.redis_lease import TAGS
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.lease import TAGS
+from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Store
 from hansa.controller.storage.stores.redis import RedisStore
 from tests.redis_server import RedisServer, start_cluster
@@ -107,6 +107,7 @@ def deeds(space: RedisSpace) -> dict[str, Callable[[], Any]]:
         "job": lambda: journal.create(JobRecord(JOB, "{}", 1.0)),
         "event": lambda: journal.append(JOB, [Entry(2, "two")]),
         "snapshot": lambda: journal.save_snapshot(JOB, Snapshot(1, "{}", {0: "[]"})),
+        "summary": lambda: journal.conclude(JOB, "{}"),
         "format": lambda: space.check_format(mark=True),
     }
 
@@ -179,6 +180,23 @@ def test_a_space_that_is_open_for_reading_only_cannot_be_written(url: str, tmp_p
             held.journal.append(JOB, [Entry(1, "one")])
         with pytest.raises(Refused, match="open for reading only"):
             put(held.store, OLD)
+
+
+@pytest.mark.parametrize("key", ["format", "tagged format"])
+def test_a_space_of_another_hansa_is_refused_before_its_fences_are_taken(
+    url: str, tmp_path: Path, key: str
+) -> None:
+    """A controller of that Hansa may stand still, without a lease, and is to go on."""
+    space = RedisSpace(url)
+    space.acquire()
+    space.client.delete(f"{space.prefix}:{{0}}:lease")
+    space.client.set(f"{space.prefix}:format" if key == "format" else space.key("format"), 99)
+    before = contents(space)
+    with pytest.raises(Refused, match="written by a newer Hansa"), opened(url, tmp_path):
+        pass
+    assert contents(space) == before
+    space.acquire()
+    space.close()
 
 
 def test_a_takeover_that_is_overtaken_gives_up(spaces: Callable[[], RedisSpace]) -> None:

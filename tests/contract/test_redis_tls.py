@@ -8,7 +8,7 @@ import redis as client
 
 from hansa.common.pki import files
 from hansa.common.values.errors import InvalidInput, Unreachable
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.space import RedisSpace
 from tests.consortium import Consortium
 from tests.redis_server import RedisServer, tls_redis_binary
 from tests.support import LightSite, ended, job, nothing, serving
@@ -74,7 +74,7 @@ def url(server: TlsRedis, mine: Path, **changed: str) -> str:
 async def test_a_job_runs_on_a_redis_over_tls(tmp_path: Path, server: TlsRedis, pki: Consortium) -> None:
     store = url(server, pki.issue("controller", "hub"))
     async with serving(tmp_path / "state", store) as served, LightSite(served.address, "a").attending():
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        runner = await ended(await served.submit(job(), None, nothing()))
         assert runner.machine.state.status == "completed"
         assert PASSWORD not in served.federation.store.url
 

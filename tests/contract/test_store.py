@@ -17,7 +17,7 @@ from hansa.common.models.model import ModelSpec
 from hansa.common.values.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Draft, Store, StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore
@@ -413,7 +413,10 @@ def test_a_disk_that_cannot_be_read_for_a_moment_is_waited_for(
             patched.setattr("os.pread", failing)
             with pytest.raises(StoreFailed, match=r"reading frame 0 of model .*: Input/output error"):
                 model.read(0)
+            with pytest.raises(StoreFailed, match=r"reading .*: Input/output error"):
+                store.open(KEY)
         assert model.read(0)
+    store.open(KEY).close()
     store.close()
 
 
@@ -563,6 +566,27 @@ def test_a_draft_that_cannot_be_begun_leaves_no_file(tmp_path: Path, spares: int
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
     keep(store, KEY, SMALL, values(SMALL, 1)).close()
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
+
+
+def test_publishing_without_handles_may_be_tried_again_and_then_the_new_folder_is_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try made the job's folder and could not sync its name."""
+    store, synced, fsync = DiskStore(tmp_path / "store"), list[Path](), os.fsync
+    draft, sealer = _begin(store, KEY, SMALL, 1)
+    with out_of_handles(), pytest.raises(StoreFailed, match="Too many open files"):
+        draft.publish(sealer.manifest(), sealer.peaks)
+
+    def observed(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", observed)
+    draft.publish(sealer.manifest(), sealer.peaks)
+    assert synced == [tmp_path / "store" / "models", tmp_path / "store" / "models" / "j1"]
+    assert list((tmp_path / "store" / "drafts").iterdir()) == []
+    keep(store, ModelKey("j1/v2"), SMALL, values(SMALL, 1)).close()
+    assert synced[2:] == [tmp_path / "store" / "models" / "j1"]  # once is enough
 
 
 def test_a_draft_that_cannot_be_removed_just_now_is_removed_by_the_next_try(

@@ -228,7 +228,7 @@ def test_a_learner_waits_for_a_controller_that_is_not_there_yet(scene: Site) -> 
 
 def test_any_framework_can_train_through_numpy_functions(scene: Site) -> None:
     (scene.folder / "app.py").write_text(
-        "import numpy as np\nfrom hansa import App\nfrom hansa.common.values.tasks import Evaluation\n"
+        "import numpy as np\nfrom hansa import App\nfrom hansa.common.values.results import Evaluation\n"
         "def train(arrays, run):\n"
         "    for epoch in range(1, run.epochs + 1):\n"
         "        arrays['mean'] += 0.5 * (run.examples.x.mean(0) - arrays['mean'])\n"

@@ -8,13 +8,13 @@ import numpy as np
 
 from hansa.common.models.frames import views
 from hansa.common.values.ids import update_key
-from hansa.common.values.tasks import Receipt
+from hansa.common.values.receipts import Receipt
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import replay
 from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.e2e.conftest import OWN_APP, Site, write_data
 from tests.unit.samples import payload_of
 
@@ -55,7 +55,7 @@ MOODY_APP = """
 import sys
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def evaluate(arrays, examples):
     match len(examples):

@@ -11,7 +11,7 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.ui.client import Client
 from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.e2e.conftest import OWN_APP, Site
 
 WINDOW = "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"

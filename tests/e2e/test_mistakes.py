@@ -43,7 +43,15 @@ ALONE = {  # no controller runs
     ),
     "an app file that is not there": Mistake(("run", "job.yaml", "--set", "app=ap.py:app"), 2, ("ap.py",)),
     "an app under another name": Mistake(
-        ("run", "job.yaml", "--set", "app=app.py:net"), 1, ("app.py", "'net'")
+        ("run", "job.yaml", "--set", "app=app.py:net"), 2, ("app.py", "'net'")
+    ),
+    "a network where a function is meant": Mistake(
+        ("run", "job.yaml", "--set", "app=net.py:app"), 2, ("net.py:app: model= must be a function",)
+    ),
+    "a table with semicolons": Mistake(
+        ("run", "job.yaml", "--set", "data.source=semi.csv"),
+        2,
+        ("semi.csv", "with commas between the columns"),
     ),
     "a misspelt data set": Mistake(
         ("run", "job.yaml", "--set", "data.source=digit"), 2, ("'digit'", "'digits'")
@@ -111,6 +119,9 @@ def prepare(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB)
     (folder / "bare.yaml").write_text("app: app.py:app\n")
     (folder / "broken.yaml").write_text("name: mine\n app: app.py:app\n")
+    network = "from torch import nn\nfrom hansa import App\napp = App(model=nn.Linear(2, 2), classes=2)\n"
+    (folder / "net.py").write_text(network)
+    (folder / "semi.csv").write_text("age;height;y\n40;1.5;0\n50;1.6;1\n")
     rng = np.random.default_rng(5)
     y = np.arange(60) % 2
     np.savez(folder / "good.npz", x=rng.normal(size=(60, 2)).astype(np.float32), y=y)

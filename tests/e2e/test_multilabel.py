@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.app import Examples, load_npz
-from hansa.common.site.holdout import split
+from hansa.common.data.examples import Examples, load_npz
+from hansa.common.data.holdout import split
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ValidationSpec
+from hansa.common.values.training import ValidationSpec
 from tests.e2e.conftest import Site
 
 APP = """

@@ -2,7 +2,7 @@
 
 from hansa.controller.engine.state import JobState
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.e2e.conftest import OWN_APP, Site
 
 HOPS = ("--set", "pace={rounds: 2, hops: 3}", "--set", "sample.fraction=0.67", "--set", "sites.min=3")

@@ -75,6 +75,8 @@ def test_a_daemon_that_cannot_reach_its_controller_runs_all_the_same(scene: Site
     scene.daemon("learner", "a")
     scene.until(lambda: "attends" in note(scene, "learner-a", "says"))
     scene.kill("controller")
-    scene.until(lambda: "keeps trying to reach the controller" in note(scene, "learner-a", "says"))
-    assert "keeps trying" in status(scene, "learner-a").stdout
+    scene.until(
+        lambda: f"it cannot reach the controller at {scene.address} (" in note(scene, "learner-a", "says")
+    )
+    assert ") and keeps trying" in status(scene, "learner-a").stdout
     assert status(scene, "learner-a").returncode == 0

@@ -30,7 +30,7 @@ app = App(model=lambda: nn.Linear(2, 2), classes=2, transform=fail)
 PICKY_APP = """
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     if run.examples.x.max() > 9:
@@ -83,6 +83,7 @@ def test_report_and_model_of_a_run_say_what_they_are_and_verify_finds_the_receip
     assert hansa("run", DIGITS, *words, cwd=ROOT, timeout=120).returncode == 0
     report = json.loads((out / "report.json").read_text())
     told = report["resolved"]
+    assert report["data"] == yaml.safe_load((out / "job.resolved.yaml").read_text())["data"]
     assert (told["job"]["seed"], told["job"]["rule"], told["job"]["app"]) == (
         5,
         "fedavg",

@@ -12,11 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hansa.common.app import load_app, load_npz
+from hansa.common.app import load_app
+from hansa.common.data.examples import load_npz
+from hansa.common.data.holdout import split
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import DataSpec
 from hansa.common.run.command import suits_ten_sites, why_ended
-from hansa.common.site.holdout import split
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -41,6 +42,18 @@ def processes_below(folder: Path) -> list[str]:
             if any(name.startswith(str(folder)) for name in open_files):
                 found.append((entry / "cmdline").read_text())
     return found
+
+
+def test_settings_of_another_federation_do_not_disturb_a_run(tmp_path: Path) -> None:
+    settings = '[controller]\nstore = "redis://127.0.0.1:1"\n[learner]\npolicy = "gone.toml"\n'
+    settings += '[evaluator]\ntls = "gone"\n'
+    (tmp_path / "hansa.toml").write_text(settings)
+    words = ("--set", "pace.rounds=1", "--set", f"app={ROOT / 'examples' / 'digits' / 'app.py'}:app")
+    elsewhere = str(tmp_path / "elsewhere.log")
+    done = hansa("run", DIGITS, "--out", "out", *words, cwd=tmp_path, timeout=120, HANSA_LOG_FILE=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "listens on" in (tmp_path / "out" / "logs" / "controller.log").read_text()
+    assert not Path(elsewhere).exists()
 
 
 def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.app import load_npz
+from hansa.common.data.examples import load_npz
 from tests.e2e.conftest import hansa
 
 APP = '''
 """Two classes that no network learns unless the columns are standardised; `model` is a fixed linear rule."""
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     x = run.examples.x

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hansa.common.values.tasks import Receipt
-from hansa.controller.storage.redis_space import key_below
+from hansa.common.values.receipts import Receipt
+from hansa.controller.storage.redis.space import key_below
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     with Path("trained").open("a") as file:

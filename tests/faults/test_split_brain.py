@@ -73,9 +73,9 @@ async def test_split_brain_leaves_nothing_of_the_loser(scene: Site, server: Redi
             redis.delete(f"{prefix}:{{0}}:lease")  # it stood still for longer than that
             redis.close()
             async with serving(scene.folder / name, store=store) as successor:
-                assert [view.status for view in (runner.view() for runner in successor.federation.jobs)] == [
-                    "running"
-                ]
+                assert [
+                    view.status for view in (runner.view() for runner in successor.jobs.newest_first)
+                ] == ["running"]
             before = contents(server, prefix)
             os.kill(loser.pid, signal.SIGCONT)
             await asyncio.to_thread(loser.join, 30)

@@ -27,7 +27,7 @@ async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 
 async def training(served: Served, **more: Any) -> tuple[Any, Task]:
     """Submit a job and return it with the training task of its only site."""
-    runner = await served.federation.submit(job(**more), None, nothing())
+    runner = await served.submit(job(**more), None, nothing())
     while not (
         open_ := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, Train)]
     ):

@@ -64,7 +64,7 @@ async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_sta
         serving(tmp_path) as served,
         LightSite(served.address, "a", answer=wait_for_ever).attending() as site,
     ):
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
         async with asyncio.timeout(20):
             while not runner.machine.state.learners:
                 await asyncio.sleep(0.02)
@@ -76,7 +76,7 @@ async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_sta
 async def test_of_many_that_have_left_only_the_newest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.jobs.fleet.REMEMBERED", 2)
+    monkeypatch.setattr("hansa.controller.fleet.fleet.REMEMBERED", 2)
     async with serving(tmp_path) as served:
         for name in "cba":
             async with LightSite(served.address, name).attending() as site:

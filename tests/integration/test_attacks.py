@@ -20,9 +20,11 @@ from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.site.attendance import BEAT
 from hansa.common.ui.client import Client
+from hansa.common.values.bounds import MOST_NAMED
+from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Task, Terms
+from hansa.controller.api.fleet import FleetServicer
 from hansa.controller.api.limits import SUBMISSIONS
-from hansa.controller.api.servicers import FleetServicer
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
@@ -71,7 +73,7 @@ async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Serve
         code, _ = await status(of.Submit(words()))
         if code is CODE.OK:
             view = (await client.jobs())[0]
-            runner = await ended(await served.federation.find(view.job))
+            runner = await ended(await served.jobs.find(view.job))
             assert "not allowed there" in runner.machine.state.reason
         else:
             assert code is CODE.INVALID_ARGUMENT
@@ -90,7 +92,7 @@ async def test_sites_are_told_whose_job_it_is_and_whether_others_would_see_their
     site = LightSite(served.address, "a", answer=listen)
     async with site.attending(), LightSite(served.address, "b").attending():
         spec = job(weigh={"kind": weigh}, sites={"min": 2}).model_copy(update={"operator": "alice"})
-        await served.federation.submit(spec, None, nothing())
+        await served.submit(spec, None, nothing())
         terms = (await told.get()).terms
     assert terms == Terms(operator="alice", sites=2, redistributes=weigh == "evaluated")
 
@@ -161,6 +163,16 @@ async def test_a_daemon_names_only_so_many_apps_and_tasks(served: Served) -> Non
     await of.close()
 
 
+async def test_a_daemon_with_more_tasks_in_hand_than_it_may_name_attends_all_the_same(served: Served) -> None:
+    """Evaluators of many jobs may hold thousands; those that are not named are sent again and change nothing."""
+    hand = [TaskId(f"j-{number}") for number in range(MOST_NAMED + 1)]
+    async with LightSite(served.address, "a", hand=hand).attending() as site:
+        assert [session.site for session in served.federation.fleet.sessions] == ["a"]
+        async with asyncio.timeout(20):
+            while len(site.cancelled) < MOST_NAMED:  # there is no such job
+                await asyncio.sleep(0.01)
+
+
 async def test_huge_headers_are_refused(served: Served) -> None:
     of, _ = fleet_stub(served.address)
     huge = (("x-padding", "y" * (8 * METADATA)),)
@@ -228,7 +240,7 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
 async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> None:
     pki = Consortium(tmp_path / "pki")
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=QUICK) as served:
-        runner = await served.federation.submit(job(sites={"min": 1, "wait": 600}), None, nothing())
+        runner = await served.submit(job(sites={"min": 1, "wait": 600}), None, nothing())
         watched = operator_pb2.JobRequest(job=runner.id)
         mine = operators(channel(served.address, pki.issue("operator", "alice")))
         calls = [mine.Watch(watched) for _ in range(QUICK.counted)]
@@ -309,7 +321,7 @@ async def test_metrics_of_sites_are_few_and_have_names(served: Served, metrics: 
 
     evaluator = LightSite(served.address, "b", role="evaluator", answer=lie)
     async with LightSite(served.address, "a").attending(), evaluator.attending():
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
         async with asyncio.timeout(20):
             await answered.wait()
             await ended(runner)
@@ -364,7 +376,7 @@ async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site
 
     monkeypatch.setattr(FleetServicer, "_to_site", garbled)
     async with LightSite(served.address, "a", app="odd.py:app").attending() as site:
-        runner = await served.federation.submit(job(app="odd.py:app"), None, nothing())
+        runner = await served.submit(job(app="odd.py:app"), None, nothing())
         async with asyncio.timeout(20):
             await ended(runner)
         assert runner.machine.state.status == "failed"
@@ -376,11 +388,17 @@ async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site
 
 
 async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
+    nested = fleet_pb2.Task(id="j-2", job="j", site="a", seed=1)
+    nested.train.model, nested.train.optimizer.kind, nested.train.optimizer.lr = "j/v0", "sgd", 0.1
+    nested.train.plugins.add(name="x", args='{"a":' * 100_000)
     said = [
         fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=1)),  # before it has enrolled the site
         fleet_pb2.ToSite(enrolled=fleet_pb2.Enrolled(controller="x", heartbeat_seconds=0)),
         fleet_pb2.ToSite(cancel=fleet_pb2.Cancel(task="\x1b[2J", reason="\n" * 100)),
         fleet_pb2.ToSite(task=fleet_pb2.Task(id="j-1")),
+        fleet_pb2.ToSite(task=nested),
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j" * 1_000_000, steps=1)),
+        fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=2)),
         fleet_pb2.ToSite(),
     ]
     heard = 0
@@ -404,5 +422,6 @@ async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
                     await asyncio.sleep(0.05)
             assert site.attendance._heartbeat == BEAT[0]
             assert site.cancelled == ["\x1b[2J"]
+            assert site.attendance._pulses == {"j": 2}, "what is no job's name is not kept"
     finally:
         await server.stop(None)

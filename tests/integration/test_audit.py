@@ -19,10 +19,10 @@ from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, Forbidden, Taken
 from hansa.common.values.ids import JobId
 from hansa.controller.audit.log import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal
-from hansa.controller.storage.redis_space import key_below
+from hansa.controller.storage.redis.space import key_below
+from hansa.controller.work.workers import Workers
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.redis_server import RedisServer
@@ -37,7 +37,7 @@ async def history(state: Path, pki: Path, store: str = "") -> str:
         async with LightSite(served.address, "a", tls=learner).attending():
             async with Client(Endpoint(served.address, alice)) as client:
                 view = await client.submit(job(pace={"kind": "sync", "rounds": 1}))
-                await ended(await served.federation.find(view.job))
+                await ended(await served.jobs.find(view.job))
                 endless = await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
             async with Client(Endpoint(served.address, made.issue("operator", "bob"))) as client:
                 assert "bob" in (await client.cancel(endless.job)).reason
@@ -142,7 +142,7 @@ async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        runner = await ended(await served.submit(job(), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         number = next(record.sequence for record in lines(tmp_path) if record.what == "ended")
         db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))
@@ -160,7 +160,7 @@ async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in
 async def test_a_job_that_was_accepted_and_is_gone_is_a_fault(tmp_path: Path, killed: bool) -> None:
     """Also one that was in the journal already when the controller was killed, but not yet accepted in the log."""
     async with serving(tmp_path) as served:
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
     if killed:
         number = next(record.sequence for record in lines(tmp_path) if record.what == "accepted")
@@ -189,7 +189,7 @@ async def test_a_log_that_cannot_be_continued_does_not_keep_a_job_that_was_enter
 
     monkeypatch.setattr(SqliteJournal, "append", full)
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        runner = await ended(await served.submit(job(), None, nothing()))
         assert runner.view().status == "completed"
 
 
@@ -200,15 +200,13 @@ async def test_it_begins_anew_when_the_store_has_lost_it(
     monkeypatch.setattr("hansa.controller.audit.log.MARK_EVERY", 3)
     store = f"{redis.url}?prefix=audit-lost"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        await ended(await served.federation.submit(job(), None, nothing()))
+        await ended(await served.submit(job(), None, nothing()))
     client = redis.client()
     assert client.exists(key_below("audit-lost", "snapshot", LOG))
     client.delete(key_below("audit-lost", "journal", LOG))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        assert (
-            await ended(await served.federation.submit(job(), None, nothing()))
-        ).view().status == "completed"
+        assert (await ended(await served.submit(job(), None, nothing()))).view().status == "completed"
     first = lines(tmp_path, store)[0]
     assert first.what == "started"
     assert "the store lost records 1 to" in first.why

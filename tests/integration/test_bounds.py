@@ -18,7 +18,8 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.methods import RAW, Stub
 from hansa.common.site import attendance
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import LocalPluginSpec, OptimizerSpec, Probe, Task, Train
+from hansa.common.values.tasks import Probe, Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.pacers.rounds import RoundState
 from hansa.controller.pacers.sync import Sync
 from hansa.controller.plugin.actions import Action, Ask
@@ -97,7 +98,7 @@ async def patient(site: LightSite, task: Task) -> None:
 
 async def serves_the_next_job(served: Served, session: Any) -> None:
     """The session is the one that it was, and an ordinary job is done."""
-    done = await ended(await served.federation.submit(job(), None, nothing()))
+    done = await ended(await served.submit(job(), None, nothing()))
     assert done.machine.state.status == "completed", done.machine.state.reason
     assert served.federation.fleet.sessions == [session]
 
@@ -109,7 +110,7 @@ async def test_a_task_that_a_plugin_makes_too_large_fails_its_job_and_names_the_
     async with asyncio.timeout(30), LightSite(served.address, "a").attending():
         (session,) = served.federation.fleet.sessions
         spec = job(local={"kind": "overdone", "field": field})
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         assert runner.machine.state.status == "failed"
         assert (
             f"local 'overdone': it asks for a task that cannot be sent: {field}: "
@@ -121,7 +122,7 @@ async def test_a_task_that_a_plugin_makes_too_large_fails_its_job_and_names_the_
 async def test_a_pacer_that_counts_too_far_fails_its_job(served: Served) -> None:
     async with asyncio.timeout(30), LightSite(served.address, "a").attending():
         (session,) = served.federation.fleet.sessions
-        runner = await ended(await served.federation.submit(job(pace={"kind": "countless"}), None, nothing()))
+        runner = await ended(await served.submit(job(pace={"kind": "countless"}), None, nothing()))
         assert (
             "pace 'countless': it asks for a task that cannot be sent: turn: " in runner.machine.state.reason
         )
@@ -138,7 +139,7 @@ async def test_a_task_that_cannot_be_encoded_fails_its_job_and_not_the_session(
     monkeypatch.setattr(Curious, "arguments", {"layers": argument})
     async with asyncio.timeout(30), LightSite(served.address, "a").attending():
         (session,) = served.federation.fleet.sessions
-        runner = await ended(await served.federation.submit(job(sample={"kind": "curious"}), None, nothing()))
+        runner = await ended(await served.submit(job(sample={"kind": "curious"}), None, nothing()))
         assert runner.machine.state.status == "failed"
         assert "a task of site a cannot be sent: " in runner.machine.state.reason
         assert why in runner.machine.state.reason
@@ -152,12 +153,12 @@ async def test_after_a_restart_too_such_a_task_fails_its_job_and_not_the_session
         serving(tmp_path, store=store) as served,
         LightSite(served.address, "a", answer=patient).attending(),
     ):
-        runner = await served.federation.submit(job(sample={"kind": "curious"}), None, nothing())
+        runner = await served.submit(job(sample={"kind": "curious"}), None, nothing())
         while not any(isinstance(task.work, Probe) for task in runner.machine.state.tasks.values()):
             await runner.next_change().wait()
     monkeypatch.setattr(Curious, "arguments", {"layers": {1, 2}})  # the package was updated meanwhile
     async with asyncio.timeout(30), serving(tmp_path, store=store) as served:
-        resumed = served.federation.runner(runner.id)
+        resumed = served.jobs.runner(runner.id)
         assert not resumed.machine.ended
         async with LightSite(served.address, "a").attending():
             (session,) = served.federation.fleet.sessions
@@ -364,9 +365,9 @@ async def test_what_was_accepted_at_the_edge_of_all_bounds_is_read_again_after_a
             document = {"name": f"x{number}", "app": APP, "sites": {"wait": 1e9}} | given
             code, why = await submitted(served.address, document)
             assert code is CODE.OK, why
-        before = {runner.id: runner.machine.spec for runner in served.federation.jobs}
+        before = {runner.id: runner.machine.spec for runner in served.jobs.newest_first}
     async with serving(tmp_path, store=store) as served:
-        for runner in served.federation.jobs:
+        for runner in served.jobs.newest_first:
             assert runner.machine.state.status == "waiting", runner.machine.state.reason
             assert runner.machine.spec.model_dump_json() == before[runner.id].model_dump_json()
 

@@ -33,7 +33,7 @@ async def test_an_evaluator_that_hangs_is_named_and_what_it_reports_late_counts(
         )
         evaluate = {"timeout": 0.3}
         spec = job(rule="async-fedavg", pace={"updates": 100_000}, stop={"seconds": 600}, evaluate=evaluate)
-        runner = await served.federation.submit(spec, None, nothing())
+        runner = await served.submit(spec, None, nothing())
         await hanging.wait()
         (first,) = [
             t.work.version for t in runner.machine.tasks_of(SiteName("b")) if isinstance(t.work, Evaluate)

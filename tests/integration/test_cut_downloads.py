@@ -1,10 +1,12 @@
 """Downloads over connections that are cut: they go on where they broke, and only what was in flight is sent twice."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from hansa.common.models.frames import FRAME, Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.rpc.incoming import VAIN
 from hansa.common.site.transfer import Fetcher
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Rejected, Unreachable
@@ -63,9 +66,7 @@ async def trained(folder: Path, pool: ThreadPoolExecutor, cut: int, rounds: int)
             LightSite(proxy.address, "a", spec=SPEC, answer=answer(pool)).attending(),
             asyncio.timeout(60),
         ):
-            runner = await ended(
-                await served.federation.submit(job(pace={"rounds": rounds}), None, nothing())
-            )
+            runner = await ended(await served.submit(job(pace={"rounds": rounds}), None, nothing()))
         assert runner.view().status == "completed", runner.view().reason
         yield served, proxy, runner
 
@@ -208,3 +209,35 @@ async def test_a_frame_that_was_changed_is_found_though_the_connection_was_cut_a
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         with pytest.raises(Rejected, match="tensor a does not match its digest"):
             await served_by(served, runner, monkeypatch, send)
+
+
+async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_controller_that_brings_nothing(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another download has the model open, so that all that is missing is its frames."""
+    monkeypatch.setattr("hansa.common.rpc.backoff.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.common.rpc.backoff.QUICK_PAUSE", 0.001)
+    failures, read, train = 0, os.pread, answer(pool)
+
+    def failing(handle: int, size: int, at: int) -> bytes:
+        nonlocal failures
+        failures += 1
+        if failures > 3 * VAIN:
+            monkeypatch.setattr(os, "pread", read)
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def patient(site: LightSite, task: Task) -> None:
+        async with AsyncExitStack() as held:
+            if isinstance(task.work, Train):
+                await held.enter_async_context(served.federation.downloads._opened(task.work.model))
+                monkeypatch.setattr(os, "pread", failing)
+            await train(site, task)
+
+    async with (
+        serving(tmp_path) as served,
+        LightSite(served.address, "a", spec=SPEC, answer=patient).attending(),
+    ):
+        async with asyncio.timeout(30):
+            runner = await ended(await served.submit(job(pace={"rounds": 1}), None, nothing()))
+    assert runner.view().status == "completed", runner.view().reason
+    assert failures > 2 * VAIN

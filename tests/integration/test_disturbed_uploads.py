@@ -45,7 +45,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         site = LightSite(served.address, "a", spec=LONG, answer=stop_at_train)
         async with site.attending():
             site.ready.clear()
-            runner = await served.federation.submit(job(pace={"rounds": 1}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 1}), None, nothing())
             await asyncio.wait_for(site.ready.wait(), 10)
             yield Scene(served, site, runner)
 
@@ -105,8 +105,8 @@ async def until(holds: Any) -> None:
 async def nothing_is_left(scene: Scene) -> None:
     """Wait until no upload, no place at the gate and no draft is left."""
     federation = scene.served.federation
-    gate, room = federation.uploads, Gate(federation.memory)._room.free
-    await until(lambda: not federation.intake._uploads)
+    gate, room = federation.gate, Gate(federation.memory)._room.free
+    await until(lambda: not federation.uploads.under_way)
     await until(lambda: (gate._room.free, gate._lines) == (room, {}))
     await until(lambda: not drafts(scene))
 
@@ -205,7 +205,7 @@ async def test_frames_that_came_over_an_older_connection_after_the_offer_are_pas
     old.send(*frames[:2])
     while (await scene.offer(manifest)).start < 2:
         await asyncio.sleep(0.01)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     old.send(frames[2])
     await until(lambda: upload.conveyor._waiting or upload.check.next == 3)
     await old.hang_up()
@@ -222,7 +222,7 @@ async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
     monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     await scene.offer(manifest)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(frames[0])
     await until(lambda: upload.conveyor and not upload.place.held)  # it is slow
@@ -240,7 +240,7 @@ async def test_no_frames_gather_for_an_upload_that_has_no_place(
     monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     await scene.offer(manifest)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(*frames[:2])
     await until(lambda: upload.check.next == 2 and not upload.place.held)
@@ -260,9 +260,9 @@ async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_ca
 ) -> None:
     monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
-    gate, room = scene.served.federation.uploads, Gate(scene.served.federation.memory)._room.free
+    gate, room = scene.served.federation.gate, Gate(scene.served.federation.memory)._room.free
     await scene.offer(manifest)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(frames[0])
     await until(lambda: upload.conveyor and not upload.place.held)
@@ -296,7 +296,7 @@ async def test_a_connection_that_waited_for_another_cannot_publish_what_was_thro
     line.send(*frames)
     while (await scene.offer(first)).start < FRAMES:
         await asyncio.sleep(0.01)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     late = asyncio.ensure_future(_reply(scene.upload([], start=FRAMES)))  # waits for the line that is stuck
     await until(lambda: upload.stream == 2)
     assert (await scene.offer(second)).start == 0
@@ -326,7 +326,7 @@ async def test_a_task_that_is_withdrawn_leaves_nothing_of_its_upload(scene: Scen
     line.send(*frames[:6])
     while (await scene.offer(manifest)).start < 6:
         await asyncio.sleep(0.01)
-    await scene.served.federation.runner(scene.runner.id).post(
+    await scene.served.jobs.runner(scene.runner.id).post(
         ev.CancelAsked(at=scene.served.federation.clock.now(), operator="")
     )
     line.send(*frames[6:], None)
@@ -362,8 +362,8 @@ class Flaky(Draft):
 async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
     scene: Scene, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.jobs.workers.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("hansa.controller.jobs.workers.LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.controller.work.workers.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("hansa.controller.work.workers.LONGEST_PAUSE", 0.001)
     store, chance = scene.served.federation.store, random.Random(3)
     made = store.draft
 
@@ -493,7 +493,7 @@ async def test_an_update_whose_site_hangs_up_while_it_is_published_gets_in_and_h
     write.set()
     manifest, frames = update()
     await scene.offer(manifest)
-    upload = scene.served.federation.intake._uploads[scene.task.id]
+    upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(*frames, None)
     await until(lambda: upload.commit and upload.check.complete)
@@ -515,7 +515,7 @@ async def test_a_connection_that_is_ended_twice_while_frames_are_written_leaves_
     publish.set()
     manifest, frames = update()
     await scene.offer(manifest)
-    upload, before = scene.served.federation.intake._uploads[scene.task.id], set(scene.served.guard._calls)
+    upload, before = scene.served.federation.uploads.under_way[scene.task.id], set(scene.served.guard._calls)
     line = Line(scene)
     line.send(*frames[:6])
     await until(lambda: upload.conveyor and upload.conveyor.busy and len(upload.conveyor._waiting) == 2)

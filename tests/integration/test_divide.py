@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from hansa.common.models.frames import Layout, cut, pack, seal, views
-from hansa.common.models.incoming import Incoming
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
+from hansa.common.rpc.incoming import Incoming
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import ModelKey, community_key, moment_key
-from hansa.common.values.tasks import Anatomy, Evaluate, Evaluation, Init, Task, Train, UpdateFacts
+from hansa.common.values.results import Anatomy, Evaluation, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, filled, job, model_of, nothing, serving
 
@@ -124,7 +125,7 @@ def _zeros() -> Arrays:
 
 async def submit(served: Served, **changes: Any) -> JobRunner:
     base: dict[str, Any] = {"rule": "divide", "sites": {"min": 2}, "evaluate": {"every": 1000}}
-    return await served.federation.submit(job(**(base | changes)), None, nothing())
+    return await served.submit(job(**(base | changes)), None, nothing())
 
 
 async def attend(
@@ -348,7 +349,7 @@ async def test_the_distance_from_a_reference_is_over_what_was_not_trained_too(tm
             "layers": {"prepass": 0, "split": 2},
         }
         spec = job(reference=manifest.digest.hex(), **words)
-        runner = await ended(await served.federation.submit(spec, None, frames(), reference=manifest))
+        runner = await ended(await served.submit(spec, None, frames(), reference=manifest))
         assert runner.view().status == "completed", runner.view().reason
         models = [one.held[number] for number in sorted(one.held)] + [model_of(served, runner)]
         there = np.concatenate([held[name].astype(np.float64).reshape(-1) for name in params])
@@ -369,7 +370,7 @@ async def test_a_model_that_cannot_be_divided_is_refused_at_submission(tmp_path:
 
     async with serving(tmp_path) as served:
         with pytest.raises(InvalidJob, match="the model has one layer"):
-            await served.federation.submit(job(rule="divide"), seal(flat, payload), frames())
+            await served.submit(job(rule="divide"), seal(flat, payload), frames())
 
 
 FOREIGN = ModelSpec(  # as somebody else's file tells it: no layers, no roles, in its own order
@@ -388,7 +389,7 @@ async def submit_file(served: Served, spec: ModelSpec, **changes: Any) -> JobRun
             yield bytes(frame)
 
     base: dict[str, Any] = {"rule": "divide", "sites": {"min": 2}, "evaluate": {"every": 1000}}
-    return await served.federation.submit(job(**(base | changes)), seal(spec, payload), frames())
+    return await served.submit(job(**(base | changes)), seal(spec, payload), frames())
 
 
 @pytest.mark.parametrize("spec", [FOREIGN, SPEC], ids=["foreign", "own"])

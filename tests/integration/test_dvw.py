@@ -11,11 +11,12 @@ import numpy as np
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import InvalidInput, Stale
 from hansa.common.values.history import Score
-from hansa.common.values.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
@@ -25,7 +26,7 @@ OWN = Evaluation(n=4, loss_sum=2.0, confusion=((3, 1), (0, 0)))
 async def submit(served: Served, **changes: Any) -> JobRunner:
     base: dict[str, Any] = {"evaluate": {"every": 1000, "timeout": 1}, "sites": {"min": 3}}
     spec: JobSpec = job(**(base | changes))
-    return await served.federation.submit(spec, None, nothing())
+    return await served.submit(spec, None, nothing())
 
 
 async def learn(site: LightSite, task: Task) -> None:
@@ -282,7 +283,7 @@ async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(t
             await runner.post(ev.AlarmRang(at=0, alarm="none"))  # everything before it is durable by now
     before, memories = runner.machine.state.model_dump(), runner.machine.memories
     async with serving(tmp_path, grace=60) as served, AsyncExitStack() as sites:
-        again = served.federation.runner(runner.id)
+        again = served.jobs.runner(runner.id)
         assert again.machine.state.model_dump() == before
         assert again.machine.memories == memories
         await attend(served, sites, "abc", role="evaluator")

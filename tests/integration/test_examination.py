@@ -12,14 +12,14 @@ from hansa.controller.engine.orders import Examine
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.plugin.evidence import Findings
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.engine.examined import Measured
 
 
 async def submit(served: Served, **changes: Any) -> JobRunner:
     base = {"weigh": {"kind": "measured"}, "sites": {"min": 2}, "pace": {"rounds": 3}}
-    return await served.federation.submit(job(**(base | changes)), None, nothing())
+    return await served.submit(job(**(base | changes)), None, nothing())
 
 
 async def attend(served: Served, sites: AsyncExitStack) -> None:
@@ -71,12 +71,11 @@ async def test_an_examination_that_a_crash_interrupts_is_made_again(
         runner = await submit(served)
         assert await asyncio.to_thread(begun.wait, 20)
         held = under_way(runner)
-        for run in served.federation._runs:  # nothing that happens from here on reaches the journal
-            run.cancel()
+        served.federation.launcher.stop()  # nothing that happens from here on reaches the journal
         killed.set()
     monkeypatch.setattr(Measured, "examine", honest)
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
-        again = served.federation.runner(runner.id)
+        again = served.jobs.runner(runner.id)
         assert under_way(again) == held
         await attend(served, sites)
         assert (await ended(again)).view().status == "completed"

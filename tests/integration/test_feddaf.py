@@ -10,7 +10,7 @@ from hansa.common.models.model import ModelSpec
 from hansa.common.values.tasks import Init, Task
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.rules.test_feddaf import BARE, FEW, SPEC, grouped, model_of
 
@@ -32,7 +32,7 @@ async def run(folder: Path, spec: ModelSpec = SPEC, **changes: Any) -> JobRunner
     words = {"rule": "feddaf", "sites": {"min": 6}, "pace": {"rounds": 3}, **changes}
     async with serving(folder) as served, AsyncExitStack() as sites:
         await attend(served, sites, spec)
-        return await ended(await served.federation.submit(job(**words), None, nothing()))
+        return await ended(await served.submit(job(**words), None, nothing()))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.support import (
 
 
 async def submit(served: Served, spec: JobSpec) -> JobRunner:
-    return await served.federation.submit(spec, None, nothing())
+    return await served.submit(spec, None, nothing())
 
 
 async def test_a_job_of_two_sites_gives_the_exact_weighted_mean(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ async def test_a_controller_that_was_killed_goes_on_in_mid_round(tmp_path: Path)
         again = LightSite(served.address, "quick")
         await sites.enter_async_context(again.attending())
         await sites.enter_async_context(LightSite(served.address, "slow", value=3.0).attending())
-        runner = await ended(served.federation.runner(job_id))
+        runner = await ended(served.jobs.runner(job_id))
         assert runner.view().status == "completed"
         assert not committed & {receipt.task for receipt in again.receipts}
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 4.0))
@@ -278,7 +278,7 @@ async def test_a_first_model_may_come_with_the_submission(tmp_path: Path) -> Non
             yield frame.tobytes()
 
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(job(pace={"rounds": 1}), manifest, frames())
+        runner = await served.submit(job(pace={"rounds": 1}), manifest, frames())
         await ended(runner)
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 8.0))
 

@@ -17,7 +17,8 @@ from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import Hop, Score, VersionView
 from hansa.common.values.ids import PROTOCOL
-from hansa.common.values.tasks import Evaluate, Init, Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import DaemonView, JobView, SiteProgress, StatusView, SurveyView
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
@@ -59,7 +60,7 @@ async def nothing_at_all(site: LightSite, task: Task) -> None:
 
 async def open_task(served: Served, kind: type, **more: Any) -> Task:
     """Submit a job; return its first task of a kind."""
-    runner = await served.federation.submit(job(**more), None, nothing())
+    runner = await served.submit(job(**more), None, nothing())
     async with asyncio.timeout(20):
         while not (
             found := [task for task in runner.machine.state.tasks.values() if isinstance(task.work, kind)]
@@ -201,14 +202,16 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         stack.push_async_callback(channel.close)
         await attack(served, learner, stub, Stub(channel, OPERATOR))
         await attend_with_every_field(served, stub, stack)
-        jobs = [runner.id for runner in served.federation.jobs]
+        jobs = [runner.id for runner in served.jobs.newest_first]
         assert len(jobs) > 20
         there = {"HANSA_CONTROLLER": served.address, "HANSA_STATE": str(state)}
         listed, _ = await run("job", "list", cwd=tmp_path, **there)
         assert listed.count("\n") == len(jobs) + 1
-        failed = [runner for runner in served.federation.jobs if runner.machine.ended]
+        failed = [runner for runner in served.jobs.newest_first if runner.machine.ended]
         assert failed
-        told = [runner.id for runner in served.federation.jobs if "owned" in runner.view().model_dump_json()]
+        told = [
+            runner.id for runner in served.jobs.newest_first if "owned" in runner.view().model_dump_json()
+        ]
         assert told  # otherwise nothing hostile came so far, and nothing is shown
         for shown in told:
             await run("job", "show", shown, cwd=tmp_path, **there)

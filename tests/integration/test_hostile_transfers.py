@@ -13,7 +13,9 @@ import pytest
 from hansa.common.models.frames import FRAME, cut
 from hansa.common.rpc import codec
 from hansa.common.rpc.guard import Limits
-from hansa.common.values.tasks import STEPS, Init, Task, Train, UpdateFacts
+from hansa.common.values.bounds import STEPS
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Init, Task, Train
 from hansa.protos import fleet_pb2, model_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet
 from tests.integration.attacker import CODE, QUICK, bomb, enrolment, only_init, status, training
@@ -74,7 +76,7 @@ async def test_an_update_counts_once_however_often_it_is_sent(served: Served) ->
         assert (await upload(stub, task, frames_of(*whole)))[0] is CODE.ABORTED  # nobody waits for it
         other, _ = offered(task, 9.0)
         assert (await stub.Offer(other)).receipt.digest == again.receipt.digest  # nor can it be exchanged
-        entries = served.federation.records._journal.entries(runner.id)
+        entries = served.journal.entries(runner.id)
         receipts = [entry for entry in entries if task.id in entry.receipt]
         updates = [entry for entry in receipts if json.loads(entry.event)["kind"] == "update"]
         assert len(updates) == 1
@@ -105,7 +107,7 @@ async def test_facts_at_their_limits_disturb_nobody(served: Served) -> None:
         LightSite(served.address, "b").attending(),
     ):
         pace = {"kind": "semisync", "rounds": 3}
-        runner = await served.federation.submit(job(pace=pace, sites={"min": 2}), None, nothing())
+        runner = await served.submit(job(pace=pace, sites={"min": 2}), None, nothing())
         async with asyncio.timeout(20):
             await ended(runner)
         assert runner.machine.state.status == "completed"
@@ -139,7 +141,7 @@ async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job
     withdrawn = asyncio.Event()
     async with LightSite(served.address, "a", answer=hang).attending() as site:
         async with LightSite(served.address, "b").attending():
-            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            runner = await served.submit(job(sites={"min": 2}), None, nothing())
             async with asyncio.timeout(20):
                 while not site.cancelled:
                     await asyncio.sleep(0.05)
@@ -158,9 +160,7 @@ async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_o
             for call in calls:
                 await anext(aiter(call))
             async with LightSite(served.address, "b").attending():
-                runner = await served.federation.submit(
-                    job(sites={"min": 1, "names": ["b"]}), None, nothing()
-                )
+                runner = await served.submit(job(sites={"min": 1, "names": ["b"]}), None, nothing())
                 async with asyncio.timeout(5):  # each of the hundred would have a place for half a second
                     await ended(runner)
             for call in calls:

@@ -10,15 +10,18 @@ from safetensors.numpy import load_file, save_file
 
 import hansa as package
 from hansa.common.cli import hansa
-from hansa.common.job.resolved import ModelOrigin
 from hansa.common.models.checkpoints import load_checkpoint, read_origin, save_checkpoint
 from hansa.common.ui import client as client_module
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.tasks import Train
+from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import check_export, verify
+from hansa.controller.verify.check import verify
+from hansa.controller.verify.export import check_export
+from tests.hostile_text import NASTY, require_clean
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
 
@@ -27,7 +30,7 @@ async def exported(folder: Path, file: Path, version: int | None = None, **chang
     async with serving(folder) as served, LightSite(served.address, "a").attending():
         async with Client(served.address) as client:
             view = await client.submit(job(**changes))
-            await ended(served.federation.runner(JobId(view.job)))
+            await ended(served.jobs.runner(JobId(view.job)))
             save_checkpoint(file, *await client.export(view.job, version))
     return view.job
 
@@ -65,6 +68,16 @@ async def test_an_exported_model_names_its_receipt_and_verify_matches_it(tmp_pat
     receipts = [json.loads(entry.receipt) for entry in entries if entry.receipt]
     (receipt,) = [receipt for receipt in receipts if receipt["hash"] == origin.receipt]
     assert (receipt["version"], receipt["digest"]) == (2, origin.digest)
+
+
+async def test_what_a_file_claims_cannot_forge_the_words_of_verify(tmp_path: Path) -> None:
+    file, folder = tmp_path / "m.safetensors", tmp_path / "c"
+    job_id = await exported(folder, file)
+    claim = changed(file, job=f"{NASTY}\njob {job_id}: 4 receipts agree with the journal")
+    said = CliRunner().invoke(hansa, ["job", "verify", job_id, "--state", str(folder), "--model", str(claim)])
+    assert said.exit_code == 1
+    assert said.stdout.count("\n") == 1
+    require_clean(said.output, "hansa job verify --model")
 
 
 async def test_whatever_is_changed_in_an_exported_model_is_found(tmp_path: Path) -> None:
@@ -124,7 +137,7 @@ async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: P
         await sites.enter_async_context(LightSite(served.address, "a", answer=wait_for_ever).attending())
         async with Client(served.address) as client:
             view = await client.submit(job())
-            runner = await served.federation.find(view.job)
+            runner = await served.jobs.find(view.job)
             while runner.machine.state.version < 0:
                 await runner.next_change().wait()
             save_checkpoint(file, *await client.export(view.job))
@@ -185,6 +198,12 @@ def test_a_controller_that_describes_another_model_is_not_believed() -> None:
     assert client_module._origin("", manifest) is None
 
 
+@pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])
+def test_an_answer_that_is_no_view_is_an_error_of_one_line(text: str) -> None:
+    with pytest.raises(Broken, match="the controller's answer cannot be read"):
+        client_module._read(JobView, text)
+
+
 async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(
     tmp_path: Path,
 ) -> None:
@@ -192,9 +211,7 @@ async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and
         for name in "ab":
             await sites.enter_async_context(LightSite(served.address, name).attending())
         async with LightSite(served.address, "c", answer=wait_for_ever).attending():
-            runner = await served.federation.submit(
-                job(sites={"min": 2}, pace={"rounds": 4}), None, nothing()
-            )
+            runner = await served.submit(job(sites={"min": 2}, pace={"rounds": 4}), None, nothing())
             while not any(isinstance(task.work, Train) for task in runner.machine.tasks_of(SiteName("c"))):
                 await runner.next_change().wait()
         async with LightSite(served.address, "c", error="its data cannot be read").attending():

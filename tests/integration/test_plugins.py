@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,7 +24,9 @@ from hansa.common.values.documents import written
 from hansa.common.values.errors import Broken, InvalidJob, Stale
 from hansa.common.values.history import Score
 from hansa.common.values.ids import JobId, SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation, Receipt, Task
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
@@ -34,7 +37,7 @@ from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, nothing, serving
 from tests.unit.engine.evaluated_updates import Scores
@@ -95,7 +98,7 @@ async def test_updates_are_weighed_by_what_other_sites_find(tmp_path: Path, stor
     spec = job(rule=rule, pace=pace, weigh={"kind": "evaluated"}, sites={"min": 3})
     async with serving(tmp_path, store=store) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b", "c")
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         view = runner.view()
         assert (view.status, view.reason) == ("completed", view.reason)
         weights = [weight for entry in view.history for weight in entry.contributions.values()]
@@ -110,7 +113,7 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
     spec = job(pace={"rounds": 5}, sample={"kind": "moody"}, sites={"min": 1})
     async with serving(tmp_path, store=store) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         before = runner.view()
         assert (before.status, before.reason) == (
             "failed",
@@ -120,7 +123,7 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         assert key is not None
     _assert_sound(tmp_path, store, runner.id)
     async with serving(tmp_path, store=store) as served:
-        again = await served.federation.recall(runner.id)
+        again = await served.jobs.recall(runner.id)
         assert again.view(since=0).history == before.history
         assert again.machine.state.model_dump() == runner.machine.state.model_dump()
         assert served.federation.store.has(key)
@@ -136,7 +139,7 @@ async def test_whoever_waits_is_answered_when_a_rule_fails_and_the_journal_canno
         raise Broken("the journal is damaged")
 
     async with serving(tmp_path) as served:
-        runner = await served.federation.submit(job(sites={"min": 9}), None, nothing())
+        runner = await served.submit(job(sites={"min": 9}), None, nothing())
         monkeypatch.setattr(Machine, "handle", fails)
         monkeypatch.setattr(SqliteJournal, "entries", lost)
         at = served.federation.clock.now()
@@ -154,7 +157,7 @@ async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_s
     spec = job(pace={"rounds": 3}, evaluate={"kind": "squeamish"}, sites={"min": 2})
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b")
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         view = runner.view()
         assert (view.status, view.reason) == (
             "failed",
@@ -182,7 +185,7 @@ async def test_an_evaluation_plan_that_makes_no_metrics_is_named_and_the_job_can
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(evaluate={"kind": "wordy", "said": said})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         assert view.reason.startswith("the rule failed: evaluate 'wordy': it says what cannot be kept: ")
         assert view.history[-1].metrics == {}
@@ -246,8 +249,8 @@ async def test_a_plugin_that_fails_when_a_job_is_submitted_is_named_and_the_cont
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         with pytest.raises(InvalidJob, match=f"weigh: fickle failed: RuntimeError: no {where} today"):
-            await served.federation.submit(job(weigh={"kind": "fickle", "where": where}), None, nothing())
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+            await served.submit(job(weigh={"kind": "fickle", "where": where}), None, nothing())
+        runner = await ended(await served.submit(job(), None, nothing()))
         assert runner.view().status == "completed"
 
 
@@ -255,7 +258,7 @@ async def test_a_plugin_that_fails_to_warn_is_named_in_the_warnings(tmp_path: Pa
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": "warnings"})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert (view.status, view.warnings) == (
             "completed",
             ("weigh: fickle failed: RuntimeError: no warnings today",),
@@ -271,9 +274,9 @@ async def test_whatever_a_plugin_raises_ends_its_job_and_nothing_else(
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": where})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert (view.status, view.reason) == ("failed", f"the rule failed: weigh 'fickle': {reason}")
-        other = await ended(await served.federation.submit(job(), None, nothing()))
+        other = await ended(await served.submit(job(), None, nothing()))
         assert other.view().status == "completed"
 
 
@@ -282,7 +285,7 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": odd})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         assert view.reason.startswith("the rule failed: weigh 'fickle': it returned impossible weights: ")
 
@@ -297,7 +300,7 @@ async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(weigh={"kind": "fickle", "where": where})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
         said = "the rule failed: weigh 'fickle': it says what cannot be kept: "
         assert view.reason.startswith(said + wrong)
@@ -332,7 +335,7 @@ async def test_a_sampler_that_draws_what_cannot_be_asked_is_named_at_once(
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
         spec = job(sample={"kind": "stray", "drawn": drawn})
-        view = (await ended(await served.federation.submit(spec, None, nothing()))).view()
+        view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert (view.status, view.reason) == ("failed", f"the rule failed: sample 'stray': {wrong}")
 
 
@@ -354,7 +357,7 @@ async def test_weights_that_are_not_finite_leave_the_model_as_it_is_and_the_job_
     spec = job(rule=rule, pace=pace, weigh={"kind": "dizzy"}, sites={"min": 2})
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b")
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         view = runner.view()
         assert (view.status, view.version) == ("completed", 8), view.reason
         digests = [record.digest for record in runner.machine.state.history]
@@ -408,8 +411,8 @@ async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> No
         for role in ("evaluator", "learner"):
             site = LightSite(served.address, "a", role=role, answer=_come_apart)
             await sites.enter_async_context(site.attending())
-        one = (await ended(await served.federation.submit(spec, None, nothing()))).id
-        other = (await ended(await served.federation.submit(spec, None, nothing()))).id
+        one = (await ended(await served.submit(spec, None, nothing()))).id
+        other = (await ended(await served.submit(spec, None, nothing()))).id
         told = {}
         for words in (("show", one), ("list",), ("watch", one), ("compare", one, other, "--epsilon", "inf")):
             more = ["--concordance"] if words[0] == "compare" else []
@@ -417,7 +420,7 @@ async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> No
             done = await asyncio.to_thread(CliRunner().invoke, hansa, command)
             assert done.exit_code == 0, done.output
             told[words[0]] = json.loads(done.stdout, parse_constant=_refuse)
-        view = served.federation.runner(one).whole_view()
+        view = served.jobs.runner(one).whole_view()
     assert (
         json.loads(written(details(view)), parse_constant=_refuse) == told["show"]
     )  # as `hansa run` leaves it
@@ -450,13 +453,13 @@ async def test_nor_does_the_server_step_again_towards_what_counted_before(
     )
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b")
-        first = await served.federation.submit(spec, None, nothing())
+        first = await served.submit(spec, None, nothing())
         while first.machine.state.version < 3:
             await first.next_change().wait()
     _assert_sound(tmp_path, "", first.id)
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a", "b")
-        runner = await ended(served.federation.runner(first.id))
+        runner = await ended(served.jobs.runner(first.id))
         assert runner.view().status == "completed", runner.view().reason
     _assert_sound(tmp_path, "", first.id)
     made = _made(tmp_path, first.id)
@@ -470,28 +473,36 @@ async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as served:
-        lost = await served.federation.submit(job(weigh={"kind": "fickle"}), None, nothing())
-        other = await served.federation.submit(job(), None, nothing())
+        lost = await served.submit(job(weigh={"kind": "fickle"}), None, nothing())
+        other = await served.submit(job(), None, nothing())
     with monkeypatch.context() as changed:
         changed.delitem(plugins._registry["weigh"], "fickle")
         async with serving(tmp_path) as served, AsyncExitStack() as sites:
-            view = served.federation.runner(lost.id).view()
+            view = served.jobs.runner(lost.id).view()
             assert view.status == "failed"
             assert view.reason.startswith("weigh.kind: there is no 'fickle' (known: ")
             await _attend(served, sites, "a")
-            assert (await ended(served.federation.runner(other.id))).view().status == "completed"
+            assert (await ended(served.jobs.runner(other.id))).view().status == "completed"
     async with serving(tmp_path) as served, AsyncExitStack() as sites:  # the package is back
         await _attend(served, sites, "a")
-        assert (await ended(served.federation.runner(lost.id))).view().status == "completed"
+        assert (await ended(served.jobs.runner(lost.id))).view().status == "completed"
 
 
 async def test_a_job_that_was_accepted_goes_on_even_if_it_would_be_refused_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as served:
-        runner = await served.federation.submit(job(weigh={"kind": "fickle"}), None, nothing())
+        runner = await served.submit(job(weigh={"kind": "fickle"}), None, nothing())
     monkeypatch.setattr(Fickle, "objections", lambda *_: [(("weigh",), "not any more")])
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await _attend(served, sites, "a")
-        assert (await ended(served.federation.runner(runner.id))).view().status == "completed"
+        assert (await ended(served.jobs.runner(runner.id))).view().status == "completed"
     _assert_sound(tmp_path, "", runner.id)
+
+
+def test_a_learners_process_knows_all_plugins_of_learners() -> None:
+    """Nothing but the daemon is imported there."""
+    asked = "import hansa.learner.daemon\nfrom hansa.common.plugins.registry import kinds\n"
+    asked += "print(*sorted(kinds('learner')), *sorted(kinds('batches')))"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert {"adaptive", "importance", "proximal", "shuffled"} <= set(told.stdout.split())

@@ -14,8 +14,8 @@ from hansa.common.values.errors import Broken
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.community.merge import make
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.redis_space import key_below
-from hansa.controller.verify.verify import verify
+from hansa.controller.storage.redis.space import key_below
+from hansa.controller.verify.check import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
@@ -53,7 +53,7 @@ async def test_a_job_waits_while_redis_is_away(tmp_path: Path, servers: Servers,
             LightSite(served.address, "a", answer=staged).attending(),
             Client(served.address) as client,
         ):
-            runner = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 3}), None, nothing())
             await reached.wait()
             server.kill()
             go_on.set()
@@ -81,11 +81,11 @@ async def test_a_controller_with_another_state_directory_goes_on(tmp_path: Path,
 
     async with serving(tmp_path / "here", store=server.url) as served:
         async with LightSite(served.address, "a", answer=stop).attending():
-            first = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+            first = await served.submit(job(pace={"rounds": 3}), None, nothing())
             await reached.wait()
     async with serving(tmp_path / "elsewhere", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
-            runner = await ended(served.federation.runner(first.id))
+            runner = await ended(served.jobs.runner(first.id))
             assert runner.view().status == "completed"
             np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
 
@@ -100,7 +100,7 @@ async def test_a_redis_that_is_full_for_writing_only_is_told_of_until_it_has_roo
         for name in "abc":
             await sites.enter_async_context(LightSite(served.address, name).attending())
         spec = job(rule="async-fedavg", pace={"updates": 60}, sites={"min": 3})
-        runner = await served.federation.submit(spec, None, nothing())
+        runner = await served.submit(spec, None, nothing())
         while runner.machine.state.version < 10:
             await runner.next_change().wait()
         client.config_set("maxmemory", 1)
@@ -123,7 +123,7 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
     server = servers(False)
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
-            runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
             while runner.machine.state.version < 3:
                 await runner.next_change().wait()
             server.kill()
@@ -133,13 +133,13 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
             with pytest.raises(
                 Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"
             ):
-                await served.federation.submit(job(), None, nothing())
+                await served.submit(job(), None, nothing())
             while f"the journal has lost job {runner.id}" not in caplog.text:
                 await asyncio.sleep(0.02)
-        assert served.federation.runner(runner.id) is runner
+        assert served.jobs.runner(runner.id) is runner
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
-            again = await ended(await served.federation.submit(job(), None, nothing()))
+            again = await ended(await served.submit(job(), None, nothing()))
             assert again.view().status == "completed"
 
 
@@ -153,7 +153,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
     server = servers(True)
     client = server.client()
     async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
         while runner.machine.state.version < 3:
             await runner.next_change().wait()
         if alive:
@@ -168,7 +168,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
         }
     for _ in range(2):
         async with serving(tmp_path, store=server.url) as served, LightSite(served.address, "a").attending():
-            again = await ended(await served.federation.recall(runner.id))
+            again = await ended(await served.jobs.recall(runner.id))
             assert again.view().status == "failed"
             assert "lost" in again.view().reason
     client.close()
@@ -196,7 +196,7 @@ async def test_a_merge_that_redis_interrupted_leaves_no_frames(
     monkeypatch.setattr("hansa.controller.work.merge.make", interrupted)
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():
-            runner = await served.federation.submit(job(pace={"rounds": 2}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 2}), None, nothing())
             await died.wait()
             await asyncio.to_thread(server.start)
             await ended(runner)

@@ -10,7 +10,7 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.support import LightSite, ended, job, model_of, nothing, serving
 
 SITES = {"a": 1.0, "b": 4.0, "c": 16.0, "d": 64.0}
@@ -43,11 +43,11 @@ async def test_slots_travel_survive_a_restart_and_are_verified(tmp_path: Path) -
             await sites.enter_async_context(
                 LightSite(served.address, name, value=value, answer=answer).attending()
             )
-        runner = await served.federation.submit(SPEC, None, nothing())
+        runner = await served.submit(SPEC, None, nothing())
         while sum(task.hop == 2 for task in done) < 1:
             await runner.next_change().wait()
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
-        again = served.federation.runner(runner.id)
+        again = served.jobs.runner(runner.id)
         assert again.machine.state.sequence > 0
         for name, value in SITES.items():
             await sites.enter_async_context(

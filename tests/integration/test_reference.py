@@ -18,7 +18,7 @@ from hansa.common.values.ids import reference_key
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.redis_server import RedisServer
 from tests.support import (
     LightSite,
@@ -75,9 +75,7 @@ async def submit(
     """Submit a job with a reference as a servicer does."""
     spec = spec.model_copy(update={"reference": reference[0].digest.hex()})
     payloads = [first[1], reference[1]] if first else [reference[1]]
-    return await served.federation.submit(
-        spec, first[0] if first else None, stream(*payloads), reference=reference[0]
-    )
+    return await served.submit(spec, first[0] if first else None, stream(*payloads), reference=reference[0])
 
 
 async def attend(served: Served, sites: AsyncExitStack, names: Iterable[str] = VALUES, **more: Any) -> None:
@@ -114,7 +112,7 @@ async def test_every_version_has_its_distance_whatever_the_rule(tmp_path: Path, 
             words = {"rule": rule, "pace": PACES[rule], "sites": {"min": 5}}
             spec = job(reference=saved(tmp_path, "central.safetensors", reference), **words)
             view = await client.submit(spec)
-            runner = await ended(served.federation.runner(view.job))  # type: ignore[arg-type]
+            runner = await ended(served.jobs.runner(view.job))  # type: ignore[arg-type]
             shown = await client.show(view.job)
         assert shown.status == "completed", shown.reason
         seen[shown.version] = model_of(served, runner)
@@ -124,7 +122,7 @@ async def test_every_version_has_its_distance_whatever_the_rule(tmp_path: Path, 
             assert shown.history[version].distance == apart(arrays, reference), f"version {version}"
         assert None not in told(runner)
         assert len(set(told(runner))) > 2
-        plain = await ended(await served.federation.submit(job(**words), None, nothing()))
+        plain = await ended(await served.submit(job(**words), None, nothing()))
         assert set(told(plain)) == {None}
         if rule in (
             "fedavg",
@@ -158,7 +156,7 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
         }
         spec = job(pace={"rounds": 2}, **files)
         view = await client.submit(spec)
-        runner = served.federation.runner(view.job)  # type: ignore[arg-type]
+        runner = served.jobs.runner(view.job)  # type: ignore[arg-type]
         held = runner.machine.spec
         assert (held.init, held.reference) == tuple(
             sealed(large, each)[0].digest.hex() for each in (first, reference)
@@ -208,7 +206,7 @@ async def test_distances_survive_a_restart(
                 await runner.next_change().wait()
         before = told(runner)
     async with serving(tmp_path, store=store) as served:
-        again = served.federation.runner(runner.id)
+        again = served.jobs.runner(runner.id)
         key = reference_key(runner.id)
         assert again.machine.state.reference == key
         assert key in served.federation.store.keys(f"{runner.id}/")
@@ -236,7 +234,7 @@ async def test_a_job_that_nothing_has_happened_to_keeps_its_reference_through_a_
     with opened(f"disk:{tmp_path / 'store'}", tmp_path, lease=False) as backends:
         assert verify(backends, backends.journal.jobs()[0])[2] == []
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        again = await ended(served.federation.runner(runner.id))
+        again = await ended(served.jobs.runner(runner.id))
         assert again.view().status == "completed", again.view().reason
         assert None not in told(again)
 
@@ -249,7 +247,7 @@ async def test_a_submission_that_was_interrupted_before_its_reference_was_stored
     with opened(f"disk:{tmp_path / 'store'}", tmp_path) as backends:
         backends.store.delete(reference_key(runner.id))
     async with serving(tmp_path) as served:
-        again = await ended(served.federation.runner(runner.id))
+        again = await ended(served.jobs.runner(runner.id))
         assert (again.view().status, again.view().reason) == ("failed", "the submission was interrupted")
 
 
@@ -289,7 +287,7 @@ async def test_a_reference_of_another_model_is_refused_at_submission_if_the_firs
         ) as e:
             await client.submit(job(**files))
         assert e.value.exit_code == 2
-        assert served.federation.jobs == []
+        assert served.jobs.newest_first == []
         assert served.federation.store.keys() == []
 
 
@@ -336,10 +334,10 @@ async def test_references_that_are_no_models_are_refused_and_leave_nothing(tmp_p
         spec_less = job()
         for spec, brought in ((named, None), (named, first[0]), (spec_less, good[0])):
             with pytest.raises(InvalidJob, match="does not bring the model that the job names"):
-                await served.federation.submit(spec, None, stream(good[1]), reference=brought)
+                await served.submit(spec, None, stream(good[1]), reference=brought)
         with pytest.raises(Rejected, match="reference: more than the 1 frames"):
-            await served.federation.submit(named, None, stream(good[1], good[1]), reference=good[0])
-        assert served.federation.jobs == []
+            await served.submit(named, None, stream(good[1], good[1]), reference=good[0])
+        assert served.jobs.newest_first == []
     with opened(f"disk:{tmp_path / 'store'}", tmp_path, lease=False) as backends:
         assert backends.store.keys() == []
         assert list((tmp_path / "store").rglob("*draft*/*")) == []

@@ -16,11 +16,11 @@ from hansa.common.values.errors import Broken, HansaError
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
-from hansa.controller.jobs.federation import Federation
+from hansa.controller.federation import Federation
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, JobRecord, SqliteJournal
-from hansa.controller.storage.redis_space import key_below
-from hansa.controller.verify.verify import command as verify_command
+from hansa.controller.storage.redis.space import key_below
+from hansa.controller.verify.cli import command as verify_command
 from tests.redis_server import RedisServer
 from tests.support import (
     LightSite,
@@ -39,11 +39,9 @@ from tests.support import (
 
 async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        steady = await served.federation.submit(job(name="steady", pace={"rounds": 40}), None, nothing())
+        steady = await served.submit(job(name="steady", pace={"rounds": 40}), None, nothing())
         for _ in range(5):
-            runner = await served.federation.submit(
-                job(name="doomed", pace={"rounds": 1000}), None, nothing()
-            )
+            runner = await served.submit(job(name="doomed", pace={"rounds": 1000}), None, nothing())
             posts = [runner.post(ev.CancelAsked(at=0)) for _ in range(20)]
             for post in posts:
                 post.cancel()
@@ -54,7 +52,7 @@ async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
 async def test_a_slow_watcher_still_sees_the_end(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with Client(served.address) as client:
-            runner = await served.federation.submit(job(pace={"rounds": 30}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 30}), None, nothing())
             watching = aiter(client.watch(runner.id))
             await anext(watching)
             await ended(runner)
@@ -68,7 +66,7 @@ async def test_watching_sends_each_version_with_its_metrics_once(tmp_path: Path)
         for role in ("learner", "evaluator"):
             await sites.enter_async_context(LightSite(served.address, "a", role=role).attending())
         async with Client(served.address) as client:
-            runner = await served.federation.submit(job(pace={"rounds": 60}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 60}), None, nothing())
             seen = [
                 entry.version
                 async for view in client.watch(runner.id)
@@ -84,7 +82,7 @@ async def test_watching_sends_each_version_with_its_metrics_once(tmp_path: Path)
 async def test_a_job_in_which_nobody_ever_delivered_fails(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a", answer=wait_for_ever).attending():
         pace = {"rounds": 2, "deadline": 0.1}
-        runner = await ended(await served.federation.submit(job(pace=pace), None, nothing()))
+        runner = await ended(await served.submit(job(pace=pace), None, nothing()))
         assert runner.view().status == "failed"
         assert "no site delivered an update" in runner.view().reason
 
@@ -94,7 +92,7 @@ async def test_a_site_without_the_app_fails_a_new_job_whatever_its_name(tmp_path
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await sites.enter_async_context(LightSite(served.address, "m").attending())
         await sites.enter_async_context(LightSite(served.address, name, app="other.py:app").attending())
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        runner = await ended(await served.submit(job(), None, nothing()))
         assert runner.view().reason.startswith(f"site {name} (learner)")
 
 
@@ -108,7 +106,7 @@ async def test_a_site_without_the_app_that_comes_later_is_no_matter(tmp_path: Pa
         await site.do(task)
 
     async with serving(tmp_path) as served, LightSite(served.address, "m", answer=slowly).attending():
-        runner = await served.federation.submit(job(pace={"rounds": 3}), None, nothing())
+        runner = await served.submit(job(pace={"rounds": 3}), None, nothing())
         await started.wait()
         async with LightSite(served.address, "late", app="other.py:app").attending():
             assert (await ended(runner)).view().status == "completed"
@@ -121,14 +119,14 @@ async def test_why_an_evaluator_could_not_evaluate_is_shown(tmp_path: Path) -> N
 
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "a", role="evaluator", answer=broken).attending():
-            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, nothing()))
+            runner = await ended(await served.submit(job(pace={"rounds": 1}), None, nothing()))
             assert runner.view().history[-1].unevaluated == {"a": "no more ink"}
 
 
 async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        good = await ended(await served.federation.submit(job(name="good"), None, nothing()))
-        bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
+        good = await ended(await served.submit(job(name="good"), None, nothing()))
+        bad = await ended(await served.submit(job(name="bad"), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute(
             'update entries set event = \'{"kind": "nonsense"}\' where job = ? and sequence = 3', (bad.id,)
@@ -145,7 +143,7 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
 
 async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        jobs = [await ended(await served.federation.submit(job(), None, nothing())) for _ in range(4)]
+        jobs = [await ended(await served.submit(job(), None, nothing())) for _ in range(4)]
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         change = "update entries set event = replace(event, '\"at\":', '\"at\":9999') where job = ? and sequence = 3"
         assert db.execute(change, (jobs[0].id,)).rowcount == 1
@@ -179,8 +177,8 @@ async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
     """Thirty years later every deadline would have passed."""
     patient = job(sites={"min": 2, "wait": 3600})
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        bad = await ended(await served.federation.submit(job(), None, nothing()))
-        good = await served.federation.submit(patient, None, nothing())
+        bad = await ended(await served.submit(job(), None, nothing()))
+        good = await served.submit(patient, None, nothing())
         now = served.federation.clock.now()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         assert db.execute(change, (bad.id,)).rowcount == 1
@@ -188,13 +186,13 @@ async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
     db.close()
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         assert served.federation.clock.now() < now + 3600
-        view = served.federation.runner(bad.id).view()
+        view = served.jobs.runner(bad.id).view()
         assert view.status == "failed"
         assert named in view.reason
         assert "is damaged" in view.reason
         for name in "ab":
             await sites.enter_async_context(LightSite(served.address, name).attending())
-        assert (await ended(served.federation.runner(good.id))).view().status == "completed"
+        assert (await ended(served.jobs.runner(good.id))).view().status == "completed"
 
 
 async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(
@@ -203,17 +201,15 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(
     """A Redis that evicts takes first what is seldom read: the records of jobs."""
     store = f"{redis.url}?prefix=forgotten"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        runner = await ended(await served.federation.submit(job(), None, nothing()))
+        runner = await ended(await served.submit(job(), None, nothing()))
     client = redis.client()
     client.delete(key_below("forgotten", "jobs"))
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        (view,) = [each.view() for each in served.federation.jobs]
+        (view,) = [each.view() for each in served.jobs.newest_first]
         assert (view.job, view.status) == (runner.id, "failed")
         assert "the journal has no record of it: it was evicted or lost" in view.reason
-        assert (
-            await ended(await served.federation.submit(job(), None, nothing()))
-        ).view().status == "completed"
+        assert (await ended(await served.submit(job(), None, nothing()))).view().status == "completed"
 
 
 async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
@@ -221,8 +217,8 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
 ) -> None:
     store = f"{redis.url}?prefix=misplaced"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        good = await ended(await served.federation.submit(job(), None, nothing()))
-        bad = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        good = await ended(await served.submit(job(), None, nothing()))
+        bad = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
         while bad.machine.state.version < 1:
             await bad.next_change().wait()
     client = redis.client()
@@ -230,10 +226,10 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
     client.sadd(key_below("misplaced", "model", str(bad.machine.state.current)), "no model")
     client.close()
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        assert "WRONGTYPE" in (await ended(served.federation.runner(bad.id))).view().reason
-        assert (await served.federation.recall(good.id)).view().status == "completed"
+        assert "WRONGTYPE" in (await ended(served.jobs.runner(bad.id))).view().reason
+        assert (await served.jobs.recall(good.id)).view().status == "completed"
         async with LightSite(served.address, "b").attending():
-            other = await served.federation.submit(job(sites={"names": ["b"]}), None, nothing())
+            other = await served.submit(job(sites={"names": ["b"]}), None, nothing())
             assert (await ended(other)).view().status == "completed"
 
 
@@ -250,8 +246,8 @@ async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_g
 ) -> None:
     """A plugin is gone that was here when the job was submitted, or its record is damaged."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        bad = await ended(await served.federation.submit(job(name="bad"), None, nothing()))
-        await ended(await served.federation.submit(job(name="good"), None, nothing()))
+        bad = await ended(await served.submit(job(name="bad"), None, nothing()))
+        await ended(await served.submit(job(name="good"), None, nothing()))
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute(f"update jobs set spec = {change} where id = ?", (bad.id,))
         if "replace" in change:
@@ -273,7 +269,7 @@ async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_g
 async def test_no_drafts_are_left_when_jobs_are_cancelled_in_mid_upload(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         for _ in range(30):
-            runner = await served.federation.submit(job(pace={"rounds": 1000}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 1000}), None, nothing())
             while runner.machine.state.round < 2:
                 await runner.next_change().wait()
             runner.post(ev.CancelAsked(at=served.federation.clock.now()))
@@ -290,7 +286,7 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
         append = records.append
 
         async def broken(of: JobId, entries: Sequence[Entry]) -> None:
-            held = served.federation.runner(of)
+            held = served.jobs.runner(of)
             if held.machine.state.merging:  # it has begun before the event that asks for it is durable
                 while not any(isinstance(event, ev.OrderDone) for event, _ in vars(held._inbox)["_queue"]):
                     await asyncio.sleep(0.01)
@@ -298,10 +294,10 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
             await append(of, entries)
 
         monkeypatch.setattr(records, "append", broken)
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
         assert (await ended(runner)).view().reason == "the journal lost entries"
         async with asyncio.timeout(10):
-            while runner.id in {run.get_name() for run in served.federation._runs}:
+            while runner.id in served.federation.launcher.running:
                 await asyncio.sleep(0.01)
 
 
@@ -313,14 +309,14 @@ async def test_a_site_that_attends_is_not_handed_a_task_whose_event_is_not_durab
         append, writing, going = records.append, asyncio.Event(), asyncio.Event()
 
         async def slow(of: JobId, entries: Sequence[Entry]) -> None:
-            if served.federation.runner(of).machine.state.tasks:
+            if served.jobs.runner(of).machine.state.tasks:
                 writing.set()
                 await going.wait()
             await append(of, entries)
 
         monkeypatch.setattr(records, "append", slow)
         async with LightSite(served.address, "a").attending():
-            runner = await served.federation.submit(job(), None, nothing())
+            runner = await served.submit(job(), None, nothing())
             await writing.wait()
         async with LightSite(served.address, "a").attending():
             session = served.federation.fleet.find(SiteName("a"), "learner")
@@ -338,8 +334,8 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
                 await asyncio.sleep(0.001 * number)
                 asking.cancel()
             await asyncio.sleep(0.5)
-            recorded = {record.id for record in served.federation.records._journal.jobs()}
-            assert recorded == {runner.id for runner in served.federation.jobs}
+            recorded = {record.id for record in served.journal.jobs()}
+            assert recorded == {runner.id for runner in served.jobs.newest_first}
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -360,13 +356,13 @@ async def test_counters_come_from_the_committing_site_also_after_a_restart(
         served = await first.enter_async_context(serving(tmp_path))
         heavy = LightSite(served.address, "heavy", value=5.0, examples=100, answer=once)
         await first.enter_async_context(heavy.attending())
-        runner = await served.federation.submit(spec, None, nothing())
+        runner = await served.submit(spec, None, nothing())
         while runner.machine.state.version < 1:
             await runner.next_change().wait()
         if restart:
             await first.aclose()
             served = await first.enter_async_context(serving(tmp_path))
-            runner = served.federation.runner(runner.id)
+            runner = served.jobs.runner(runner.id)
         async with LightSite(served.address, "light", value=9.0, examples=1, answer=once).attending():
             await ended(runner)
         assert model_of(served, runner)["norm.count"] == 9
@@ -378,7 +374,7 @@ async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_
     spec = job(pace={"rounds": 1, "deadline": 2.0, "quorum": 1})
     async with serving(tmp_path) as served:
         async with LightSite(served.address, "a", answer=wait_for_ever).attending():
-            runner = await served.federation.submit(spec, None, nothing())
+            runner = await served.submit(spec, None, nothing())
             while not runner.machine.state.round:
                 await runner.next_change().wait()
     latest = runner.machine.state.latest
@@ -387,7 +383,7 @@ async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_
         async with LightSite(served.address, "a", answer=wait_for_ever).attending():
             assert served.federation.clock.now() >= latest
             async with asyncio.timeout(20):
-                again = await ended(served.federation.runner(runner.id))
+                again = await ended(served.jobs.runner(runner.id))
     assert again.view().status == "failed"
     assert again.machine.state.ended is not None
     assert again.machine.state.ended >= latest
@@ -440,6 +436,6 @@ async def test_a_submission_that_ends_before_the_journal_knows_it_leaves_no_mode
     monkeypatch.setattr(SqliteJournal, "create", killed)
     async with serving(tmp_path) as served:
         with pytest.raises(Broken, match="no room"):
-            await served.federation.submit(job(), manifest, frames())
+            await served.submit(job(), manifest, frames())
         assert served.federation.store.keys() == []
         assert list((tmp_path / "store" / "drafts").iterdir()) == []

@@ -13,11 +13,12 @@ from hansa.common.models.frames import Sealer, cut, pack
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import NotFound, Refused, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
-from hansa.common.values.tasks import UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.redis_space import key_below
+from hansa.controller.storage.redis.space import key_below
 from tests.redis_server import RedisServer
 from tests.support import LightSite, Served, ended, filled, job, nothing, sealed, serving, small_spec
 
@@ -62,12 +63,19 @@ class Scene:
             job,
         )
 
+    def spoil_summaries(self) -> None:
+        """Leave something in their place that no summary can be read from, or written to."""
+        self._change(
+            ("alter table summaries rename column text to words",),
+            lambda client, key: client.delete(key("summaries")) and client.set(key("summaries"), "x"),
+        )
+
     def summaries(self) -> set[JobId]:
         with opened(self.store, self.folder, lease=False) as backends:
             return set(backends.journal.summaries())
 
     def _change(
-        self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], job: JobId
+        self, statements: tuple[str, ...], deed: Callable[[Any, Callable[..., str]], Any], *job: JobId
     ) -> None:
         if self.server:
             client = self.server.client()
@@ -76,7 +84,7 @@ class Scene:
             return
         with sqlite3.connect(self.folder / "journal.sqlite") as db:
             for statement in statements:
-                db.execute(statement, (job,))
+                db.execute(statement, job)
         db.close()
 
 
@@ -88,7 +96,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
 async def concluded(served: Served, runner: JobRunner) -> JobRunner:
     """Wait until a job has ended and all is written that is written then."""
     await ended(runner)
-    while runner.id in {run.get_name() for run in served.federation._runs}:
+    while runner.id in served.federation.launcher.running:
         await asyncio.sleep(0.01)
     return runner
 
@@ -97,9 +105,9 @@ async def run_two(scene: Scene) -> tuple[JobRunner, JobRunner, list[JobView]]:
     """Run a job to its end and leave another waiting; return both, and the list that operators see."""
     async with scene.serving() as served, Client(served.address) as client:
         async with LightSite(served.address, "a").attending():
-            done = await served.federation.submit(job(name="done"), None, nothing())
+            done = await served.submit(job(name="done"), None, nothing())
             await concluded(served, done)
-            waiting = await served.federation.submit(
+            waiting = await served.submit(
                 job(name="waiting", sites={"min": 9, "wait": 3600}), None, nothing()
             )
             return done, waiting, await client.jobs()
@@ -123,7 +131,7 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
     done, _, _ = await run_two(scene)
     before = done.view()
     async with scene.serving() as served, Client(served.address) as client:
-        assert done.id not in {runner.id for runner in served.federation.jobs}
+        assert done.id not in {runner.id for runner in served.jobs.newest_first}
         for words in ("done", done.id[:6], done.id):
             shown = await client.show(words)
             assert (
@@ -136,7 +144,7 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
             await client.cancel("done")
         with pytest.raises(NotFound, match="there is no job 'nothing'"):
             await client.show("nothing")
-        again = await served.federation.recall(done.id)
+        again = await served.jobs.recall(done.id)
         assert again.machine.state.model_dump() == done.machine.state.model_dump()
 
 
@@ -153,13 +161,53 @@ async def test_a_summary_that_is_missing_is_made_again(scene: Scene, harm: str) 
         scene.destroy_events(done.id)  # the next start does not need them
 
 
+async def test_summaries_that_can_be_neither_read_nor_written_keep_no_controller_from_starting(
+    scene: Scene,
+) -> None:
+    """They only save time: the jobs are read from their events, and are what they were."""
+    _, waiting, before = await run_two(scene)
+    scene.spoil_summaries()
+    async with scene.serving() as served, Client(served.address) as client:
+        after = await client.jobs()
+        assert after[1] == before[1]
+        assert (await client.show("done")).status == "completed"
+        assert [runner.id for runner in served.jobs.newest_first] == [waiting.id]
+
+
+async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_asked_for(
+    scene: Scene,
+) -> None:
+    """No version accounts for what its site fetched before it was cancelled."""
+    fetched = asyncio.Event()
+
+    async def fetch_only(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            await site.fetch(task.work.model)
+            fetched.set()
+            await asyncio.Event().wait()
+        await site.do(task)
+
+    async with scene.serving() as served, Client(served.address) as client:
+        async with LightSite(served.address, "a", answer=fetch_only).attending(), asyncio.timeout(30):
+            runner = await served.submit(job(), None, nothing())
+            await fetched.wait()
+            await client.cancel(runner.id)
+            await concluded(served, runner)
+        before = runner.view()
+    assert min(before.bytes_up, before.bytes_down) > 0
+    async with scene.serving() as served, Client(served.address) as client:
+        (listed,), shown = await client.jobs(), await client.show(runner.id)
+        for view in (listed, shown):
+            assert (view.bytes_up, view.bytes_down) == (before.bytes_up, before.bytes_down)
+
+
 async def test_a_job_that_failed_without_an_event_is_not_summed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its journal does not tell of the end: the next start decides what becomes of it."""
     scene = Scene(tmp_path, None)
     async with scene.serving() as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+        runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
         while runner.machine.state.version < 2:
             await runner.next_change().wait()
 

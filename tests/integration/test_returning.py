@@ -1,9 +1,19 @@
 """Sites whose controller is away come back soon: their own pauses decide, and not gRPC's, which grow to minutes."""
 
 import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from hansa.common.rpc.channel import HURRY, PATIENCE
+from hansa.common.rpc.errors import translated
+from hansa.common.site.attendance import APART, Attendance, Identity
+from hansa.common.values.errors import Unreachable
 from hansa.common.values.ids import SiteName
+from hansa.protos import fleet_pb2
 from tests.redis_server import free_port
 from tests.support import LightSite, serving
 
@@ -32,3 +42,30 @@ async def test_a_site_dials_about_every_second_while_its_controller_is_away_and_
             while not served.federation.fleet.find(SiteName("a"), "learner"):
                 await asyncio.sleep(0.01)
             assert not site.attendance.refused
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that does not answer, as that of a container that is gone: nobody accepts, and the queue is full."""
+    with ExitStack() as sockets:
+        host = sockets.enter_context(socket.socket())
+        host.bind(("127.0.0.1", 0))
+        host.listen(0)
+        for _ in range(3):
+            caller = sockets.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(host.getsockname())
+        yield f"127.0.0.1:{host.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("size", [0, APART], ids=["small", "large"])
+async def test_a_host_that_is_silent_is_soon_given_up_whatever_is_to_be_moved(silent: str, size: int) -> None:
+    """A large model has a connection of its own, which must not wait for longer than the session's."""
+    attendance = Attendance(Identity(silent, SiteName("a"), "learner"), list)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with attendance.apart(size) as stub:
+        with pytest.raises(Unreachable), translated():
+            await stub.Report(fleet_pb2.TaskReport(site="a"))
+    assert loop.time() - began < (HURRY + PATIENCE) / 2000
+    await attendance.channel.close()

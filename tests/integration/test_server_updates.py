@@ -15,7 +15,7 @@ from hansa.common.values.ids import ModelKey
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.plugin.arithmetic import Coordinatewise, MergeInfo, Moments, Selecting, ServerUpdate
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import Finding, verify
+from hansa.controller.verify.check import Finding, verify
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
 
 ROUNDS = 6
@@ -162,7 +162,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
-        runner = await ended(await served.federation.submit(spec_of(rule), None, nothing()))
+        runner = await ended(await served.submit(spec_of(rule), None, nothing()))
         view = runner.view()
         assert view.status == "completed", view.reason
         arrays = model_of(served, runner)
@@ -202,7 +202,7 @@ async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit
                 await site.do(task)
 
             await attend(served, sites, answer=answer)
-            runner = await served.federation.submit(spec_of(rule), None, nothing())
+            runner = await served.submit(spec_of(rule), None, nothing())
             if stops:
                 while not reached or runner.machine.state.version < 3:
                     await runner.next_change().wait()
@@ -212,7 +212,7 @@ async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit
                 digests.append([record.digest for record in runner.machine.state.history])
         if stops:
             async with serving(folder, store=held) as again, AsyncExitStack() as sites:
-                resumed = again.federation.runner(runner.id)
+                resumed = again.jobs.runner(runner.id)
                 assert resumed.machine.moments(3).keys() == resumed.machine.rule.server.moments.keys()
                 await attend(again, sites)
                 await ended(resumed)
@@ -225,7 +225,7 @@ async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit
 async def test_a_byte_changed_in_what_a_version_stands_on_is_found_and_named(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
-        runner = await ended(await served.federation.submit(spec_of("fedyogi"), None, nothing()))
+        runner = await ended(await served.submit(spec_of("fedyogi"), None, nothing()))
     assert findings(tmp_path, "", runner.id) == []
     for key in runner.machine.state.basis:
         path = tmp_path / "store" / "models" / key
@@ -242,7 +242,7 @@ async def test_moments_that_fit_their_digest_but_not_the_updates_are_found(tmp_p
     """Whoever changes the moments and the journal consistently is caught by computing the version again."""
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
-        runner = await ended(await served.federation.submit(spec_of("fedadam"), None, nothing()))
+        runner = await ended(await served.submit(spec_of("fedadam"), None, nothing()))
     with opened(f"disk:{tmp_path / 'store'}", tmp_path, lease=False) as backends:
         (record,) = backends.journal.jobs()
         version = runner.machine.state.version
@@ -262,7 +262,7 @@ async def test_a_server_update_that_raises_fails_the_job_which_keeps_the_last_mo
     async with serving(tmp_path, store=store) as served, AsyncExitStack() as sites:
         await attend(served, sites)
         spec = spec_of("fedavg", server={"kind": "capricious"})
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         view = runner.view()
         assert view.status == "failed"
         assert view.reason == "merging version 5: server 'capricious': ValueError: not today"
@@ -305,7 +305,7 @@ MIDDLE = {
 async def _failed(tmp_path: Path, spec: JobSpec, version: int, why: str) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         view = runner.view()
         assert (view.status, view.version) == ("failed", version), view.reason
         assert re.match(f"merging version {version + 1}: {why}", view.reason), view.reason
@@ -344,7 +344,7 @@ async def test_an_aggregator_may_choose_with_numbers_of_numpys(tmp_path: Path) -
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
         spec = spec_of("fedavg", merge={"kind": "picky", "how": "well"})
-        runner = await ended(await served.federation.submit(spec, None, nothing()))
+        runner = await ended(await served.submit(spec, None, nothing()))
         assert runner.view().status == "completed", runner.view().reason
 
 
@@ -362,7 +362,7 @@ async def test_krum_outvotes_a_site_that_sends_nonsense_where_the_mean_does_not(
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites, answer=lie)
         for rule in ("fedavg", "krum", "median", "multi-krum"):
-            runner = await ended(await served.federation.submit(spec_of(rule), None, nothing()))
+            runner = await ended(await served.submit(spec_of(rule), None, nothing()))
             found[rule] = float(np.abs(model_of(served, runner)["layer.weight"]).max())
     assert found.pop("fedavg") > 1e5
     assert max(found.values()) < 10 * ROUNDS

@@ -9,7 +9,7 @@ from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.jobs import records
 from hansa.controller.storage.backends import opened
-from hansa.controller.verify.verify import verify
+from hansa.controller.verify.check import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, nothing, serving
 
@@ -27,7 +27,7 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
         store = f"{server.url}?prefix=snapshots"
     spec = job(rule="async-fedavg", pace={"updates": 60})
     async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(spec, None, nothing())
+        runner = await served.submit(spec, None, nothing())
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
     with opened(store, tmp_path, lease=False) as backends:
@@ -36,7 +36,7 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
         assert saved.sequence > 0
         assert len(saved.chapters) > 3
     async with serving(tmp_path, store=store) as served:
-        again = served.federation.runner(runner.id)
+        again = served.jobs.runner(runner.id)
         assert again.machine.unsaved < 10 + records.SNAPSHOT_EVERY  # it was not replayed from the start
         async with LightSite(served.address, "a").attending():
             assert (await ended(again)).view().status == "completed"
@@ -66,7 +66,7 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
         monkeypatch.setattr(module, "CHAPTER", 4)
     spec = job(rule="async-fedavg", pace={"updates": 30})
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(spec, None, nothing())
+        runner = await served.submit(spec, None, nothing())
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
         before = served.federation.clock.now()
@@ -74,7 +74,7 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
         assert db.execute(damage).rowcount == 1
     db.close()
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        again = await ended(served.federation.runner(runner.id))
+        again = await ended(served.jobs.runner(runner.id))
         assert again.view().status == "completed"
         assert [record.version for record in again.machine.state.history] == list(range(31))
         latest = before + 3600 - again.machine.state.submitted

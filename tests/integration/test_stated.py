@@ -26,7 +26,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def submit(served: Served, **more: Any) -> JobRunner:
-    return await served.federation.submit(job(**more), None, nothing())
+    return await served.submit(job(**more), None, nothing())
 
 
 def journal_of(folder: Path) -> int:
@@ -158,7 +158,7 @@ async def test_different_sources_are_named_to_the_operator_and_refused_on_reques
         async with Client(Endpoint(served.address, None)) as client:
             view = await client.submit(job(sites={"min": 2}))
             assert view.warnings == (f"the sites have different {told}",)  # in the answer to the submission
-            await ended(await served.federation.find(view.job))
+            await ended(await served.jobs.find(view.job))
             refused = await client.submit(job(sites={"min": 2, "same_app": True}))
             assert (refused.status, told in refused.reason) == ("failed", True)
             assert "sites.same_app" in refused.reason

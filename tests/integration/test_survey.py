@@ -9,7 +9,8 @@ import pytest
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import InvalidInput, Refused
-from hansa.common.values.tasks import Standard, Survey, Task
+from hansa.common.values.tasks import Survey, Task
+from hansa.common.values.training import Standard
 from hansa.protos import fleet_pb2
 from tests.integration.test_federation import submit
 from tests.support import LightSite, ended, filled, job, serving
@@ -73,7 +74,7 @@ async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_ha
         for name, examples, value in (("a", 10, 1.0), ("b", 30, 5.0)):
             site = LightSite(served.address, name, examples=examples, value=value, answer=note)
             await sites.enter_async_context(site.attending())
-        runner = await ended(served.federation.runner(job_id))
+        runner = await ended(served.jobs.runner(job_id))
         assert runner.machine.state.status == "completed"
         assert runner.machine.state.standard == POOLED
     assert [kind for name, kind in asked if name == "a"].count("survey") == 0

@@ -57,7 +57,7 @@ async def test_a_job_runs_over_tls_and_everybody_is_who_their_certificate_says(
     ):
         async with Client(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
             view = await client.submit(job())
-            await ended(await served.federation.find(view.job))
+            await ended(await served.jobs.find(view.job))
             assert (await client.show(view.job)).status == "completed"
             manifest, _ = await client.model(view.job)
             assert len(manifest.digests) == 3
@@ -249,7 +249,7 @@ async def test_a_learner_cannot_act_as_another_site(served: Served, consortium: 
 async def test_an_evaluator_cannot_answer_its_learners_task(served: Served, consortium: Consortium) -> None:
     learner, evaluator = consortium.issue("learner", "a"), consortium.issue("evaluator", "a")
     async with light(served, learner, "a", answer=wait_for_ever).attending() as site:
-        runner = await served.federation.submit(job(), None, nothing())
+        runner = await served.submit(job(), None, nothing())
         while not (training := [t for t in runner.machine.state.tasks.values() if isinstance(t.work, Train)]):
             await runner.next_change().wait()
         report = fleet_pb2.TaskReport(site="a", task=training[0].id)
@@ -329,7 +329,7 @@ async def test_certificates_are_renewed_without_stopping_a_running_job(
         await site.do(task)
 
     async with light(served, mine, "a", answer=wait_and_do).attending() as site:
-        runner = await served.federation.submit(job(pace={"rounds": 1}), None, nothing())
+        runner = await served.submit(job(pace={"rounds": 1}), None, nothing())
         while not any(isinstance(task.work, Train) for task in runner.machine.state.tasks.values()):
             await runner.next_change().wait()
         first = served.federation.fleet.sessions[0]
@@ -367,7 +367,7 @@ async def test_a_certificate_that_ends_during_a_call_ends_the_call(
     served: Served, consortium: Consortium
 ) -> None:
     mine = consortium.issue("operator", "alice", life=timedelta(seconds=3))
-    runner = await served.federation.submit(job(sites={"min": 5, "wait": 600}), None, nothing())
+    runner = await served.submit(job(sites={"min": 5, "wait": 600}), None, nothing())
 
     async def sweep() -> None:
         while True:

@@ -25,7 +25,8 @@ from hansa.common.values.errors import (
     Unreachable,
 )
 from hansa.common.values.ids import ModelKey
-from hansa.common.values.tasks import Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
 from hansa.protos import fleet_pb2 as fleet
 from tests.support import LightSite, ended, filled, fleet_stub, job, model_of, sealed, serving, small_spec
@@ -73,7 +74,7 @@ class Scene:
 
     async def quarantined(self) -> str:
         """Wait until the update is quarantined and return why, as the journal tells it; the site is asked once more."""
-        journal = self.served.federation.records._journal
+        journal = self.served.journal
         async with asyncio.timeout(10):
             while True:
                 events = [ev.EVENT.validate_json(entry.event) for entry in journal.entries(self.runner.id)]
@@ -90,7 +91,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         site = LightSite(served.address, "a", spec=BIG, answer=stop_at_train)
         async with site.attending():
             site.ready.clear()
-            runner = await served.federation.submit(job(pace={"rounds": 1}), None, _none())
+            runner = await served.submit(job(pace={"rounds": 1}), None, _none())
             await asyncio.wait_for(site.ready.wait(), 10)
             yield Scene(served, site, runner)
 
@@ -347,7 +348,7 @@ async def test_nonsense_from_an_evaluator_counts_for_nothing(tmp_path: Path) -> 
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         evaluator = LightSite(served.address, "a", role="evaluator", answer=nonsense)
         async with evaluator.attending():
-            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, _none()))
+            runner = await ended(await served.submit(job(pace={"rounds": 1}), None, _none()))
             assert runner.view().status == "completed"
             assert runner.view().metrics == {}
 
@@ -369,12 +370,12 @@ async def test_an_update_is_offered_again_if_the_controller_forgot_the_offer_bef
             if point == "task-offered":
                 offered.append(1)
                 if len(offered) % 2:
-                    for task in list(served.federation.intake._uploads):
-                        served.federation.intake.discard(task)
+                    for task in list(served.federation.uploads.under_way):
+                        served.federation.uploads.discard(task)
 
         monkeypatch.setattr("hansa.common.site.transfer.faults.reach", reach)
         async with asyncio.timeout(30):
-            runner = await ended(await served.federation.submit(job(pace={"rounds": 1}), None, _none()))
+            runner = await ended(await served.submit(job(pace={"rounds": 1}), None, _none()))
     assert runner.view().status == "completed", runner.view().reason
     assert len(offered) == 4  # the first model and the update, twice each
     assert [receipt.task for receipt in site.receipts] == [f"{runner.id}-1", f"{runner.id}-2"]

@@ -18,10 +18,10 @@ from hansa.common.values.ids import ModelKey
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.engine import events as ev
 from hansa.controller.storage.backends import opened
-from hansa.controller.storage.redis_space import key_below
+from hansa.controller.storage.redis.space import key_below
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.redis import RedisStore
-from hansa.controller.verify.verify import Finding, verify
+from hansa.controller.verify.check import Finding, verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, nothing, renew_checksums, serving, wait_for_ever
 
@@ -33,7 +33,7 @@ async def run_job(folder: Path, store: str, rule: str) -> str:
         for name, value in (("a", 1.0), ("b", 4.0)):
             site = LightSite(served.address, name, value=value, examples=int(value))
             await sites.enter_async_context(site.attending())
-        runner = await served.federation.submit(job(rule=rule, pace=pace, sites={"min": 2}), None, nothing())
+        runner = await served.submit(job(rule=rule, pace=pace, sites={"min": 2}), None, nothing())
         assert (await ended(runner)).view().status == "completed"
         return runner.id
 
@@ -73,7 +73,7 @@ async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_
     """Its learner holds the receipt; the controller is stopped before the round is over."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "b", answer=wait_for_ever).attending():
-            runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+            runner = await served.submit(job(sites={"min": 2}), None, nothing())
             while not runner.machine.state.unmerged:
                 await runner.next_change().wait()
     assert findings(tmp_path, "", runner.id) == []
@@ -116,7 +116,7 @@ async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(t
     """Even if it is of no consequence to what follows, and the job has not ended."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "b", role="evaluator").attending():
-            runner = await served.federation.submit(job(pace={"rounds": 10_000}), None, nothing())
+            runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
             while runner.machine.state.version < 9:
                 await runner.next_change().wait()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
@@ -127,7 +127,7 @@ async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(t
     words = f"journal entry {number} of job {runner.id} is missing"
     assert words in {found.what for found in findings(tmp_path, "", runner.id)}
     async with serving(tmp_path) as served:
-        assert words in served.federation.runner(runner.id).view().reason
+        assert words in served.jobs.runner(runner.id).view().reason
 
 
 async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path) -> None:
@@ -181,9 +181,7 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
     """Its models come and go while they are looked at."""
     store = f"{redis.url}?prefix=underway" if kind == "redis" else ""
     async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
-        runner = await served.federation.submit(
-            job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing()
-        )
+        runner = await served.submit(job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing())
         refusal = ""
         while not refusal:
             version = runner.machine.state.version

@@ -18,6 +18,7 @@ from hansa.common.rpc.tls import ServerTls
 from hansa.common.ui.client import Client, ask_health
 from hansa.common.values.errors import Forbidden, InvalidInput, Taken
 from hansa.controller.metrics.collector import TaskTimes, serving_metrics
+from hansa.controller.server import collector
 from tests.consortium import Consortium, channel
 from tests.redis_server import free_port
 from tests.support import LightSite, ended, job, nothing, serving
@@ -64,7 +65,7 @@ async def test_a_controllers_own_certificate_can_ask_for_its_health_and_nothing_
 
 async def test_who_watches_a_job_sees_that_it_waits_for_the_store_and_when_it_goes_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, Client(Endpoint(served.address)) as client:
-        runner = await served.federation.submit(job(sites={"min": 2}), None, nothing())
+        runner = await served.submit(job(sites={"min": 2}), None, nothing())
         seen = aiter(client.watch(runner.id))
         assert (await anext(seen)).reason == "needs 2 sites that attend"
         served.federation.workers.tell("test", "the disk is full")
@@ -82,10 +83,8 @@ def scrape(url: str, context: ssl.SSLContext | None = None) -> dict[str, float]:
 async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> None:
     times = TaskTimes()
     async with serving(tmp_path, trained=times.observe) as served, LightSite(served.address, "a").attending():
-        with serving_metrics("127.0.0.1:0", served.federation, times, None) as address:
-            await ended(
-                await served.federation.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing())
-            )
+        with serving_metrics("127.0.0.1:0", collector(served.federation, times), None) as address:
+            await ended(await served.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing()))
             found = await asyncio.to_thread(scrape, f"http://{address}/metrics")
     assert found["hansa_job_rounds_total"] == 3
     assert found["hansa_job_commits_total"] == 3
@@ -105,10 +104,10 @@ async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certifica
     hub, alice = pki.issue("controller", "hub"), pki.issue("operator", "alice")
     async with serving(tmp_path / "state") as served:
         with pytest.raises(InvalidInput, match="give --tls"):
-            with serving_metrics("0.0.0.0:0", served.federation, TaskTimes(), None):
+            with serving_metrics("0.0.0.0:0", collector(served.federation, TaskTimes()), None):
                 pass
         port = free_port()
-        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), ServerTls(hub)):
+        with serving_metrics(f"0.0.0.0:{port}", collector(served.federation, TaskTimes()), ServerTls(hub)):
             url = f"https://127.0.0.1:{port}/metrics"
             context = ssl.create_default_context(cafile=str(alice / files.CA))
             with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
@@ -116,7 +115,7 @@ async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certifica
             context.load_cert_chain(alice / files.CERTIFICATE, alice / files.KEY)
             assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, context)
             with pytest.raises(Taken):
-                with serving_metrics(f"127.0.0.1:{port}", served.federation, TaskTimes(), None):
+                with serving_metrics(f"127.0.0.1:{port}", collector(served.federation, TaskTimes()), None):
                     pass
 
 
@@ -126,7 +125,9 @@ async def test_a_stranger_that_says_nothing_holds_up_neither_metrics_nor_the_end
     async with serving(tmp_path / "state") as served:
         port = free_port()
         with socket.socket() as silent, socket.socket() as half:
-            with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), ServerTls(hub)):
+            with serving_metrics(
+                f"0.0.0.0:{port}", collector(served.federation, TaskTimes()), ServerTls(hub)
+            ):
                 silent.connect(("127.0.0.1", port))
                 half.connect(("127.0.0.1", port))
                 half.send(b"\x16\x03\x01")
@@ -145,7 +146,7 @@ async def test_metrics_are_not_for_sites_nor_for_those_who_were_revoked(tmp_path
     )
     async with serving(tmp_path / "state") as served:
         port, tls = free_port(), ServerTls(hub)
-        with serving_metrics(f"0.0.0.0:{port}", served.federation, TaskTimes(), tls):
+        with serving_metrics(f"0.0.0.0:{port}", collector(served.federation, TaskTimes()), tls):
             url = f"https://127.0.0.1:{port}/metrics"
             assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, shown(alice))
             pki.revoke(alice)

@@ -14,7 +14,7 @@ from hansa.common.values.words import counted
 
 TRIES = 50
 MANY = 12  # classes whose groups are not all looked at
-HEAD = re.compile(r"\d+x\d+(,\d+x\d+)*")
+HEAD = re.compile(r"\d{1,6}(?:x\d{1,6}(,\d{1,6}x\d{1,6})*)?")  # Python reads no number of thousands of digits
 
 
 class Metis(Scheme):
@@ -36,9 +36,9 @@ class Metis(Scheme):
     @classmethod
     def _classes_are_counts(cls, given: object) -> str:
         text = str(given).replace(" ", "").lower()
-        if text != "iid" and not text.isdecimal() and not HEAD.fullmatch(text):
+        if text != "iid" and not HEAD.fullmatch(text):
             raise ValueError(
-                f"{given!r}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8"
+                f"{given!r:.100}: write iid, a number of classes per site, or a list such as 8x1,4x1,3x8"
             )
         return text
 

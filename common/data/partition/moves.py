@@ -8,7 +8,7 @@ as a share of all examples would destroy the design.
 import numpy as np
 from pydantic import Field, field_validator
 
-from hansa.common.values.tasks import Value
+from hansa.common.values.bounds import Value
 
 
 class Moves(Value):

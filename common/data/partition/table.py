@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.tasks import Value
 from hansa.common.values.words import suggestion
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples
 from hansa.common.data.readers.files import damaged, labelled
 from hansa.common.values.errors import InvalidData
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32  # a label and an image
-Part = tuple[np.ndarray, np.ndarray]
+Arrays = tuple[np.ndarray, np.ndarray]
 ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"),
     ("numpy._core.multiarray", "_reconstruct"),
@@ -37,7 +37,7 @@ class PlainUnpickler(pickle.Unpickler):
         return super().find_class(module_name.replace("numpy.core", "numpy._core"), global_name)
 
 
-def read_python_batch(path: Path) -> Part:
+def read_python_batch(path: Path) -> Arrays:
     """Read one batch as published "for Python": a pickled dictionary with `data` and `labels`."""
     try:
         with damaged(path, "a CIFAR-10 batch"):
@@ -49,7 +49,7 @@ def read_python_batch(path: Path) -> Part:
         raise InvalidData(f"{path}: not a CIFAR-10 batch: {error}") from None
 
 
-def read_binary_batch(path: Path) -> Part:
+def read_binary_batch(path: Path) -> Arrays:
     """Read one batch as published in binary form: records of a label and an image."""
     with damaged(path, "a CIFAR-10 binary batch"):
         held = np.frombuffer(path.read_bytes(), np.uint8)
@@ -59,7 +59,7 @@ def read_binary_batch(path: Path) -> Part:
         return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
 
 
-def read_compact(path: Path) -> Part:
+def read_compact(path: Path) -> Arrays:
     """Read the compact form: channels G, R-G, B-G, each as differences across and down, modulo 256."""
     with damaged(path, "a compact CIFAR-10 file"), np.load(path, allow_pickle=False) as held:
         green, red, blue = held["r"].cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
@@ -81,7 +81,7 @@ def read_npz(files: dict[str, Path]) -> DataSet:
     return _joined(files, read_compact)
 
 
-def _joined(files: dict[str, Path], read: Callable[[Path], Part]) -> DataSet:
+def _joined(files: dict[str, Path], read: Callable[[Path], Arrays]) -> DataSet:
     """Join files of which the last is the test part."""
     parts = []
     for path in files.values():

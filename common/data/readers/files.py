@@ -65,7 +65,6 @@ def finite(path: Path, x: np.ndarray, columns: tuple[str, ...] = ()) -> np.ndarr
         name = f"column {columns[column]!r}" if columns else f"feature {column}"
         rows = counted(int(flat.any(axis=1).sum()), "row")
         raise InvalidData(
-            f"{path}: NaN or infinite values in {rows}, first in row {row}, {name};"
-            " leave such rows out or fill them before parting"
+            f"{path}: NaN or infinite values in {rows}, first in row {row}, {name}; fill them in, or remove such rows"
         )
     return x

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged
 from hansa.common.values.errors import InvalidData

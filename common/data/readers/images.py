@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import Examples
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples
 from hansa.common.data.readers.files import damaged
 from hansa.common.values.errors import InvalidData, InvalidInput
 
@@ -16,7 +16,9 @@ def read_folder(folder: Path) -> DataSet:
     """Read images as channels × height × width bytes; all must have one size, gray ones have one channel."""
     parts = [folder / "train", folder / "test"] if (folder / "train").is_dir() else [folder]
     parts = [part for part in parts if part.is_dir()]
-    classes = sorted({each.name for part in parts for each in part.iterdir() if each.is_dir()})
+    classes = sorted(
+        {each.name for part in parts for each in part.iterdir() if each.is_dir() and _shown(each)}
+    )
     if not classes:
         raise InvalidData(f"{folder}: no folders of images in it; it needs one folder per class")
     files = [
@@ -40,7 +42,12 @@ def read_folder(folder: Path) -> DataSet:
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.suffix.lower() in ENDINGS)
+    return sorted(path for path in folder.glob("*") if path.suffix.lower() in ENDINGS and _shown(path))
+
+
+def _shown(path: Path) -> bool:
+    """Whether a name does not begin with a dot: notebooks and desktops leave such files and folders everywhere."""
+    return not path.name.startswith(".")
 
 
 def _read(path: Path) -> np.ndarray:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.common.app import Examples, load_npz
 from hansa.common.data.dataset import DataSet
+from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, finite, read_bytes
 from hansa.common.values.errors import InvalidData, InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.words import counted, suggestion
 
 LABELS = ("y", "label", "target", "class")
 CATEGORIES = (
@@ -88,9 +88,8 @@ def read_parquet(path: Path, label: str | None) -> DataSet:
         table = parquet.read_table(path)
         for name in table.column_names:
             if table.column(name).null_count:
-                raise InvalidData(
-                    f"{path}: column {name!r} has {table.column(name).null_count} missing values"
-                )
+                missing = counted(table.column(name).null_count, "missing value")
+                raise InvalidData(f"{path}: column {name!r} has {missing}; fill them in, or remove such rows")
         columns = [
             np.asarray(table.column(name).to_numpy(zero_copy_only=False)) for name in table.column_names
         ]
@@ -110,7 +109,7 @@ def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label
     y, classes = labels(path, held.pop(target), target)
     features = {name: values for name, values in held.items() if values.dtype.kind in "fiub"}
     if not features:
-        raise InvalidData(f"{path}: no column of numbers besides the label {target!r}")
+        raise InvalidData(f"{path}: no column of numbers besides the label {target!r}{_one_column(names)}")
     x = np.stack([values.astype(np.float32) for values in features.values()], axis=1)
     keys = {name: values for name, values in held.items() if name not in features or _categories(values)}
     return DataSet(
@@ -135,6 +134,13 @@ def _named(path: Path, names: Sequence[str]) -> None:
         raise InvalidData(f"{path}: the first line holds numbers; it must hold the names of the columns")
 
 
+def _one_column(names: Sequence[str]) -> str:
+    """Return a hint for a table that another character than the comma separates."""
+    if len(names) > 1 or not re.search(r"[;\t|]", names[0]):
+        return ""
+    return "; it seems to have a single column: save it with commas between the columns"
+
+
 def _categories(values: np.ndarray) -> bool:
     return values.dtype.kind in "iub" and len(np.unique(values)) <= CATEGORIES
 
@@ -148,8 +154,8 @@ def _numbers(path: Path, name: str, values: np.ndarray) -> np.ndarray:
         return values
     if missing.any():
         raise InvalidData(
-            f"{path}: {int(missing.sum())} values of column {name!r} are missing, first in row"
-            f" {int(np.flatnonzero(missing)[0])}; leave such rows out or fill them before parting"
+            f"{path}: column {name!r} has {counted(int(missing.sum()), 'missing value')}, first in row"
+            f" {int(np.flatnonzero(missing)[0])}; fill them in, or remove such rows"
         )
     whole = np.char.isdigit(np.char.lstrip(values, "+-")).all()
     return found.astype(np.int64) if whole else found

@@ -14,7 +14,8 @@ def difference(spec: JobSpec, apps: Mapping[str, Stated]) -> str:
     if shapes_differ(apps):
         return f"the sites do not agree on what {spec.app} is ({by_shape(apps)})"
     if spec.sites.same_app and sources_differ(apps):
-        return f"the sites have different versions of {spec.app} ({by_source(apps)}), and the job asks for sites.same_app"
+        versions = f"the sites have different versions of {spec.app} ({by_source(apps)})"
+        return f"{versions}, and the job asks for sites.same_app"
     return ""
 
 

@@ -14,7 +14,7 @@ from hansa.controller.engine.subjects import OfUpdate
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """No more training: the job is complete after the last evaluation, examinations of hops and comparisons."""
+    """Stop training; the job is complete when the last version is evaluated and no order is open."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)

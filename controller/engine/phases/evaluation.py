@@ -10,9 +10,10 @@ makes it slower.
 from collections.abc import Mapping
 
 from hansa.common.plugins.calling import calling
-from hansa.common.values.history import Version, finite
+from hansa.common.values.history import Findings, Version, finite
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
@@ -92,7 +93,7 @@ def _conclude(job: Job, record: Version) -> None:
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    record.metrics = pooled(job, OfVersion(record.version))
+    pool(job, record, OfVersion(record.version))
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
         put_away(job, record.version)
@@ -120,6 +121,19 @@ def give_up(job: Job) -> None:
 def reports(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
     """Return the reports on a subject, as long as they are kept."""
     return job.state.reports.get(subject.name, {})
+
+
+def pool(job: Job, findings: Findings, subject: Subject) -> None:
+    """Work out the metrics of a subject. A report that does not fit the others is left out, and its site is named."""
+    entered = job.state.reports.get(subject.name, {})
+    with calling(job.rule.evaluate) as plan:
+        reasons = plan.odd(entered)
+    for site, why in checks.require_history(checks.REASONS, plan, reasons).items():
+        odd = entered.pop(site, None)
+        if odd is not None:
+            findings.examples -= odd.n
+            findings.unevaluated[site] = why
+    findings.metrics = pooled(job, subject)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:

@@ -11,7 +11,7 @@ from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import ExamineHop, HopExamined
-from hansa.controller.engine.phases.evaluation import pooled
+from hansa.controller.engine.phases.evaluation import pool
 from hansa.controller.engine.phases.merges import member
 from hansa.controller.engine.subjects import OfHop, OfUpdate
 from hansa.controller.plugin.actions import HopEnded
@@ -79,7 +79,7 @@ def evaluated(job: Job, version: int, hop: int) -> list[Effect]:
     subject = OfHop(version, hop)
     if not job.open_tasks.evaluates(subject):
         record = job.hop(version, hop)
-        record.metrics = pooled(job, subject)
+        pool(job, record, subject)
         coverage.tally(job, record, subject)
         job.state.reports.pop(subject.name, None)
     return job.retention.drop_idle()

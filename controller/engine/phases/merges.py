@@ -222,7 +222,7 @@ def _counted(job: Job, site: SiteName | None) -> list[Member]:
 def _overlay(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
     """Return what counts of the sites that have something new, once it counts, and what it replaces."""
     names = [tensor.name for tensor in job.state.outline.tensors] if job.state.outline else []
-    return overlay(job.state.members if job.rule.merge.remembers else {}, added, names)
+    return overlay(job.state.members if job.rule.merge.remembers else None, added, names)
 
 
 def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged, now: float) -> None:

@@ -1,7 +1,8 @@
 """Probes: before the first round every site measures the first model on its data, if the sampler wants that."""
 
 from hansa.common.plugins.calling import calling
-from hansa.common.values.tasks import LocalPluginSpec, Probe
+from hansa.common.values.tasks import Probe
+from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 

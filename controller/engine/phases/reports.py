@@ -2,8 +2,10 @@
 
 from typing import assert_never
 
+from hansa.common.values.history import Findings
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation, Task
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.phases import endings, evaluation, hops, updates
@@ -25,19 +27,24 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
         findings.unevaluated.pop(task.site, None)
     match subject:
         case OfVersion(version):
-            _note_examples(job, task.site, report)
+            _note_examples(job, findings, task.site, report)
             return endings.consider(job, evaluation.evaluated(job, version), now)
         case OfHop(version, hop):
-            _note_examples(job, task.site, report)
+            _note_examples(job, findings, task.site, report)
             return hops.evaluated(job, version, hop)
         case OfUpdate(update):  # on validation data, which coverage does not count
             return updates.evaluated(job, update, now)
     assert_never(subject)
 
 
-def _note_examples(job: Job, site: SiteName, report: Evaluation | None) -> None:
-    if report is not None:
-        job.state.evaluator_examples[site] = report.n
+def _note_examples(job: Job, findings: Findings, site: SiteName, report: Evaluation | None) -> None:
+    """Take note of how many examples a site has; the total changes with it."""
+    if report is None:
+        return
+    before = job.state.evaluator_examples.get(site)
+    if findings.examples_total is not None and before is not None:
+        findings.examples_total += report.n - before
+    job.state.evaluator_examples[site] = report.n
 
 
 def evaluator_left(job: Job, site: SiteName, now: float) -> list[Effect]:

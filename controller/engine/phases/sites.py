@@ -1,5 +1,7 @@
 """Sites come and go: gathering enough of them, version 0 from one of them, and waiting while all are away."""
 
+from collections.abc import Iterator, Set
+
 from hansa.common.job.check import located
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import InvalidData, Stale
@@ -172,11 +174,23 @@ def too_few(job: Job) -> str:
         awaited = listed(sorted(job.open_tasks.busy, key=in_order))
         away = f": {awaited}" if awaited else ""
         return f"the sites that round {job.state.round} waits for did not come back in {wait}{away}"
-    here = job.eligible
+    here, needed = job.eligible, job.spec.sites.min
     names = f" ({listed(sorted(here, key=in_order))})" if here else ""
-    empty = sorted((site for site, examples in job.state.learners.items() if not examples), key=in_order)
-    without = f"; without examples: {listed(empty)}" if empty else ""
-    return f"{len(here)} of the {job.spec.sites.min} sites needed attended after {wait}{names}{without}"
+    count = f"{len(here)} of the {needed} sites needed" if needed > 1 else "no site"
+    return f"{count} attended after {wait}{names}{''.join(_hindrances(job))}"
+
+
+def _hindrances(job: Job) -> Iterator[str]:
+    """Yield what keeps sites that are known or asked for from training."""
+    learners = job.state.learners
+    found: dict[str, Set[str]] = {
+        "without examples": {site for site, examples in learners.items() if not examples},
+        "with an evaluator, but no learner": job.state.evaluators - set(learners),
+        "named in sites.names, but away": set(job.spec.sites.names or ())
+        - set(learners)
+        - job.state.evaluators,
+    }
+    yield from (f"; {what}: {listed(sorted(sites, key=in_order))}" for what, sites in found.items() if sites)
 
 
 # Version 0.

@@ -3,7 +3,8 @@
 from hansa.common.data.standard import pooled
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Profile, Survey
+from hansa.common.values.results import Profile
+from hansa.common.values.tasks import Survey
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 

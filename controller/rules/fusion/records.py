@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, JsonValue
 
+from hansa.common.values.bounds import Value
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Value
 from hansa.controller.plugin.view import Contribution
 
 

@@ -16,8 +16,8 @@ from hansa.controller.storage.journal.base import (
     missing,
     sound,
 )
-from hansa.controller.storage.redis_lease import GUARD, Script
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.lease import GUARD, Script
+from hansa.controller.storage.redis.space import RedisSpace
 
 # The arguments after the guard's are the number of the first entry, then event, receipt and checksum of each.
 # Returns {} or, if they do not follow the last entry, its number.

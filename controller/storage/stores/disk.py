@@ -113,12 +113,13 @@ class _Spares:
 
 
 class _Draft(Draft):
-    def __init__(self, spares: _Spares, draft: Path, final: Path, spec: ModelSpec) -> None:
-        self._draft, self._final, self._spares = draft, final, spares
+    def __init__(
+        self, spares: _Spares, durable: set[Path], draft: Path, final: Path, spec: ModelSpec
+    ) -> None:
+        self._draft, self._final, self._spares, self._durable = draft, final, spares, durable
         self._lock = threading.Lock()  # it may be thrown away while a thread still writes
         self._size = Layout(spec).size
-        spare = spares.take(self._size)
-        self._handle = -1
+        spare, self._handle = spares.take(self._size), -1
         try:
             self._handle = os.open(spare or draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             if spare:
@@ -153,18 +154,20 @@ class _Draft(Draft):
         _write(self._handle, memoryview(end), self._size)
         os.ftruncate(self._handle, self._size + len(end))
         os.fdatasync(self._handle)
-        if not self._final.parent.is_dir():
-            self._final.parent.mkdir(exist_ok=True)
-            sync_folder(self._final.parent.parent)
-        if not self._in_place():  # else this is a second try, and that much had succeeded
+        self._make_folder(self._final.parent)
+        placed = self._final.is_file() and os.path.samestat(self._final.stat(), os.fstat(self._handle))
+        if not placed:  # else this is a second try, and that much had succeeded
             self._draft.replace(self._final)  # a reader sees the old model or the new, never half
         sync_folder(self._final.parent)
         os.close(self._handle)
         self._handle = -1
 
-    def _in_place(self) -> bool:
-        """Whether what we have written is the model already."""
-        return self._final.is_file() and os.path.samestat(self._final.stat(), os.fstat(self._handle))
+    def _make_folder(self, folder: Path) -> None:
+        """Make a job's folder durable. That it is there is not enough: its maker may not have come so far."""
+        if folder not in self._durable or not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
+            self._durable.add(folder)
 
     def discard(self) -> None:
         with self._lock:
@@ -184,9 +187,9 @@ class DiskStore(Store):
         self.url = f"disk:{root}"
         self._lock: int | None = None
         self._root = root
-        self._models = root / "models"
-        self._drafts = root / "drafts"
+        self._models, self._drafts = root / "models", root / "drafts"
         self._spares = _Spares(root / "spares")
+        self._durable: set[Path] = set()  # folders of jobs whose names have been synced
         try:
             self._models.mkdir(parents=True, exist_ok=True)
             self._drafts.mkdir(exist_ok=True)
@@ -214,7 +217,9 @@ class DiskStore(Store):
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         try:
-            return _Draft(self._spares, self._drafts / secrets.token_hex(8), self._path(key), spec)
+            return _Draft(
+                self._spares, self._durable, self._drafts / secrets.token_hex(8), self._path(key), spec
+            )
         except OSError as error:
             raise _trouble(f"writing below {self._drafts}", error) from error
 
@@ -234,6 +239,8 @@ class DiskStore(Store):
             return _Model(self._spares, key, manifest, peaks, handle)
         except Exception as error:
             self._spares.leave(handle)
+            if isinstance(error, OSError) and error.errno in PASSING:
+                raise _trouble(f"reading {path}", error) from error  # the file may be sound
             raise Broken(f"model {key}: {path} is damaged") from error
 
     def has(self, key: ModelKey) -> bool:

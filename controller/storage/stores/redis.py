@@ -19,7 +19,7 @@ from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.rpc.codec import manifest_from_wire, manifest_to_wire
 from hansa.common.values.errors import Broken, NotFound, StoreFailed
 from hansa.common.values.ids import ModelKey
-from hansa.controller.storage.redis_space import RedisSpace
+from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
 from hansa.protos import model_pb2
 

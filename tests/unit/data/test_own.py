@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.data.own import read_site
 from hansa.common.data.shards import divide
 from hansa.common.data.site_files import agreed, found_files
@@ -172,6 +173,11 @@ def test_files_are_found_beside_the_job_file_in_the_order_of_their_sites(tmp_pat
     write(tmp_path, "a.csv")
     found = found_files({"ben": "b.csv", "ana": str(tmp_path / "a.csv")}, tmp_path)
     assert list(found.items()) == [("ana", tmp_path / "a.csv"), ("ben", tmp_path / "b.csv")]
+    assert list(found_files({f"site-{n}": "a.csv" for n in (10, 2, 1)}, tmp_path)) == [
+        "site-1",
+        "site-2",
+        "site-10",
+    ]
     with pytest.raises(InvalidInput) as refused:
         found_files({"ben": "b.csv", "cleo": "c.csv", "dan": "d.csv"}, tmp_path)
     assert f"cleo ({tmp_path / 'c.csv'}), dan ({tmp_path / 'd.csv'})" in str(refused.value)
@@ -204,6 +210,17 @@ def test_other_shapes_and_empty_files_are_refused(tmp_path: Path) -> None:
         agreed(app_of(), {name: tmp_path / f"{name}.npz" for name in "ab"})
     with pytest.raises(InvalidData, match=r"data\.files\.c: .*c\.npz: no examples in it"):
         agreed(app_of(), {name: tmp_path / f"{name}.npz" for name in "ac"})
+
+
+def test_features_without_names_are_compared_by_their_number_only(tmp_path: Path) -> None:
+    files = {"ana": write(tmp_path, "a.csv"), "ben": tmp_path / "b.npz"}
+    np.savez(files["ben"], x=np.zeros((4, 2), np.float32), y=np.zeros(4, int))
+    assert agreed(app_of(), files) == "validation"
+    np.savez(files["ben"], x=np.zeros((4, 3), np.float32), y=np.zeros(4, int))
+    with pytest.raises(
+        InvalidData, match=r"data\.files\.ben: .*an example has the shape \[3\], one of ana has \[2\]"
+    ):
+        agreed(app_of(), files)
 
 
 def test_test_rows_are_used_if_every_site_has_some(tmp_path: Path) -> None:

@@ -227,12 +227,19 @@ def test_a_csv_file_has_features_keys_and_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,y\n1,0\n,1\n", "1 values of column 'a' are missing, first in row 1"),
-        ("a,y\n1,0\nNaN,1\n", "column 'a' are missing, first in row 1"),
+        (
+            "a,y\n1,0\n,1\n",
+            "column 'a' has 1 missing value, first in row 1; fill them in, or remove such rows",
+        ),
+        ("a,y\n1,0\nNaN,1\n", "column 'a' has 1 missing value, first in row 1"),
         ("a,y\n1,0\ninf,1\n", "NaN or infinite values in 1 row, first in row 1, column 'a'"),
         ("a,y\n1,0\n1,2,3\n", "row 1 has 3 values for 2 columns"),
         ("a,y\n", "at least one row"),
         ("a,y\nx,1\nz,2\n", "no column of numbers besides the label 'y'"),
+        (
+            "a;b;y\n1;2;0\n3;4;1\n",
+            "it seems to have a single column: save it with commas between the columns",
+        ),
         ("a,a,y\n1,2,0\n", "there are two columns 'a'"),
         ("5.1,-3.5,1e3,0\n4.9,3,1,1\n", "the first line holds numbers; it must hold the names"),
         (",a,y\n0,7,1\n", "column 1 has no name; name it, or leave it out if it only counts the rows"),
@@ -261,7 +268,7 @@ def test_a_parquet_file_is_read_like_a_csv_file(tmp_path: Path) -> None:
     assert found.examples.y.tolist() == [1, 0]
     assert found.keys["ward"].names == ("n", "s")
     parquet.write_table(arrow.table({"age": [40.0, None], "y": [1, 0]}), tmp_path / "b.parquet")
-    with pytest.raises(InvalidData, match="column 'age' has 1 missing"):
+    with pytest.raises(InvalidData, match="column 'age' has 1 missing value; fill them in"):
         read_source(str(tmp_path / "b.parquet"))
     (tmp_path / "c.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(InvalidData, match=r"c\.parquet: not a Parquet file"):
@@ -319,6 +326,13 @@ def test_a_folder_of_images_has_a_class_for_each_folder(tmp_path: Path) -> None:
     assert (found.examples.x.shape, found.tested, found.classes) == ((8, 3, 4, 6), 2, ("cat", "dog"))
     assert found.examples.x[4, 0, 0, 0] == 11
     assert found.examples.y.tolist() == [0, 0, 0, 1, 1, 1, 0, 1]
+
+
+def test_hidden_folders_and_files_are_not_data(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "train" / "cat" / "._0.png").write_bytes(b"what a desktop leaves behind")
+    assert read_source(str(tmp_path)).classes == ("cat", "dog")
 
 
 def test_folders_that_cannot_be_one_data_set_are_refused(tmp_path: Path) -> None:

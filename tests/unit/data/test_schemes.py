@@ -313,6 +313,8 @@ def test_a_scheme_is_told_from_its_words() -> None:
         ),
         ({"sizes": "uniform(2)"}, "uniform takes no number"),
         ({"sizes": "skewed(9999)"}, "skewed(9999): 100 is the steepest"),
+        ({"classes": "9" * 5000}, "data.partition.classes: '9"),
+        ({"classes": f"1x{'9' * 5000}"}, "data.partition.classes: '1x9"),
         ({"classes": "8x1;4x1"}, "data.partition.classes: '8x1;4x1': write iid, a number"),
         ({"classes": "²"}, "data.partition.classes: '²': write iid, a number"),
         ({"kind": "dirichlet", "moves": {"stop_band": [1.2, 1.1]}}, "the smaller one first"),

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from hansa.common.app import load_npz
 from hansa.common.cli import hansa
+from hansa.common.data.examples import load_npz
 from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
+from tests.hostile_text import NASTY, require_clean
 from tests.published import write_mnist
 
 
@@ -174,8 +175,25 @@ def test_a_partition_is_described_with_and_without_its_record(tmp_path: Path) ->
     (out / "partition.json").unlink()
     assert json.loads(cli("describe", str(out), "--json").output)["matrix"] == told["matrix"]
     assert "no partition.json and no .npz files" in cli("describe", str(tmp_path / "no"), code=2).output
-    (out / "partition.json").write_text('{"matrix": 3}')
-    assert "not a partition's record" in cli("describe", str(out), code=2).output
+    for odd in (
+        '{"matrix": 3}',
+        '{"matrix": [[1]], "sites": [], "classes": [], "source": "", "scheme": [], "seed": 1}',
+    ):
+        (out / "partition.json").write_text(odd)
+        assert "not a partition's record" in cli("describe", str(out), code=2).output
+
+
+def test_a_record_of_somebody_else_prints_clean(tmp_path: Path) -> None:
+    record = {
+        "source": NASTY,
+        "seed": NASTY,
+        "scheme": {"kind": "iid"},
+        "classes": [NASTY],
+        "matrix": [[1], [1]],
+    }
+    sites = [{"site": NASTY}, {"site": 7}]
+    (tmp_path / "partition.json").write_text(json.dumps(record | {"sites": sites}))
+    require_clean(cli("describe", str(tmp_path)).output, "hansa data describe")
 
 
 def test_examples_with_several_labels_are_not_counted_by_class_and_that_is_said(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hansa.common.app import load_npz
+from hansa.common.data.examples import load_npz
 from hansa.common.data.shards import write_shards
 from hansa.common.data.sources import load_source
 from hansa.common.job.spec import DataSpec

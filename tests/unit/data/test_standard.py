@@ -5,11 +5,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hansa.common.app import Examples
 from hansa.common.data import standard as module
+from hansa.common.data.examples import Examples
 from hansa.common.data.standard import merged, pooled, profile, standardised
 from hansa.common.values.errors import InvalidData
-from hansa.common.values.tasks import Profile, Standard
+from hansa.common.values.results import Profile
+from hansa.common.values.training import Standard
 
 
 def table(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Train
 from hansa.controller.plugin.parts import EvalRequest, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Policy

@@ -8,20 +8,11 @@ import pytest
 from pydantic import JsonValue
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.methods.importance import IMPORTANCE
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.tasks import (
-    IMPORTANCE,
-    Evaluate,
-    Evaluation,
-    Init,
-    Probe,
-    Profile,
-    Survey,
-    Task,
-    Train,
-    UpdateFacts,
-)
+from hansa.common.values.results import Evaluation, Profile, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import (
     DropModels,

@@ -8,7 +8,9 @@ import pytest
 
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Version
+from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Task, Train
+from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SetAlarm
 from tests.unit.engine.play import Play, endings, sent, withdrawn
 
@@ -206,6 +208,23 @@ def test_a_site_without_examples_is_not_missed() -> None:
     assert (record(play, 2).examples_total, record(play, 2).covered) == (10, True)
 
 
+@pytest.mark.parametrize("n", [5, 40])
+def test_a_site_with_other_data_than_before_changes_how_many_examples_there_are_at_once(n: int) -> None:
+    play = asynchronous("a", "b")
+    merge(play)
+    for site in ("a", "b"):
+        play.report(play.tasks(Evaluate)[site])
+    merge(play)
+    play.report(play.tasks(Evaluate)["a"], n=n)
+    assert (record(play, 2).examples, record(play, 2).examples_total) == (n, n + 10), "b is awaited"
+    play.report(play.tasks(Evaluate)["b"])
+    assert (record(play, 2).examples, record(play, 2).examples_total, record(play, 2).covered) == (
+        n + 10,
+        n + 10,
+        True,
+    )
+
+
 def test_where_every_example_is_missing_nothing_counts() -> None:
     play = asynchronous("a")
     merge(play)
@@ -224,6 +243,39 @@ def test_a_version_counts_from_min_coverage_on(enough: float, counts: bool) -> N
     assert not record(play, 2).covered, "b may still answer"
     play.fail(play.tasks(Evaluate)["b"])
     assert record(play, 2).covered is counts
+
+
+@pytest.mark.parametrize("other", [{}, {"labels": ((1, 0, 0), (1, 0, 0))}, {"confusion": ((10,),)}])
+def test_who_counts_something_else_than_most_is_missing_and_reaches_no_target(other: dict[str, Any]) -> None:
+    """The accuracy is without it, so that it would be of some sites' examples only."""
+    play = asynchronous("a", "b", "c", stop={"target": {"metric": "accuracy", "value": 0.9}})
+    merge(play)
+    tasks = play.tasks(Evaluate)
+    odd = Evaluation(n=10, loss_sum=1000.0, **other)
+    play.do(ev.Reported(at=play.now, task=tasks["c"].id, site=tasks["c"].site, evaluation=odd))
+    play.report(tasks["a"], right=10)
+    assert endings(play.report(tasks["b"], right=10)) == []
+    found = record(play, 1)
+    assert (found.examples, found.examples_total, found.covered, play.machine.state.phase) == (
+        20,
+        30,
+        False,
+        "training",
+    )
+    assert found.metrics == {"loss": 1.0, "accuracy": 1.0}
+    assert list(found.unevaluated) == ["c"]
+    assert "most " in found.unevaluated[tasks["c"].site]
+    assert play.again().state.model_dump() == play.machine.state.model_dump()
+
+
+def test_where_most_count_nothing_or_nobody_is_in_the_majority_all_losses_count() -> None:
+    play = asynchronous("a", "b", stop={"target": {"metric": "accuracy", "value": 0.9}})
+    merge(play)
+    tasks = play.tasks(Evaluate)
+    plain = Evaluation(n=10, loss_sum=20.0)
+    play.do(ev.Reported(at=play.now, task=tasks["b"].id, site=tasks["b"].site, evaluation=plain))
+    play.report(tasks["a"], right=10)
+    assert (record(play, 1).metrics, record(play, 1).covered) == ({"loss": 1.5}, True)
 
 
 # The last version.
@@ -283,6 +335,19 @@ def test_a_version_that_counted_no_longer_does_if_somebody_new_does_not_answer_a
     play.ring("evaluation")
     assert (play.machine.state.status, play.machine.state.covered) == ("completed", 1)
     assert record(play, 2).unevaluated == {"b": "no result in 60 s"}
+
+
+def test_the_last_version_does_not_count_as_long_as_somebody_is_awaited() -> None:
+    play = asynchronous("a", "b", evaluate={"min_coverage": 0.5}, stop={"seconds": 100})
+    for _ in range(2):
+        merge(play)
+        for site in ("a", "b"):
+            play.report(play.tasks(Evaluate)[site])
+    play.join("c", role="evaluator")
+    play.ring("time")
+    assert (record(play, 2).covered, play.machine.state.covered) == (False, 1), "c may answer"
+    play.report(play.tasks(Evaluate)["c"])
+    assert (record(play, 2).covered, play.machine.state.covered) == (True, 2)
 
 
 def test_who_is_missing_in_a_job_that_is_cancelled_is_told() -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import Evaluate, Init, Receipt, Train, UpdateFacts
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartOrder
 from tests.unit.engine.play import Play, dropped, endings, machine_of, merges, sent, stale

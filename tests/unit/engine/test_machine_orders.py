@@ -13,7 +13,8 @@ from hansa.common.models.model import ModelSpec, TensorInfo
 from hansa.common.models.model import Role as TensorRole
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.tasks import Evaluate, Evaluation, Init, Probe, Survey, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.community.members import Membership, Standing, overlay
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
@@ -253,10 +254,12 @@ class AnyOrder:
     def _members(self, merge: Merge) -> Membership:
         """Return everything that counts once a merge is done."""
         machine = self.play.machine
-        before = machine.state.members if machine.rule.merge.remembers else {}
+        before = machine.state.members if machine.rule.merge.remembers else None
         names = [tensor.name for tensor in machine.state.outline.tensors] if machine.state.outline else []
         gone: Standing = {member.site: [] for member in merge.removed}
-        return Membership(before, {**gone, **overlay(before, (*merge.added, *merge.reweighed), names)[0]})
+        return Membership(
+            before or {}, {**gone, **overlay(before, (*merge.added, *merge.reweighed), names)[0]}
+        )
 
     # What may happen.
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from hansa.common.values.bounds import ASKED
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ASKED, Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from tests.unit.engine.play import Play, endings, merges, sent, stale, withdrawn
@@ -406,6 +408,20 @@ def test_sites_that_measure_absurd_times_get_steps_that_a_task_can_have() -> Non
     timed(play, tasks["usual"], 100, 1.0)
     play.merged()
     assert steps_of(play) == {"idle": 0, "instant": ASKED, "slow": 1, "usual": ASKED}
+
+
+def test_what_a_site_says_of_its_speed_survives_a_snapshot_however_absurd_it_is() -> None:
+    play = Play(rule="semisync-fedavg", pace={"rounds": 2})
+    facts = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=5e-324, seconds=1e9, loss=1.0)
+    for task in play.training("a", "b").values():
+        arrived = ev.UpdateArrived(
+            at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2
+        )
+        play.do(arrived)
+    play.save()
+    assert play.again().memories["pace"] == play.machine.memories["pace"]
+    play.merged()
+    assert steps_of(play) == {"a": 1, "b": 1}
 
 
 def test_a_slow_site_that_is_gone_does_not_set_the_length_of_rounds() -> None:

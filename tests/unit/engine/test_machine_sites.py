@@ -42,6 +42,14 @@ def test_too_few_sites_after_the_wait_fail_the_job_naming_those_that_came() -> N
     assert reason == "2 of the 3 sites needed attended after 20 s (a, b); without examples: c"
 
 
+def test_a_job_that_nobody_came_to_says_who_was_asked_for_and_who_has_no_learner() -> None:
+    play = Play(sites={"min": 1, "wait": 3, "names": ["a", "b"]})
+    play.join("b", role="evaluator")
+    ((_, reason),) = endings(play.ring("gather"))
+    missing = "with an evaluator, but no learner: b; named in sites.names, but away: a"
+    assert reason == f"no site attended after 3 s; {missing}"
+
+
 def test_when_too_few_sites_are_left_after_a_merge_the_job_waits_for_more() -> None:
     play = Play(sites={"min": 2, "wait": 20})
     tasks = play.training("a", "b")

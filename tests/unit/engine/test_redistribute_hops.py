@@ -117,14 +117,14 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
         play.update(task)
     (effect,) = sent(play.hop_examined(1, 1, mean=True))
     assert isinstance(effect.work, Evaluate)
-    assert effect.work.model == "j1/v1.h1"
+    assert effect.work.model == "j1/h1.1"
     for task in hop_of(play).values():
         play.update(task)
     held = set(play.machine.state.models)
     effects = play.merged()
     assert effect.id in withdrawn(effects)
     assert dropped(effects) == held - play.machine.state.models, "what is no longer kept is deleted"
-    assert "j1/v1.h1" in dropped(effects)
+    assert "j1/h1.1" in dropped(effects)
     (last,) = play.tasks(Evaluate).values()
     assert endings(play.report(last)) == [("completed", "the round is done")]
 

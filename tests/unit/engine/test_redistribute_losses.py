@@ -9,9 +9,10 @@ import pytest
 from hansa.common.plugins.registry import register
 from hansa.common.ui.live import _line
 from hansa.common.values.errors import Stale
+from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
-from hansa.controller.api.views import _history_views
+from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import Equal
@@ -212,6 +213,24 @@ def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> N
     (receipt,) = [play.machine.issued] if play.machine.issued else []
     assert receipt.contributions == {part.task: 1.0 for part in plan.added}
     assert play.again().state.model_dump() == play.machine.state.model_dump()
+
+
+def test_both_slots_that_a_site_was_the_last_to_train_are_in_the_model() -> None:
+    fields = radfed(rounds=1, hops=2, fraction=1.0, pace={"retries": 0}, sites={"min": 2})
+    for seed in range(8):
+        play = Travel(noise, seed=seed, **fields)
+        play.fails = lambda task: (task.hop, task.site) == (2, "s1")
+        play.run("s0", "s1", first=FIRST)
+        tasks = {(str(task.site), task.hop): task for task in play.tasks_given}
+        if tasks["s0", 2].slot == tasks["s1", 1].slot:
+            break  # the sites have changed places
+    else:
+        pytest.fail("another seed would be needed")
+    slots = noise(FIRST, tasks["s0", 1]), noise(noise(FIRST, tasks["s1", 1]), tasks["s0", 2])
+    assert play.machine.state.history[1].contributions == {"s0": 2.0}
+    np.testing.assert_allclose(play.model["b"], (slots[0]["b"] + slots[1]["b"]) / 2)
+    assert len(play.machine.state.members[SiteName("s0")]) == 2
+    assert set(play.store.keys()) == play.machine.state.models
 
 
 def test_if_nobody_trains_a_slot_the_model_stays() -> None:

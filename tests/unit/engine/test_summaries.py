@@ -10,7 +10,8 @@ from hansa.common.ui.jobs import _remarks, _shares
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.views import JobView
-from hansa.controller.jobs.fleet import DaemonRole, Fleet, Session
+from hansa.controller.fleet.fleet import Fleet
+from hansa.controller.fleet.sessions import DaemonRole, Session
 
 
 class Nobody:
@@ -82,3 +83,9 @@ def test_a_summary_says_what_the_app_measures_on_what(
         examples_total=90,
     )
     assert _quality(view, part) == said
+
+
+def test_a_summary_says_that_there_was_nothing_to_measure_on() -> None:
+    entry = VersionView(version=1, round=1, seconds=1, contributions={"a": 1.0}, examples_total=0)
+    view = JobView(job="j1", name="x", status="completed", version=1, evaluators=1, history=(entry,))
+    assert _quality(view, "validation").startswith("not measured: the evaluators have no examples")

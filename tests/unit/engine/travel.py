@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hansa.common.methods.importance import IMPORTANCE
 from hansa.common.models.frames import Layout, pack, seal, views
 from hansa.common.models.model import ModelSpec, Role
 from hansa.common.values.ids import ModelKey, community_key, update_key
-from hansa.common.values.tasks import IMPORTANCE, Evaluate, Init, Task, Train, UpdateFacts
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, SendTask, StartOrder
 from hansa.controller.engine.orders import ExamineHop, Merge

@@ -68,7 +68,15 @@ def test_importing_hansa_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["hansa.controller.cli", "hansa.controller.server", "hansa.controller.jobs.federation"]
+    "module", ["hansa.controller.cli", "hansa.controller.server", "hansa.controller.federation"]
 )
 def test_the_controller_needs_no_torch(module: str) -> None:
     assert "torch" not in _modules_after(f"import {module}")
+
+
+def test_what_the_tutorial_writes_is_not_offered_to_git() -> None:
+    """Its controller's journal and the sites' data would be in the next commit of somebody who follows the README."""
+    assert "hansa controller start --state demo/controller" in (ROOT / "README.md").read_text(
+        encoding="utf-8"
+    )
+    assert "/demo/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()

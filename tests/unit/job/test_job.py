@@ -159,6 +159,10 @@ extra: 1
         ("stop: {target: {metric: loss}}", "stop.target.value: is required"),
         ("train: {optimizer: {lr: .nan}}", "train.optimizer.lr: "),
         ("train: {optimizer: {kind: adam, momentum: 0.5}}", "train.optimizer: momentum belongs to sgd"),
+        ("survey: {standardise: local, columns: true}", "survey.columns: input should be a valid integer"),
+        ("data: {source: digits, sites: true}", "data.sites: input should be a valid integer"),
+        ("data: {source: digits, examples: '5'}", "data.examples: input should be a valid integer"),
+        ("weigh: {kind: fusion, refit: true}", "weigh.refit: input should be a valid integer"),
         (
             "data: {sites: 3}",
             "data: give source (a data set that is split across sites) or files (one for each site)",
@@ -243,11 +247,36 @@ def test_a_key_that_is_no_word_is_refused(tmp_path: Path, key: str) -> None:
     assert _problems(tmp_path, f"{MINIMAL}train:\n  ? {key}\n  : 1\n")
 
 
+LONG = "1.5" + ":59" * 200  # in sixties: more than a float can hold
+
+
 @pytest.mark.parametrize(
-    "value", ["2001-99-99", "!!int word", "!!float word", "!!bool word", "!!timestamp word"]
+    "value",
+    [
+        *("2001-99-99", "!!int word", "!!float word", "!!bool word", "!!timestamp word"),
+        *("!!int ''", "!!int _", "!!float ''", f"!!float {LONG}"),
+    ],
 )
 def test_a_value_that_yaml_itself_cannot_make_is_refused(tmp_path: Path, value: str) -> None:
     assert _problems(tmp_path, f"{MINIMAL}name: {value}\n")
+    assert _problems(tmp_path, MINIMAL, f"name={value}")
+
+
+@pytest.mark.parametrize("value", ["2001-01-01", "!!set {a, b}", "!!binary /9g=", "2001-01-01T00:00:00Z"])
+@pytest.mark.parametrize("place", ["name", "data.partition", "data.partition.a.b"])
+def test_a_value_that_json_does_not_know_is_refused_wherever_it_stands(
+    tmp_path: Path, value: str, place: str
+) -> None:
+    (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits}}\n", f"{place}={value}")
+    assert "which JSON does not know; if it is meant as a text, put quotes around it" in problem
+
+
+@pytest.mark.parametrize("key", ["null", "true", "1.5", ".nan", "2001-01-01"])
+def test_a_key_that_json_would_make_another_of_is_refused_wherever_it_stands(
+    tmp_path: Path, key: str
+) -> None:
+    (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits, partition: {{x: {{{key}: 1}}}}}}\n")
+    assert "as a key, a" in problem
 
 
 @given(st.text(max_size=60))

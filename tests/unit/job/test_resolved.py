@@ -10,12 +10,12 @@ import yaml
 import hansa
 from hansa.common.job.check import parse_job
 from hansa.common.job.file import load_job
-from hansa.common.job.resolved import MADE_WITH, PluginOrigin, Software
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins import packages
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.errors import InvalidJob
+from hansa.common.values.resolved import MADE_WITH, PluginOrigin, Software
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rulebook.resolve import resolved
 from tests.support import install

@@ -12,18 +12,12 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
+from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, InvalidJob, Stale
 from hansa.common.values.ids import ModelKey, SiteName
-from hansa.common.values.tasks import (
-    IMPORTANCE,
-    Importance,
-    Init,
-    LocalPluginSpec,
-    OptimizerSpec,
-    Probe,
-    Train,
-)
+from hansa.common.values.tasks import Init, Probe, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.plugin.testing import contribution
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_keys

@@ -14,7 +14,8 @@ from hansa.common.app import App
 from hansa.common.plugins.registry import register
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLarge
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import LocalPluginSpec, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.plugins.testing import APP, data, network, state, work

@@ -9,21 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
+from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.models.frames import Layout, seal, views
 from hansa.common.torch import networks
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import (
-    ADAPTIVE,
-    PROXIMAL,
-    Adaptive,
-    LocalPluginSpec,
-    OptimizerSpec,
-    Proximal,
-    Task,
-    Train,
-    UpdateFacts,
-    ValidationSpec,
-)
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.daemon import Learner
 from hansa.learner.plugins.adaptive import Diverged
 from tests.unit.learner.test_partial_tasks import learner_of

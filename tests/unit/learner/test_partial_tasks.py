@@ -14,7 +14,9 @@ from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import OptimizerSpec, Task, Train, UpdateFacts, ValidationSpec
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.learner.daemon import Learner
 
 TORCH = """
@@ -29,7 +31,7 @@ app = App(model=build, classes=2)
 OWN = """
 import numpy as np
 from hansa import App
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 seen = []
 

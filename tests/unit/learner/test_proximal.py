@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
+from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, Refused
-from hansa.common.values.tasks import PROXIMAL, LocalPluginSpec, OptimizerSpec, Train
+from hansa.common.values.tasks import Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.plugin.testing import SITES, view, work
 from hansa.controller.rules.fedprox import Plain, ProximalTerm
 from hansa.learner.plugins.proximal import Pull

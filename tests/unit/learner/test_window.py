@@ -12,12 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.common.app import App, Examples, TrainingRun
+from hansa.common.app import App, TrainingRun
+from hansa.common.data.examples import Examples
 from hansa.common.process.files import write_whole
 from hansa.common.torch.data import Tensors
-from hansa.common.values.errors import InvalidInput
+from hansa.common.values.bounds import ASKED, EPOCHS, STEPS
+from hansa.common.values.errors import InvalidInput, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import ASKED, Evaluation, OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.learner.daemon import task_seed
 from hansa.learner.plugins import importance
 from hansa.learner.training import files as module
@@ -520,6 +524,23 @@ def test_a_function_of_the_apps_own_gets_a_window_of_several_passes_pass_by_pass
     assert made["w"] == 16
     assert (facts["n_used"], facts["steps"], facts["epochs"]) == (16, 9, pytest.approx(16 / 7))
     assert notes == [(1, 2), (1, 6), (1, 9)]
+
+
+def test_a_function_of_the_apps_own_does_not_train_for_more_steps_than_an_update_can_have(
+    tmp_path: Path,
+) -> None:
+    rows = STEPS // EPOCHS + 1
+    data = Examples(np.zeros((rows, 1), np.float32), np.zeros(rows, np.int64))
+
+    def train(arrays: dict[str, np.ndarray], run: TrainingRun) -> dict[str, np.ndarray]:
+        raise AssertionError("it has trained for nothing")
+
+    app = App(model=dict, classes=2, train=train, evaluate=lambda *_: Evaluation(n=0, loss_sum=0.0))
+    task = Site(tmp_path, 7, 1, batches=1).next()
+    assert isinstance(task.work, Train)
+    work = task.work.model_copy(update={"epochs": EPOCHS, "batches": 0})
+    with pytest.raises(Refused, match=f"at most {STEPS} are allowed"):
+        train_own(app, task, work, 5, {}, data, lambda *_: None, Drag(1.0, Event()), None)
 
 
 def test_a_window_of_many_batches_is_trained_on_without_holding_a_loss_for_each(

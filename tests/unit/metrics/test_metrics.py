@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors, loss_of, to_tensors
 from hansa.common.torch.metrics import BATCH, measure
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.rules.evaluation import BySite, Pooled
 

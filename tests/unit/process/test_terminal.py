@@ -62,3 +62,34 @@ def test_what_a_person_types_is_cleaned_where_it_is_repeated() -> None:
     assert said.exit_code == 2
     assert "]0;x" in said.output
     require_clean(said.output, "a usage error")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_streams_are_guarded_whatever_their_encoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str
+) -> None:
+    """click writes UTF-8 past a stream of ASCII, and a dash has no place in Latin-1."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with guarded():
+        click.echo(f"a — dash {NASTY}", color=True)
+        click.echo(f"a — dash {NASTY}", err=True, color=True)
+        screen().print("a — dash")
+    for stream in (out, err):
+        stream.flush()
+        written = stream.buffer
+        assert isinstance(written, io.BytesIO)
+        said = written.getvalue().decode(encoding)
+        assert said.startswith("a — dash" if encoding == "utf-8" else "a \\u2014 dash")
+        require_clean(said.replace("FORGED", ""), "a stream")
+
+
+def test_streams_that_are_closed_are_written_to_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with guarded():
+        click.echo("nobody reads it")
+        click.echo("nobody reads it", err=True)
+        assert not sys.stdout.isatty()

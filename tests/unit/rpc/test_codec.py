@@ -12,31 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc import codec
+from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import (
-    COLUMNS,
-    STEPS,
-    Anatomy,
-    Evaluate,
-    Evaluation,
-    Failure,
-    Init,
-    LocalPluginSpec,
-    OptimizerSpec,
-    Probe,
-    Profile,
-    Progress,
-    Receipt,
-    Standard,
-    Survey,
-    Task,
-    Terms,
-    Train,
-    UpdateFacts,
-    ValidationSpec,
-    Value,
-)
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
@@ -162,6 +144,20 @@ def test_standards_make_the_round_trip(standard: Standard | None) -> None:
         | {"standard": standard}
     )
     assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+
+
+def test_a_task_asks_for_so_many_plugins_only_at_both_ends() -> None:
+    """Each may hold a copy of the model, as the proximal term does: a million of them would be all memory."""
+    near = LocalPluginSpec(name="proximal", args={"mu": 0.1})
+    fields = {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}}
+    task = Task.model_validate(fields | {"work": _train(plugins=(near,) * PLUGINS)})
+    wire = codec.task_to_wire(task)
+    assert codec.task_from_wire(_wired(wire)) == task
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        _train(plugins=(near,) * (PLUGINS + 1))
+    wire.train.plugins.extend([wire.train.plugins[0]] * 100_000)
+    with pytest.raises(ValidationError, match="at most 100 items"):
+        codec.task_from_wire(_wired(wire))
 
 
 KINDS: dict[str, type[Value]] = {  # what stands for each message of a task

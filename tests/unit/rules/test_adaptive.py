@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from hansa.common.job.check import parse_job
+from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import ADAPTIVE, Adaptive, Task, Train
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine.effects import Effect, Pulse
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.adaptive import Staleness, Until

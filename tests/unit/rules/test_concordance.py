@@ -16,11 +16,13 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import OptimizerSpec, Task, Train, ValidationSpec
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rules.fedopt import Momentum
 from hansa.learner.daemon import task_seed

@@ -12,12 +12,14 @@ from hansa.common.ui.live import _line
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Anatomy, Init, OptimizerSpec, Task, Train
+from hansa.common.values.results import Anatomy
+from hansa.common.values.tasks import Init, Task, Train
+from hansa.common.values.training import OptimizerSpec
 from hansa.common.values.views import JobView
-from hansa.controller.api.views import _history_views
 from hansa.controller.community.reading import Library
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.orders import Examine, Order
+from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.divergence import METRICS, divergences

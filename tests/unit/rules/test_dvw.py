@@ -8,7 +8,8 @@ import pytest
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import Evaluate, Evaluation, Task, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.rulebook.compose import compose

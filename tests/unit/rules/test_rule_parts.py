@@ -14,10 +14,12 @@ from hansa.common.cli import hansa
 from hansa.common.job.check import parse_job
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import JobSpec, UntilSpec
+from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins.registry import register, rules
 from hansa.common.values.errors import InvalidJob, Stale
 from hansa.common.values.ids import SiteName
-from hansa.common.values.tasks import PROXIMAL, Evaluation, Train
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Train
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedavg import Equal
@@ -576,11 +578,20 @@ def test_a_rule_whose_parts_nobody_knows_is_not_there_and_its_package_is_named(t
 
 HEAD = """
 import sys
+from typing import ClassVar
 from pydantic import Field, model_validator
 from hansa.plugin import FEDAVG, Plugin, Policy, Rule, Sampler, Weigher, add_rule, register
 
 """
 RULE = 'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "faulty"}}))\n'
+META = """
+class Shy(type(Weigher)):
+    def __getattribute__(cls, name):
+        if name == "model_fields":
+            raise RuntimeError("do not look")
+        return super().__getattribute__(name)
+
+"""
 BODY = "    def weigh(self, state, contributions, view):\n        return [1.0 for c in contributions]\n"
 FAULTY = {
     "a method is missing": (
@@ -627,7 +638,28 @@ FAULTY = {
     ),
     "its rule has no sections": (
         'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": "equal"}))\n',
-        "rule 'faulty' AttributeError: 'str' object has no attribute 'get'",
+        "rule 'faulty' is not well formed: parts.weigh: Input should be a valid dictionary",
+    ),
+    "its rule has no words": (
+        'add_rule(Rule("faulty", 3, None, FEDAVG.parts))\n',
+        "rule 'faulty' is not well formed: summary: Input should be a valid string",
+    ),
+    "its rule has no number of epochs": (
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts, epochs="many"))\n',
+        "rule 'faulty' is not well formed: epochs: Input should be a valid integer",
+    ),
+    "its rule has no name": (
+        'add_rule(Rule("faulty\\nrule", "-", "-", FEDAVG.parts))\n',
+        "could not be loaded: faulty_package: ValueError: 'faulty\\nrule' is not a rule's name",
+    ),
+    "it says nonsense of itself": (
+        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    joint: ClassVar[object] = "no"\n{BODY}'
+        + RULE,
+        "weigh 'faulty': class faulty_package.Faulty: joint cannot be 'no'",
+    ),
+    "it cannot be looked at": (
+        f"{META}@register('weigh', 'faulty')\nclass Faulty(Weigher, metaclass=Shy):\n{BODY}{RULE}",
+        "weigh 'faulty': RuntimeError: do not look",
     ),
 }
 
@@ -665,6 +697,17 @@ def test_what_is_whole_of_a_faulty_package_can_be_used(tmp_path: Path) -> None:
     assert shown.stderr == (
         "hansa: the plugin package 'mixed' has faults: weigh 'half': class mixed.Half lacks weigh()\n"
     )
+
+
+@pytest.mark.parametrize("answer", ["'no'", "['no']", "[('weigh', 'no')]", "[(3, 4)]", "[((), None)]"])
+def test_a_plugin_that_objects_in_no_known_way_is_named(tmp_path: Path, answer: str) -> None:
+    objects = f"    def objections(self, spec, rule):\n        return {answer}\n"
+    install(tmp_path, "odd_words", f'{HEAD}@register("weigh", "odd")\nclass Odd(Weigher):\n{objects}{BODY}')
+    for more in ((), ("--json",)):
+        shown = _run(tmp_path, "rules", "show", "fedavg", *more)
+        assert shown.returncode == 0, shown.stderr
+        assert "odd failed: TypeError: it returned " in shown.stdout
+        assert "which is no list of places and reasons" in shown.stdout
 
 
 def test_a_plugin_whose_own_checks_fail_is_named_where_it_is_shown_and_used(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hansa import App, Examples
-from hansa.common.app import load_app, load_npz
+from hansa.common.app import load_app
+from hansa.common.data.examples import load_npz
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, InvalidData, Refused
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 
 SOURCE = """
 from hansa import App
@@ -83,8 +85,8 @@ def test_a_missing_file_is_named_with_the_place_it_was_looked_from(tmp_path: Pat
         ("1 / 0", "importing it failed: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)", "importing it failed: SystemExit: 3"),
         ("x = 1", "has no attribute 'app'"),
-        ("app = 5", "it is a int, not a hansa.App"),
-        ("from hansa import App\napp = App", "it is a type, not a hansa.App"),
+        ("app = 5", "app is of type int; it must be a hansa.App"),
+        ("from hansa import App\napp = App", "app is of type type; it must be a hansa.App"),
         ("from hansa import App\napp = App(model=list)", "needs classes="),
     ],
 )
@@ -94,6 +96,7 @@ def test_an_app_that_cannot_be_loaded_is_refused_with_the_reason(
     with pytest.raises(InvalidApp) as caught:
         load_app(_app(tmp_path, source))
     assert said in str(caught.value)
+    assert "app.py" in str(caught.value), "the file is named, whoever refuses it"
     assert "\n" not in str(caught.value)
 
 
@@ -112,6 +115,7 @@ def test_a_missing_module_is_refused() -> None:
         ({"task": "multilabel", "classes": 0}, "needs classes=, the number of labels"),
         ({"task": "multilabel", "classes": 16_385}, r"\(1 to 16384\)"),
         ({"model": 5, "classes": 2}, "must be a function"),
+        ({"model": torch.nn.Linear(2, 2), "classes": 2}, "must be a function that returns the network"),
         ({"classes": 2, "train": print}, "both train= and evaluate="),
         ({"classes": 2, "evaluate": print}, "both train= and evaluate="),
     ],
@@ -123,8 +127,6 @@ def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str
 
 @pytest.mark.parametrize("name", ["größe", "my layer", "a//b", "\x1b[2J"])
 def test_a_model_with_names_that_cannot_travel_is_refused(name: str) -> None:
-    import torch
-
     layer = torch.nn.Module()
     layer.add_module(name, torch.nn.Linear(2, 2))
     for network in (layer, {name: np.zeros((2, 2))}):
@@ -266,7 +268,7 @@ def test_targets_of_a_regression_must_be_finite(tmp_path: Path) -> None:
 
 def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
     path = _npz(tmp_path, x=np.array([{"a": 1}, None, 2, "x"], dtype=object), y=Y)
-    with pytest.raises(InvalidData, match="allow_pickle"):
+    with pytest.raises(InvalidData, match="x or y is an array of Python objects; make arrays of numbers"):
         APP.load(path, "train")
 
 

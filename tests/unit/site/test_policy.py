@@ -10,7 +10,8 @@ from hansa.common.rpc import codec
 from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.values.errors import Forbidden, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import OptimizerSpec, Task, Terms, Train, ValidationSpec
+from hansa.common.values.tasks import Task, Terms, Train
+from hansa.common.values.training import OptimizerSpec, ValidationSpec
 
 
 def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:app", **terms: Any) -> Task:

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from hansa.common.app import App, Examples
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.shelf import Shelf
 from hansa.common.values.errors import InvalidApp, InvalidData
@@ -180,3 +181,27 @@ def test_an_edit_is_told_once_and_not_taken_into_use(folder: Path, caplog: pytes
     (folder / "net.py").write_text("WIDTH = 3\n")
     assert shelf.look()
     assert not shelf.states()[0].changed
+
+
+def test_an_app_that_would_get_a_module_of_another_app_is_refused(folder: Path) -> None:
+    """Python has one module of each name: the second app would train the first one's network."""
+    save(folder)
+    other = folder / "other"
+    other.mkdir()
+    (other / "app.py").write_text(APP)
+    (other / "net.py").write_text("WIDTH = 1 + 2\n")
+    (other / "own.py").write_text(APP.replace("from net import WIDTH", "WIDTH = 3"))
+    refs = tuple(f"{path}:app" for path in (folder / "app.py", other / "app.py", other / "own.py"))
+    shelf = Shelf(refs, folder / "data.npz", "train")
+    assert [bool(state.error) for state in shelf.states()] == [False, True, False]
+    assert f"it imports net, and another net is loaded, {folder}/net.py of app {refs[0]};" in shelf.unusable()
+
+
+def test_an_edit_while_an_app_is_imported_shows_as_a_change(folder: Path) -> None:
+    save(folder)
+    edit = "import pathlib\npathlib.Path(__file__).with_name('net.py').write_text('WIDTH = 5\\n')\n"
+    (folder / "app.py").write_text(APP + edit)  # after net was imported
+    shelf = shelf_of(folder)
+    assert shelf.unusable() == ""
+    assert shelf.look()
+    assert shelf.states()[0].changed

@@ -11,10 +11,10 @@ import pytest
 
 from hansa.common.values.errors import NotFound, StoreFailed
 from hansa.common.values.ids import ModelKey
-from hansa.controller.jobs.workers import Workers
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.transfers.downloads import Downloads
+from hansa.controller.work.workers import Workers
 from tests.unit.samples import keep, spec_of, values
 
 SPEC = spec_of({"w": ("float32", (1_500_000,)), "b": ("float32", (10,))})  # six frames

@@ -16,6 +16,7 @@ from hansa.common.run.central import centralised
 from hansa.common.ui.compare import discordance, distance
 from hansa.common.values.errors import InvalidInput
 from hansa.controller.rulebook.compose import compose
+from tests.hostile_text import FORGED, NASTY, require_clean
 from tests.support import filled, sealed, small_spec
 
 
@@ -172,6 +173,19 @@ def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared
     report["history"][1]["contributions"] = "another form"
     (a / "report.json").write_text(json.dumps(report))
     assert concordance(a, b)["against"][0]["discordance"] == 0
+
+
+def test_what_a_report_claims_prints_clean(tmp_path: Path) -> None:
+    one = leave(tmp_path, "one", [0.3])
+    other = leave(tmp_path, "other", [0.2], job=NASTY, status=NASTY)
+    report = json.loads((other / "report.json").read_text())
+    report["name"] = f"{NASTY}\n{FORGED}"
+    report["history"].append(report["history"][-1] | {"version": 2, "covered": False})
+    (other / "report.json").write_text(json.dumps(report))
+    done = compare(other, one, "--concordance")
+    assert done.exit_code == 0, done.output
+    assert "1 version left out" in done.output
+    require_clean(done.output, "hansa job compare")
 
 
 def test_what_is_no_job_is_said(tmp_path: Path) -> None:

@@ -141,9 +141,57 @@ async def test_metrics_that_come_long_after_their_version_are_told_and_not_befor
     ]
 
 
+async def test_metrics_over_more_examples_are_told_once_more_and_only_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The last model was evaluated without b, which was late; it is asked again at the end, and answers."""
+    some = VersionView(
+        version=1,
+        round=1,
+        seconds=1.0,
+        updates=1,
+        metrics={"accuracy": 0.9},
+        examples=10,
+        evaluated=True,
+        unevaluated={"b": "no result in 60 s"},
+    )
+    again = some.model_copy(update={"evaluated": False, "unevaluated": {}})
+    whole = again.model_copy(
+        update={"metrics": {"accuracy": 0.5}, "examples": 30, "examples_total": 30, "evaluated": True}
+    )
+    plays = (view("running", "", some), view("running", "", some), view("running", "", again))
+    await show_live(_play(*plays, view("running", "", whole), view("completed", "done", whole)))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
+        "round 1/2     1.0 s  1 update  accuracy 0.9000  on 10 of an unknown number of examples  not evaluated by: b",
+        "round 1 evaluated: accuracy 0.5000  on 30 of 30 examples",
+    ]
+
+
 def test_the_table_says_which_version_the_metrics_are_of() -> None:
     console = Console(width=160, file=StringIO(), force_terminal=True, color_system=None)
     told = {"metrics": {"accuracy": 0.5}, "metrics_version": 7, "examples": 30, "examples_total": 30}
     console.print(rendered(view("running").model_copy(update=told)))
     assert isinstance(console.file, StringIO)
     assert "accuracy 0.5000   on 30 of 30 examples (version 7)" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("evaluators", "total", "said"),
+    [
+        (0, None, ["no evaluator is connected: no metrics"]),
+        (2, 0, ["the evaluators have no examples: no metrics (validation.fraction may be 0, or too small)"]),
+        (2, None, []),
+        (2, 40, []),
+    ],
+)
+async def test_why_there_are_no_metrics_is_said_once(
+    capsys: pytest.CaptureFixture[str], evaluators: int, total: int | None, said: list[str]
+) -> None:
+    entries = [VersionView(version=n, round=n, seconds=1.0, updates=1, examples_total=total) for n in (1, 2)]
+    views = [
+        view("running", "", *entries[:1]),
+        view("running", "", *entries),
+        view("completed", "done", *entries),
+    ]
+    await show_live(_play(*(each.model_copy(update={"evaluators": evaluators}) for each in views)))
+    assert [line for line in capsys.readouterr().out.splitlines() if "no metrics" in line] == said

@@ -1,9 +1,12 @@
-"""Options of the command line: sizes with units."""
+"""Options of the command line: sizes with units, and numbers; and how tables are printed."""
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from hansa.common.ui.options import Size
+from hansa.common.cli import hansa
+from hansa.common.ui.options import LARGEST, Measure, Size, print_table
+from tests.hostile_text import NASTY, require_clean
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,37 @@ def test_a_forgotten_unit_is_noticed() -> None:
     with pytest.raises(click.BadParameter, match="'10' is less than 16 MiB"):
         Size(least=16 << 20).convert("10", None, None)
     assert Size(least=16 << 20).convert("16MiB", None, None) == 16 << 20
+
+
+def test_a_size_beyond_all_numbers_is_the_largest() -> None:
+    assert Size().convert("9" * 400, None, None) == LARGEST
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf", "1e999", "NaN"])
+def test_what_is_no_finite_number_is_refused(said: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Measure(0).convert(said, None, None)
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "1e300"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("controller", "start", "--heartbeat"),
+        ("controller", "start", "--grace"),
+        ("learner", "start", "--drain"),
+        ("learner", "start", "--slow"),
+        ("pki", "issue", "--days"),
+    ],
+)
+def test_daemons_do_not_wait_for_what_no_clock_tells(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(hansa, [*words, said])
+    assert done.exit_code == 2, done.output
+    assert f"Invalid value for '{words[-1]}'" in done.stderr
+
+
+def test_headings_of_a_table_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("site", f"class {NASTY}"), [("a", "1")], "")
+    said = capsys.readouterr().out
+    assert said.count("\n") == 2
+    require_clean(said, "a table")

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from pydantic import BaseModel
 
 from hansa.common.values.counts import MOST, Counts
-from hansa.common.values.tasks import Evaluation
+from hansa.common.values.results import Evaluation
 from hansa.controller.engine import events as ev
 
 CELLS = st.one_of(st.just(0), st.just(0), st.integers(0, MOST))

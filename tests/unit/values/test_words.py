@@ -5,7 +5,17 @@ import unicodedata
 
 import pytest
 
-from hansa.common.values.words import CONTROL, WITHIN_LINES, by_reason, cleaned, in_order, listed, plain
+from hansa.common.values.words import (
+    CONTROL,
+    WITHIN_LINES,
+    by_reason,
+    cleaned,
+    in_order,
+    listed,
+    plain,
+    suggestion,
+)
+from tests.hostile_text import NASTY, require_clean
 
 UNSEEN = (
     "Cc",
@@ -56,3 +66,7 @@ def test_a_long_list_names_a_few(count: int, said: str) -> None:
 def test_sites_with_the_same_reason_are_named_together() -> None:
     lost = {"site-10": "slow", "site-2": "slow", "a": "gone"}
     assert by_reason(lost) == ["a: gone", "site-2, site-10: slow"]
+
+
+def test_names_that_are_suggested_are_plain() -> None:
+    require_clean(suggestion("nothing like it", [NASTY, "b"]), "a hint")

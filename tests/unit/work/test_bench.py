@@ -53,7 +53,7 @@ def store() -> Fragile:
 
 def merge(**fields: object) -> StartOrder:
     known = {"version": 1, "current": FIRST, "added": (MEMBER,), "removed": (), "kept": True} | fields
-    return StartOrder(1, Merge(**known))  # type: ignore[arg-type]
+    return StartOrder(1, Merge(**known), {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("away", [FIRST, UPDATE, REFERENCE])

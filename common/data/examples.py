@@ -1,0 +1,114 @@
+"""A site's examples: features and labels, read from a file and checked before anything is learned from them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from zipfile import BadZipFile, is_zipfile
+
+import numpy as np
+
+from hansa.common.values.errors import InvalidData, one_line
+from hansa.common.values.stated import TaskKind
+from hansa.common.values.words import counted
+
+
+class Schema(Protocol):
+    """What an app says of its data."""
+
+    @property
+    def task(self) -> TaskKind:
+        """What is learned."""
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are, or labels."""
+
+    @property
+    def label(self) -> str | None:
+        """Which column of a table is the label."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Which columns of a table are the features, in this order."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The words that are labels, if they are words."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some of a site's data: features and labels, one row each."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, indices: np.ndarray) -> "Examples":
+        """Return the rows at `indices`."""
+        return Examples(self.x[indices], self.y[indices])
+
+
+def load_npz(path: Path, split: str) -> Examples:
+    """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
+    try:
+        if path.is_file() and not is_zipfile(path):  # numpy would speak of pickles
+            raise InvalidData(f"{path}: not a whole .npz file; `np.savez(path, x=…, y=…)` makes one")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
+            tested = split == "test" and "x_test" in held and "y_test" in held
+            names = ("x_test", "y_test") if tested else ("x", "y")
+            missing = [name for name in names if name not in held]
+            if missing:
+                raise InvalidData(
+                    f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}"
+                )
+            return Examples(held[names[0]], held[names[1]])
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        if "Object arrays" in str(error):  # numpy would have to run what the file says to read them
+            raise InvalidData(
+                f"{path}: x or y is an array of Python objects; make arrays of numbers, such as x.astype(np.float32)"
+            ) from None
+        raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
+
+
+def check_examples(app: Schema, examples: Examples, path: Path) -> Examples:
+    """Refuse data with rows that do not match, labels out of range, NaN or infinite values."""
+    x, y = np.asarray(examples.x), np.asarray(examples.y)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise InvalidData(
+            f"{path}: x has shape {list(x.shape)} and y {list(y.shape)}: they need one row per example"
+        )
+    if x.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: x holds {x.dtype.name}; numbers are needed")
+    if app.task == "classification":
+        if y.dtype.kind not in "iu":
+            raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
+        _refuse_labels_over((app.classes or 0) - 1, y, path)
+    elif app.task == "multilabel":
+        if y.dtype.kind not in "iub":
+            raise InvalidData(f"{path}: labels must be integers or booleans, these are {y.dtype.name}")
+        if y.shape[1:] != (app.classes,):
+            raise InvalidData(
+                f"{path}: y has shape {list(y.shape)}: it needs {counted(app.classes or 0, 'column')} of 0 and 1"
+            )
+        _refuse_labels_over(1, y, path)
+    elif y.dtype.kind not in "fiub":
+        raise InvalidData(f"{path}: y holds {y.dtype.name}; numbers are needed")
+    for name, array in (("x", x), ("y", y)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+            raise InvalidData(
+                f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')}, first in row {rows[0]}"
+            )
+    return Examples(x, y)
+
+
+def _refuse_labels_over(most: int, y: np.ndarray, path: Path) -> None:
+    wrong = np.flatnonzero((y < 0) | (y > most))
+    if wrong.size:
+        at = np.unravel_index(wrong[0], y.shape)
+        raise InvalidData(
+            f"{path}: label {y[at]} at row {at[0]} is outside 0 … {most} ({counted(wrong.size, 'such label')})"
+        )

@@ -1,0 +1,32 @@
+"""Receipts: proofs of commits, chained by their hashes."""
+
+from collections.abc import Mapping
+
+from blake3 import blake3
+
+from hansa.common.values.bounds import Value
+from hansa.common.values.ids import JobId, SiteName, TaskId
+
+
+class Receipt(Value):
+    """Proof of a commit: that an update is durable, or which updates made up a community model.
+
+    A job's receipts are a chain: each holds the hash of the one before, and its own hash is over all its
+    other fields.
+    """
+
+    job: JobId
+    sequence: int  # of the event in the job's journal
+    task: TaskId = TaskId("")  # of the update; empty for a community model
+    site: SiteName = SiteName("")
+    version: int = 0  # of the community model; 0 for an update
+    contributions: Mapping[TaskId, float] = {}  # weights of the updates that were added in this version
+    digest: str  # of the update or of the community model
+    moments: Mapping[str, str] = {}  # digests of what the server update carries on, if the rule's does
+    previous: str  # hash of the receipt before
+    hash: str = ""
+
+    def sealed(self) -> "Receipt":
+        """Return the receipt with its hash."""
+        text = self.model_dump_json(exclude={"hash"} if self.moments else {"hash", "moments"})
+        return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})

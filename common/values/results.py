@@ -1,0 +1,115 @@
+"""What a site returns, as plain values. Sums, wherever sites are to be pooled exactly."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+from pydantic import AllowInfNan, ConfigDict, Field, model_validator
+
+from hansa.common.values.bounds import COLUMNS, METRICS, STEPS, TIES, Count, Long, MetricName, Number, Value
+from hansa.common.values.counts import Counts
+from hansa.common.values.ids import NAME, TaskId
+
+
+class Profile(Value):
+    """What a site tells of its training data: sums, so that sites can be pooled exactly."""
+
+    n: int = Field(ge=0, lt=1 << 53)
+    mean: tuple[float, ...] = Field((), max_length=COLUMNS)
+    m2: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (), max_length=COLUMNS
+    )  # sums of squared deviations
+    classes: tuple[Count, ...] = Field((), max_length=COLUMNS)
+
+    @model_validator(mode="after")
+    def _sums_fit(self) -> "Profile":
+        if len(self.mean) != len(self.m2):
+            raise ValueError(f"{len(self.mean)} means do not fit {len(self.m2)} sums of squares")
+        if self.classes and sum(self.classes) != self.n:
+            raise ValueError(f"the classes do not count {self.n} examples")
+        return self
+
+
+class Evaluation(Value):
+    """What an evaluator found: sums, so that sites can be pooled exactly."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # a model may be as bad as that
+
+    n: int = Field(ge=0, lt=1 << 53)
+    loss_sum: float
+    confusion: Counts = Counts()  # row = true class; empty for regression
+    labels: Counts = Counts()  # TP, FP, FN of each; multilabel
+    metrics: Mapping[str, float] = Field({}, max_length=METRICS)
+
+    @model_validator(mode="after")
+    def _metrics_have_names(self) -> "Evaluation":
+        taken = (
+            ("loss", "accuracy", "micro_f1") if self.labels else ("loss", "accuracy")
+        )  # those come from the sums
+        for name in self.metrics:
+            if not NAME.fullmatch(name) or name in taken:
+                raise ValueError(f"{name[:64]!r} is no name for a metric of an app")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_add_up(self) -> "Evaluation":
+        if not self.confusion.square:
+            raise ValueError("the confusion matrix is not square")
+        if self.confusion and self.confusion.total != self.n:
+            raise ValueError(f"the confusion matrix does not count {self.n} examples")
+        if self.confusion and self.labels:
+            raise ValueError("a confusion matrix is for examples with one label; give it or labels, not both")
+        if len(self.labels) > COLUMNS:
+            raise ValueError(f"{len(self.labels)} labels; there can be at most {COLUMNS} items")
+        counts = self.labels.array()
+        if len(counts) and counts.shape[1] != 3:
+            raise ValueError(f"{counts.shape[1]} counts for each label; TP, FP and FN are needed")
+        for number in np.flatnonzero(counts.sum(axis=1) > self.n):
+            raise ValueError(f"TP, FP and FN of label {number} are more than {self.n} examples")
+        return self
+
+
+class Anatomy(Value):
+    """What tensors alone do not tell of a model; the site that builds version 0 says it."""
+
+    ties: tuple[tuple[str, ...], ...] = Field((), max_length=TIES)  # names of tensors that are one parameter
+    blocks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), max_length=COLUMNS
+    )  # of each layer: its block
+    remarks: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=10)
+    frozen: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), max_length=COLUMNS
+    )  # layers that the app never trains
+
+
+class UpdateFacts(Value):
+    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
+
+    n_train: int = Field(ge=0, lt=1 << 53)
+    n_used: int = Field(ge=0, lt=1 << 53)
+    steps: int = Field(ge=0, le=STEPS)
+    epochs: float = Field(ge=0, le=1e9)
+    seconds: float = Field(ge=0, le=1e9)
+    loss: Annotated[float, AllowInfNan()] = float("nan")
+    evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
+    metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field(
+        {}, max_length=METRICS
+    )  # of its plugins
+    anatomy: Anatomy | None = None  # of version 0
+
+
+class Failure(Value):
+    """Why a task could not be done; `final` means such a task can never be done at this site."""
+
+    reason: str
+    final: bool = False
+
+
+class Progress(Value):
+    """How far a learner is with a task."""
+
+    task: TaskId
+    epoch: Number
+    epochs: Number
+    steps: Long
+    loss: Annotated[float, AllowInfNan()]

@@ -1,0 +1,92 @@
+"""How sites train and prepare their data: what a job says of it, and what a task carries."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from hansa.common.values.bounds import ARGUMENTS, COLUMNS, ShortText, Value, writable
+
+
+def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
+    """Refuse arguments that cannot be written as JSON, or are too long for a task."""
+    try:
+        size = len(writable(json.dumps(args, ensure_ascii=False)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"arguments are strings, numbers, lists and dictionaries; JSON cannot hold them: {error}"
+        ) from None
+    if size > ARGUMENTS:
+        raise ValueError(f"arguments of {size} characters; at most {ARGUMENTS} are allowed")
+    return args
+
+
+class OptimizerSpec(Value):
+    """The local optimizer; its state is made anew for each task, unless `train.keep_optimizer` is set."""
+
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = Field(0.01, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
+    weight_decay: float = Field(0.0, ge=0)
+    amsgrad: bool = Field(False, description="adam and adamw only")
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> "OptimizerSpec":
+        if self.momentum and self.kind != "sgd":
+            raise ValueError(f"momentum belongs to sgd; {self.kind} has its own")
+        if self.amsgrad and self.kind == "sgd":
+            raise ValueError("amsgrad belongs to adam and adamw; sgd has no such thing")
+        return self
+
+
+class ValidationSpec(Value):
+    """The part of a site's data that its learner never trains on."""
+
+    fraction: float = Field(0.05, ge=0, lt=1)
+    stratified: bool = True
+
+
+class SurveySpec(Value):
+    """What sites tell of their data before the first round, and how features are standardised."""
+
+    standardise: Literal["none", "local", "global"] = Field(
+        "none", description="local: by each site's own means; global: by those of all sites together"
+    )
+    columns: int | None = Field(
+        None, ge=1, le=COLUMNS, strict=True, description="only the first so many columns (default: all)"
+    )
+    classes: bool = Field(False, description="ask for the number of examples of each class")
+
+    @property
+    def asks(self) -> bool:
+        """Whether sites have to be asked."""
+        return self.standardise == "global" or self.classes
+
+    @model_validator(mode="after")
+    def _columns_are_standardised(self) -> "SurveySpec":
+        if self.columns is not None and self.standardise == "none":
+            raise ValueError("columns says what to standardise; set standardise to local or global")
+        return self
+
+
+class Standard(Value):
+    """How features are standardised: each site by its own data, or all by one mean and deviation of each column."""
+
+    kind: Literal["local", "global"]
+    columns: int | None = Field(None, ge=1, le=COLUMNS)  # local: how many columns; None: all
+    mean: tuple[float, ...] = Field((), max_length=COLUMNS)  # global
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = Field((), max_length=COLUMNS)
+
+    @model_validator(mode="after")
+    def _one_deviation_for_each_mean(self) -> "Standard":
+        if len(self.mean) != len(self.deviation):
+            raise ValueError(f"{len(self.mean)} means do not fit {len(self.deviation)} deviations")
+        return self
+
+
+class LocalPluginSpec(Value):
+    """A plugin of the learner by name; its arguments are JSON."""
+
+    name: ShortText
+    args: Annotated[Mapping[str, object], AfterValidator(_is_json)] = {}

@@ -1,0 +1,144 @@
+"""What operators call: these RPCs translate and delegate."""
+
+import asyncio
+import json
+import resource
+from collections.abc import AsyncIterator
+from typing import Any
+
+from hansa.common.job.check import parse_job
+from hansa.common.process.clock import Clock
+from hansa.common.rpc import codec
+from hansa.common.rpc.guard import caller_of
+from hansa.common.values.errors import InvalidJob, NotFound, Refused, TooLarge
+from hansa.common.values.ids import NAME, community_key
+from hansa.common.values.views import StatusView
+from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size
+from hansa.controller.api.messages import header_of
+from hansa.controller.audit.log import Audit
+from hansa.controller.engine import events as ev
+from hansa.controller.fleet.fleet import Fleet
+from hansa.controller.jobs.admission import Admission
+from hansa.controller.jobs.directory import Jobs
+from hansa.controller.transfers.downloads import Downloads
+from hansa.protos import operator_pb2 as wire
+
+LARGEST_JOB = 1 << 20  # characters
+WATCH_PAUSE = 0.1  # seconds between two views of a watched job
+
+
+class OperatorServicer:
+    """What operators call."""
+
+    def __init__(
+        self,
+        status: StatusView,  # what does not change while the controller runs
+        jobs: Jobs,
+        fleet: Fleet,
+        admission: Admission,
+        downloads: Downloads,
+        audit: Audit,
+        clock: Clock,
+        rate: SubmissionRate,
+        largest: int = LARGEST_MODEL,
+    ) -> None:
+        self._status, self._jobs, self._fleet = status, jobs, fleet
+        self._admission, self._downloads, self._audit = admission, downloads, audit
+        self._clock, self._rate, self._largest = clock, rate, largest
+
+    async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> wire.JobReply:
+        """Validate and start a job."""
+        stream = aiter(messages)
+        header = header_of(wire.SubmitHeader, await anext(stream, b""))
+        name, who = _operator(context, header.operator)
+        self._rate.take(name)
+        spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
+        manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
+        reference = codec.manifest_from_wire(header.reference) if header.HasField("reference") else None
+        for brought in filter(None, (manifest, reference)):
+            require_size(brought, self._largest)
+        runner = await self._admission.submit(spec, manifest, stream, who, reference)
+        return wire.JobReply(view_json=runner.whole_view().model_dump_json())
+
+    async def Show(self, request: wire.JobRequest, context: Any) -> wire.JobReply:
+        """Show one job."""
+        runner = await self._jobs.find(request.job)
+        return wire.JobReply(view_json=runner.whole_view().model_dump_json())
+
+    async def List(self, request: wire.ListRequest, context: Any) -> wire.ListReply:
+        """List all jobs."""
+        return wire.ListReply(views_json=[view.model_dump_json() for view in self._jobs.views()])
+
+    async def Watch(self, request: wire.JobRequest, context: Any) -> AsyncIterator[wire.JobReply]:
+        """Send a job's view after every change until it has ended."""
+        runner = await self._jobs.find(request.job)
+        since = 0
+        while not runner.machine.ended:
+            change = runner.next_change()
+            view = runner.view(since=since)
+            yield wire.JobReply(view_json=view.model_dump_json())
+            since = max((entry.version for entry in view.history if entry.evaluated), default=since)
+            await change.wait()
+            await asyncio.sleep(WATCH_PAUSE)
+        yield wire.JobReply(view_json=runner.view(since=since).model_dump_json())
+
+    async def Cancel(self, request: wire.JobRequest, context: Any) -> wire.JobReply:
+        """End a job."""
+        runner = await self._jobs.find(request.job)
+        if runner.machine.ended:
+            raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
+        name, who = _operator(context)
+        await self._audit.record(who, "cancelled", runner.id)
+        await runner.post(ev.CancelAsked(at=self._clock.now(), operator=name))
+        return wire.JobReply(view_json=runner.view().model_dump_json())
+
+    async def Model(self, request: wire.ModelRequest, context: Any) -> AsyncIterator[bytes]:
+        """Send a community model."""
+        runner = await self._jobs.find(request.job)
+        state = runner.machine.state
+        if state.current is None:
+            raise NotFound(f"job {runner.id} has no model yet")
+        wanted = request.version if request.HasField("version") else state.version
+        key = state.current if wanted == state.version else community_key(runner.id, wanted)
+        if key not in state.models:
+            raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
+        who, origin = _operator(context)[1], runner.origin(wanted).model_dump_json()
+        sending = self._downloads.send(key, set(), who, request.start, request.continued, origin)
+        async for message in sending:
+            yield message
+
+    async def Sites(self, request: wire.SitesRequest, context: Any) -> wire.SitesReply:
+        """List the fleet."""
+        return wire.SitesReply(views_json=[view.model_dump_json() for view in self._fleet.views()])
+
+    async def Status(self, request: wire.StatusRequest, context: Any) -> wire.StatusReply:
+        """Show the controller's status."""
+        counts = dict(self._jobs.statuses())
+        sites = len({session.site for session in self._fleet.sessions})
+        view = self._status.model_copy(
+            update={"jobs": counts, "sites": sites, "peak_memory_mib": peak_memory()}
+        )
+        return wire.StatusReply(view_json=view.model_dump_json())
+
+
+def peak_memory() -> float:
+    """Return the most memory this process ever had, in MiB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _document(text: str) -> object:
+    if len(text) > LARGEST_JOB:
+        raise TooLarge(f"a job of {len(text)} characters; at most {LARGEST_JOB} are allowed")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidJob("the job is not a JSON document") from None
+
+
+def _operator(context: Any, said: str = "") -> tuple[str, str]:
+    """Return the operator's name, and the name in the audit log; what a message says counts only without TLS."""
+    caller = caller_of(context)
+    if caller:
+        return caller.name, str(caller)
+    name = said if NAME.fullmatch(said) else ""
+    return name, f"operator {name or 'unnamed'} (not proven)"

@@ -1,0 +1,1 @@
+"""The daemons of all sites: their sessions, comings and goings."""

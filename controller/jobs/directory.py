@@ -1,0 +1,95 @@
+"""All jobs that the controller knows: the runners of this life, and the archive of jobs that ended before it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hansa.common.values.errors import NotFound, Stale
+from hansa.common.values.ids import JobId, TaskId
+from hansa.common.values.views import JobView
+from hansa.common.values.words import listed
+from hansa.controller.jobs.archive import Archive
+from hansa.controller.jobs.runner import JobRunner
+
+
+class Jobs:
+    """Finds jobs by id or name. A job has a runner if it is under way or has ended since the start."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self._runners: dict[JobId, JobRunner] = {}
+
+    def adopt(self, runner: JobRunner) -> None:
+        """List a job."""
+        self._runners[runner.id] = runner
+
+    def sort(self, jobs: Sequence[JobId]) -> None:
+        """List jobs in the order of their submission."""
+        self._runners = {job: self._runners[job] for job in jobs if job in self._runners}
+
+    @property
+    def runners(self) -> list[JobRunner]:
+        """The runners, in the order of submission."""
+        return list(self._runners.values())
+
+    @property
+    def newest_first(self) -> list[JobRunner]:
+        """The runners, the newest first."""
+        return self.runners[::-1]
+
+    @property
+    def known(self) -> list[JobId]:
+        """The ids of all jobs."""
+        return [*self._runners, *(job for job in self.archive.summaries if job not in self._runners)]
+
+    def runner(self, job: JobId) -> JobRunner:
+        """Return the runner of a job by its id."""
+        if job in self.archive.summaries:
+            raise Stale(f"job {job} has ended")
+        if job not in self._runners:
+            raise NotFound(f"there is no job {job}")
+        return self._runners[job]
+
+    async def recall(self, job: JobId) -> JobRunner:
+        """Return any job by its id; an archived one is read from the journal."""
+        return self._runners[job] if job in self._runners else await self.archive.recall(job)
+
+    def identify(self, words: str) -> JobId:
+        """Return the id of a job from the id itself, a unique prefix of it, or a name that only one job has."""
+        if words in self.known:
+            return JobId(words)
+        names = {job: summary.view.name for job, summary in self.archive.summaries.items()}
+        names |= {job: runner.machine.spec.name for job, runner in self._runners.items()}
+        matches = [job for job, name in names.items() if name == words]
+        matches = matches or [job for job in names if words and job.startswith(words)]
+        if not matches:
+            raise NotFound(f"there is no job {words!r}; `hansa job list` shows all")
+        if len(matches) > 1:
+            raise NotFound(f"{words!r} could be any of the jobs {listed(matches, 10)}")
+        return matches[0]
+
+    async def find(self, words: str) -> JobRunner:
+        """Return a job by its id, a unique prefix of it, or a name that only one job has."""
+        return await self.recall(self.identify(words))
+
+    def views(self) -> list[JobView]:
+        """Return all jobs as they are listed, newest first."""
+        views = {(summary.submitted, job): summary.view for job, summary in self.archive.summaries.items()}
+        views |= {
+            (runner.machine.state.submitted, job): runner.view(history=False)
+            for job, runner in self._runners.items()
+        }
+        return [views[place] for place in sorted(views, reverse=True)]
+
+    def statuses(self) -> Counter[str]:
+        """Count jobs by their status."""
+        ended = Counter(summary.view.status for summary in self.archive.summaries.values())
+        return ended + Counter(runner.machine.state.status for runner in self._runners.values())
+
+    def awaits(self, task: TaskId) -> bool:
+        """Whether some job still waits for the result of a task."""
+        return any(task in runner.machine.state.tasks for runner in self._runners.values())
+
+    def changed(self) -> None:
+        """Wake everybody who watches a job."""
+        for runner in self._runners.values():
+            runner.changed()

@@ -1,0 +1,129 @@
+"""Models that come with a submission: version 0 and the reference, frame by frame, each into its own draft."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hansa.common.job.spec import JobSpec
+from hansa.common.models.frames import FrameCheck
+from hansa.common.models.model import Manifest, check_manifest
+from hansa.common.values.errors import InvalidJob, Refused, Rejected
+from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key
+from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.work.distance import require_reference
+from hansa.controller.work.workers import Workers
+
+FIRST, REFERENCE = "first model", "reference"  # what messages call them
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A model that came with a submission; nobody sees it before it is published."""
+
+    draft: Draft
+    manifest: Manifest
+    peaks: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a submission says of its models before their frames come."""
+
+    first: Manifest | None = None
+    reference: Manifest | None = None
+
+    def check(self, spec: JobSpec) -> None:
+        """Refuse invalid models, and a reference that is not the job's or does not fit its first model."""
+        if self.first:
+            check_manifest(self.first)
+        if self.reference:
+            with _naming(REFERENCE):
+                check_manifest(self.reference)
+        if spec.reference != (self.reference.digest.hex() if self.reference else None):
+            raise InvalidJob("reference: the submission does not bring the model that the job names")
+        if self.first and self.reference:
+            require_reference(self.first.spec, self.reference.spec)
+
+    def named(self, spec: JobSpec) -> JobSpec:
+        """Return the job with the digests of what it brings."""
+        models = {"init": self.first, "reference": self.reference}
+        digests = {name: manifest.digest.hex() if manifest else None for name, manifest in models.items()}
+        return spec.model_copy(update=digests)
+
+    async def take(
+        self, job: JobId, frames: AsyncIterator[bytes], store: Store, workers: Workers
+    ) -> list[Brought]:
+        """Take the models' frames, those of the first model before those of the reference."""
+        keys = ((community_key(job, 0), self.first), (reference_key(job), self.reference))
+        models = [(key, manifest) for key, manifest in keys if manifest]
+        taken: list[Brought] = []
+        try:
+            for key, manifest in models:
+                last, what = key == models[-1][0], REFERENCE if manifest is self.reference else FIRST
+                taken.append(await _take(key, manifest, frames, store, workers, what, last))
+        except BaseException:
+            for brought in taken:
+                await asyncio.shield(workers.io(brought.draft.discard))
+            raise
+        return taken
+
+
+async def _take(
+    key: ModelKey,
+    manifest: Manifest,
+    frames: AsyncIterator[bytes],
+    store: Store,
+    workers: Workers,
+    what: str,
+    last: bool,
+) -> Brought:
+    check = FrameCheck(manifest)
+    draft = await _begin(key, manifest, store, workers)
+    try:
+        with _naming(what):
+            await _fill(draft, check, frames, workers, last)
+        _require_all(check, what)
+    except BaseException:
+        await asyncio.shield(workers.io(draft.discard))  # the operator may have hung up
+        raise
+    return Brought(draft, manifest, check.sealer.peaks)
+
+
+async def _begin(key: ModelKey, manifest: Manifest, store: Store, workers: Workers) -> Draft:
+    """Begin a draft. Should the operator hang up meanwhile, it is thrown away once it is there: no thread can stop."""
+    beginning = asyncio.ensure_future(workers.io(store.draft, key, manifest.spec))
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        await asyncio.shield(workers.io((await beginning).discard))
+        raise
+
+
+async def _fill(
+    draft: Draft, check: FrameCheck, frames: AsyncIterator[bytes], workers: Workers, last: bool
+) -> None:
+    """Write the frames of a model until it is complete; no frames may follow the last model."""
+    while last or not check.complete:
+        frame = await anext(frames, None)
+        if frame is None:
+            return
+        index = check.next
+        await workers.io(check.feed, frame)
+        await workers.io(draft.write, index, frame)
+
+
+def _require_all(check: FrameCheck, what: str) -> None:
+    if not check.complete:
+        raise Refused(f"the {what} ended after {check.next} frames")
+    if what == REFERENCE and not any(check.sealer.peaks):
+        raise InvalidJob("reference: it holds nothing but zeros, so that nothing can be measured against it")
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Say which model is wrong."""
+    try:
+        yield
+    except Rejected as error:
+        raise Rejected(f"{what}: {error}") from None

@@ -1,0 +1,126 @@
+"""What operators see of a job: its course, its versions and what its sites are doing."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hansa.common.job.check import located
+from hansa.common.process.clock import iso
+from hansa.common.values.history import Version, VersionView
+from hansa.common.values.ids import SiteName
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.views import JobView, SiteProgress, SurveyView
+from hansa.common.values.words import in_order
+from hansa.controller.engine.accounts.participation import shortfalls
+from hansa.controller.engine.machine import Machine
+from hansa.controller.fleet.fleet import Fleet
+
+NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a view shows besides the engine's state."""
+
+    fleet: Fleet
+    now: float
+    bytes_up: int  # since the newest version
+    bytes_down: int
+    trouble: str  # why the store cannot be used just now
+
+
+def _needs(machine: Machine) -> str:
+    """Say what a job that has not begun is waiting for."""
+    needed = machine.spec.sites.min
+    if machine.state.status != "waiting":
+        return ""
+    return f"needs {needed} sites that attend" if needed > 1 else "needs a site that attends"
+
+
+def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
+    """Return a job as operators see it, with its sites and the versions from `since` on, or without either."""
+    state, spec = machine.state, machine.spec
+    newest = state.history[state.covered] if state.covered is not None else None
+    waiting = around.trouble and not machine.ended
+    return JobView(
+        job=machine.job,
+        name=spec.name,
+        rule=spec.rule,
+        app=spec.app,
+        status=state.status,
+        reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
+        warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
+        version=max(state.version, 0),
+        rounds=max(state.version, 0),
+        rounds_asked=machine.rule.rounds_asked,
+        unit="round" if machine.rule.pace.common_rounds else "update",
+        phase=machine.phase,
+        seconds=round((state.ended or around.now) - state.submitted, 3),
+        submitted=iso(state.submitted),
+        metrics=_metrics(machine, newest) if newest else {},
+        metrics_version=newest.version if newest else None,
+        examples=newest.examples if newest else 0,
+        examples_total=newest.examples_total if newest else None,
+        bytes_up=state.bytes_up + around.bytes_up,
+        bytes_down=state.bytes_down + around.bytes_down,
+        sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        evaluators=len(state.evaluators),
+        shortfalls=tuple(shortfalls(state, machine.rule.pace.common_rounds)[:NAMED]) if history else (),
+        survey=_survey_view(machine) if history and not since else None,
+        history=tuple(_history_views(machine, since)) if history else (),
+    )
+
+
+def _metrics(machine: Machine, record: Version) -> Mapping[str, float | None]:
+    try:
+        return machine.metrics(record)
+    except Exception:  # the plan that cannot combine its findings ends the job, which names it; show the rest
+        return {}
+
+
+def _survey_view(machine: Machine) -> SurveyView | None:
+    state = machine.state
+    if not state.surveyed:
+        return None
+    profiles = sorted(state.profiles.items(), key=lambda item: in_order(item[0]))
+    return SurveyView(
+        examples={site: profile.n for site, profile in profiles},
+        classes={site: profile.classes for site, profile in profiles if profile.classes},
+        mean=state.standard.mean if state.standard else (),
+        deviation=state.standard.deviation if state.standard else (),
+    )
+
+
+def _history_views(machine: Machine, since: int) -> Iterator[VersionView]:
+    for record in machine.state.history[max(since, 0) :]:
+        evaluated = bool(record.examples) and not machine.awaits(record)
+        shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
+        yield VersionView.model_construct(**shown)
+
+
+def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
+    state = machine.state
+    training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
+    contributors = map(SiteName, state.history[-1].contributions) if state.history else ()
+    asked = {*training, *state.learners, *contributors}
+    for site in sorted(asked, key=in_order):
+        session = fleet.find(site, "learner")
+        task = training.get(site)
+        note = session.progress.get(task.id) if session and task else None
+        if machine.ended:
+            doing = "done"
+        elif session is None:
+            doing = "away"
+        else:
+            doing = "training" if task else "idle"
+        yield SiteProgress(
+            site=site,
+            state=doing,
+            epoch=note.epoch if note else 0,
+            epochs=note.epochs if note else _epochs(task) or machine.rule.epochs,
+            loss=note.loss if note else None,
+            examples=state.learners.get(site, 0),
+        )
+
+
+def _epochs(task: Task | None) -> int:
+    return task.work.epochs if task and isinstance(task.work, Train) else 0

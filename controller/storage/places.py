@@ -1,0 +1,11 @@
+"""Where a controller keeps its state and its models, unless it is told otherwise."""
+
+from pathlib import Path
+
+DEFAULT_STATE = Path("~/.hansa/controller")
+
+
+def places(state: Path | None, store: str | None = None) -> tuple[Path, str]:
+    """Return the state directory and the URL of the store that options name."""
+    folder = (state or DEFAULT_STATE).expanduser().absolute()
+    return folder, store or f"disk:{folder / 'store'}"

@@ -1,0 +1,59 @@
+"""Descriptions of models: where version 0 came from a file, a site only describes what it built, without numbers."""
+
+from hansa.common.models.distance import misfit
+from hansa.common.models.model import Manifest, ModelSpec, check_manifest
+from hansa.common.values.errors import Rejected, Stale
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Init, Task
+from hansa.controller.engine import events as ev
+from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.plugin.outline import outline_of
+from hansa.controller.transfers.manifests import Manifests
+from hansa.controller.transfers.quarantine import Quarantine
+
+
+def is_description(runner: JobRunner, task: Task) -> bool:
+    """Whether a task asks only for the description of a model."""
+    return isinstance(task.work, Init) and runner.machine.state.current is not None
+
+
+async def describe(
+    runner: JobRunner,
+    task: Task,
+    manifest: Manifest,
+    facts: UpdateFacts,
+    manifests: Manifests,
+    quarantine: Quarantine,
+) -> Receipt:
+    """Tell a job the outline of the model that a site built; quarantine it if it does not fit version 0."""
+    current = runner.machine.state.current
+    assert current is not None
+    from_file = (await manifests.read(current)).spec
+    try:
+        check_manifest(manifest)
+        _require_likeness(manifest.spec, from_file)
+    except Rejected as error:
+        await quarantine.put(runner, task, str(error))
+        raise
+    event = ev.ModelDescribed(
+        at=runner.now(),
+        task=task.id,
+        site=task.site,
+        digest=manifest.digest.hex(),
+        outline=outline_of(manifest.spec, facts.anatomy),
+    )
+    try:
+        await runner.post(event)
+    except Stale:  # the same offer may have come twice
+        if not runner.receipt(task.id, task.site):
+            raise
+    receipt = runner.receipt(task.id, task.site)
+    assert receipt is not None, "a description that was accepted has a receipt"
+    return receipt
+
+
+def _require_likeness(built: ModelSpec, from_file: ModelSpec) -> None:
+    wrong = misfit(built, from_file, types=False)  # learners convert types
+    if wrong:
+        raise Rejected(f"init: the file does not fit the app's model: {wrong}")

@@ -1,0 +1,119 @@
+"""Updates on their way in, and how far each has come.
+
+An upload belongs to its task, not to a connection: what has come stays when a connection breaks, and the
+newest connection continues it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hansa.common.models.conveyor import Conveyor
+from hansa.common.models.frames import FrameCheck
+from hansa.common.models.model import Manifest
+from hansa.common.values.errors import Stale
+from hansa.common.values.ids import TaskId, update_key
+from hansa.common.values.receipts import Receipt
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task
+from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.transfers.gate import Place
+from hansa.controller.work.workers import Workers
+
+
+@dataclass
+class Upload:
+    """An update under way. It outlives the connection that brings it."""
+
+    task: Task
+    manifest: Manifest
+    facts: UpdateFacts
+    check: FrameCheck
+    place: Place  # at the gate, entered with the offer: the site sends nothing before it may
+    draft: Draft | None = None  # made with the first frames
+    conveyor: Conveyor[bytes] | None = None  # of the newest connection
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
+    stream: int = 0  # which connection may write: the newest
+
+    @property
+    def working(self) -> bool:
+        """Whether its frames are being worked on."""
+        return bool(self.conveyor and self.conveyor.busy) or bool(self.commit and not self.commit.done())
+
+    async def settle(self) -> None:
+        """Wait until no worker thread handles frames of an earlier connection."""
+        if self.conveyor:
+            await self.conveyor.settle()
+
+    def keep(self, store: Store, batch: deque[bytes]) -> None:
+        """Store and check frames, on a worker thread; what is done is taken from the batch."""
+        if self.draft is None:
+            self.draft = store.draft(update_key(self.task.id), self.manifest.spec)
+        while batch:
+            if not self.check.complete:  # else the check will say that there are too many
+                self.draft.write(self.check.next, batch[0])  # may be repeated if the store was away
+            self.check.feed(batch[0])  # may not
+            batch.popleft()
+
+    def finish(self, store: Store, rest: deque[bytes]) -> None:
+        """Keep the last frames and make the update durable, on a worker thread."""
+        self.keep(store, rest)
+        self.check.finish()  # a connection that broke may have hidden what was wrong
+        assert self.draft is not None
+        self.draft.publish(self.manifest, self.check.sealer.peaks)
+
+
+class Uploads:
+    """All uploads under way, by task."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._uploads: dict[TaskId, Upload] = {}
+        self._discards: set[asyncio.Task[None]] = set()
+
+    @property
+    def under_way(self) -> Mapping[TaskId, Upload]:
+        """The uploads, by task."""
+        return self._uploads
+
+    def get(self, task: TaskId) -> Upload | None:
+        """Return a task's upload, if there is one."""
+        return self._uploads.get(task)
+
+    def enter(self, upload: Upload) -> None:
+        """Take an upload in."""
+        self._uploads[upload.task.id] = upload
+
+    def remove(self, upload: Upload) -> None:
+        """Forget an upload that is over, unless another took its place."""
+        if self.is_current(upload):
+            del self._uploads[upload.task.id]
+
+    def is_current(self, upload: Upload) -> bool:
+        """Whether an upload has neither been discarded nor replaced."""
+        return self._uploads.get(upload.task.id) is upload
+
+    def require_current(self, upload: Upload, stream: int | None = None) -> None:
+        """Raise Stale if an upload is over, or if a connection is given that is not its newest."""
+        if stream not in (None, upload.stream) or not self.is_current(upload):
+            raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
+
+    def discard(self, task: TaskId) -> None:
+        """Throw away what has come for a task, unless it is being committed."""
+        upload = self._uploads.pop(task, None)
+        if upload and upload.commit is None:
+            upload.place.leave()
+            self.throw_away(upload)
+
+    def throw_away(self, upload: Upload) -> None:
+        """Discard an upload's draft on a worker thread: the store may be slow or away."""
+        discard = asyncio.create_task(self._discard(upload))
+        self._discards.add(discard)
+        discard.add_done_callback(self._discards.discard)
+
+    async def _discard(self, upload: Upload) -> None:
+        await upload.settle()  # no thread may write a draft that is thrown away
+        if upload.draft:
+            await self._workers.io(upload.draft.discard)

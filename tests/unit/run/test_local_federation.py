@@ -1,0 +1,53 @@
+"""What `hansa run` does before it starts anything: it finds the data and writes the sites' files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hansa.common.app import load_app
+from hansa.common.job.spec import DataSpec, JobSpec
+from hansa.common.run.command import LocalFederation, _beside
+
+APP = """
+from hansa import App
+app = App(model=list, classes=3, class_names=("maybe", "no", "yes"))
+"""
+TABLE = "age,town,height,sick\n" + "40,Ulm,1.5,no\n50,Bonn,1.6,yes\n61,Ulm,1.7,yes\n" * 4
+
+
+def write_source(folder: Path, name: str) -> Path:
+    """Write the same rows as a table or as arrays; no row is labelled 'maybe'."""
+    path = folder / name
+    if path.suffix == ".npz":
+        np.savez(path, x=np.ones((12, 2), np.float32), y=np.array(["no", "yes", "yes"] * 4))
+    else:
+        path.write_text(TABLE)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.npz"])
+def test_words_that_are_labels_get_the_numbers_that_a_site_gives_them(tmp_path: Path, name: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    source, app = write_source(tmp_path, name), f"{tmp_path / 'app.py'}:app"
+    spec = JobSpec(app=app, data=DataSpec(source=str(source), sites=1, test=0))
+    LocalFederation(spec, None, tmp_path / "out", {}).part_data()
+    with np.load(tmp_path / "out" / "data" / "site-1.npz") as held:
+        parted = sorted(held["y"].tolist())
+    assert parted == sorted(load_app(app).load(source, "train").y.tolist()) == [1] * 4 + [2] * 8
+
+
+@pytest.mark.parametrize("source", ["pictures", "a.npz"])
+def test_a_source_is_found_beside_the_job_file_also_if_it_is_a_folder(tmp_path: Path, source: str) -> None:
+    (tmp_path / "pictures").mkdir()
+    write_source(tmp_path, "a.npz")
+    found = _beside(JobSpec(app="package:app", data=DataSpec(source=source)), tmp_path / "job.yaml").data
+    assert found is not None
+    assert found.source == str(tmp_path / source)
+
+
+def test_the_name_of_a_data_set_is_not_taken_for_a_folder_beside_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    found = _beside(JobSpec(app="package:app", data=DataSpec(source="digits")), tmp_path / "job.yaml").data
+    assert found is not None
+    assert found.source == "digits"
