@@ -645,8 +645,8 @@ FAULTY = {
         "rule 'faulty' is not well formed: summary: Input should be a valid string",
     ),
     "its rule has no number of epochs": (
-        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts, epochs="many"))\n',
-        "rule 'faulty' is not well formed: epochs: Input should be a valid integer",
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"train": {"kind": "epochs", "epochs": "many"}}))\n',
+        "rule 'faulty' does not fit its train: epochs: Input should be a valid integer",
     ),
     "its rule has no name": (
         'add_rule(Rule("faulty\\nrule", "-", "-", FEDAVG.parts))\n',
