@@ -212,7 +212,7 @@ class Learner(SiteDaemon):
         task: Task,
         work: Train,
         start: Mapping[str, np.ndarray],
-        asked: tuple[list[LocalPlugin], BatchSource | None],
+        asked: tuple[list[LocalPlugin[Any]], BatchSource | None],
         drag: Drag,
         progress: Callable[[int, int, float], None],
         window: Window | None,

@@ -1,26 +1,39 @@
 """Plugins: frozen values with one job, found by the point they fill and the kind they are."""
 
 import logging
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.plugins.check import ANYTHING, fault_of
-from hansa.common.values.bounds import BATCHES, EPOCHS, Value
-from hansa.common.values.errors import one_line, reason
+from hansa.common.values.bounds import Value
+from hansa.common.values.errors import one_line
 from hansa.common.values.ids import NAME
 
-POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")  # of a rule
+POINTS = (
+    "pace",
+    "sample",
+    "local",
+    "layers",
+    "weigh",
+    "merge",
+    "server",
+    "evaluate",
+)  # sections of a job file
+TRAIN = (
+    "train"  # how long sites train; a job file says it by `train.epochs`, `train.batches` or `train.until`
+)
+RULE_POINTS = (*POINTS, TRAIN)
 LEARNERS_POINTS = ("learner", "batches")  # of a training task
 GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
 USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
     "local": {"kind": "plain"},
     "layers": {"kind": "all"},
     "evaluate": {"kind": "pooled"},
+    TRAIN: {"kind": "epochs"},
 }
 
 
@@ -35,7 +48,7 @@ P = TypeVar("P", bound=type[Plugin])
 log = logging.getLogger(__name__)
 _discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
 _contracts: dict[str, type[Plugin]] = {}  # from which class plugins of a point are derived
-_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*POINTS, *LEARNERS_POINTS)}
+_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*RULE_POINTS, *LEARNERS_POINTS)}
 
 
 def contract(*points: str) -> Callable[[P], P]:
@@ -46,6 +59,11 @@ def contract(*points: str) -> Callable[[P], P]:
         return cls
 
     return enter
+
+
+def contract_of(point: str) -> type[Plugin]:
+    """Return the class that plugins of a point are derived from."""
+    return _contracts[point]
 
 
 def register(point: str, kind: str) -> Callable[[P], P]:
@@ -78,14 +96,6 @@ class Rule:
     summary: str
     paper: str
     parts: dict[str, dict[str, object]]
-    adaptive: bool = (
-        False  # sites train until their validation loss says so, even if the job has no train.until
-    )
-    epochs: Annotated[int, Field(ge=1, le=EPOCHS, strict=True)] = (
-        1  # of a task, if the job has no train.epochs
-    )
-    # Batches of a task, if the job has no train.batches; none: tasks have epochs.
-    batches: Annotated[int, Field(ge=1, le=BATCHES, strict=True)] | None = None
 
     def part(self, point: str) -> dict[str, object]:
         """Return the kind at a point with the parameters it starts from."""
@@ -123,7 +133,7 @@ def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plug
     return _registry[point][kind].model_validate(base | said)
 
 
-def discover(points: Sequence[str] = POINTS) -> None:
+def discover(points: Sequence[str] = RULE_POINTS) -> None:
     """Import the modules that installed packages name as entry points; importing them registers what they bring.
 
     A package that cannot be loaded must not keep a controller from its other jobs: it is logged and
@@ -205,18 +215,3 @@ def undiscovered() -> dict[str, str]:
 def not_loaded() -> str:
     """Name the packages whose plugins are missing, to be added to what is not known."""
     return "".join(f"; the plugin package {name!r} {why}" for name, why in undiscovered().items())
-
-
-def culprit(error: BaseException) -> Plugin | None:
-    """Return the plugin that an error arose in, if it did."""
-    found: Plugin | None = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        owner = frame.f_locals.get("self")
-        found = owner if isinstance(owner, Plugin) and hasattr(owner, "kind") else found
-    return found
-
-
-def blame(error: BaseException) -> str:
-    """Say why something failed, in our words if we foresaw it, and name the plugin that it arose in, if it did."""
-    found = culprit(error)
-    return f"{found.point} {found.kind!r}: {reason(error)}" if found else reason(error)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from hansa.common.job.duration import duration_of
 from hansa.common.job.spec import JobSpec, SitesSpec
 from hansa.common.plugins.registry import POINTS, fill, rules
 
@@ -17,23 +18,19 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     rule = rules()[spec.rule]
     pace: Any = fill("pace", rule, spec.pace)
     merges: int = pace.rounds_asked()
-    rounds = merges if "barrier" in pace.provides else math.ceil(merges / sites)
+    rounds = merges if pace.common_rounds else math.ceil(merges / sites)
     plain: dict[str, Any] = {point: None for point in POINTS if point != "evaluate"}
     plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
     if spec.evaluate and "virtual" in spec.evaluate:  # there is no mean between merges of one site's model
         plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
-    hops: int = (
-        pace.hops if "slots" in pace.provides else 1
-    )  # trainings one after the other before each merge
-    batches = spec.train.batches or rule.batches
-    if (
-        batches and hops > 1
-    ):  # one window ends with a pass over the data at the latest; the next goes on from there
+    hops: int = pace.trainings
+    duration: Any = duration_of(spec, rule)
+    batches: int | None = duration.batches if duration.windows else None
+    if batches and hops > 1:
+        # One window ends with a pass over the data at the latest; the next goes on from there.
         plain["pace"] = {"kind": "redistribute", "rounds": rounds, "hops": hops}
-    layers: Any = fill(
-        "layers", rule, spec.layers
-    )  # some say themselves how many epochs whole models are trained for
-    epochs: int = getattr(layers, "feature_epochs", None) or spec.train.epochs or rule.epochs
+    layers: Any = fill("layers", rule, spec.layers)  # some set the epochs in which whole models are trained
+    epochs: int = getattr(layers, "feature_epochs", None) or duration.usual_epochs
     train = spec.train.model_copy(
         update={
             "proximal": None,

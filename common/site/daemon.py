@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar, TypeVarTuple
 
-from hansa.common.plugins.registry import blame
 from hansa.common.process.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance, Identity
 from hansa.common.site.policy import PolicyFile
@@ -18,12 +17,12 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
 from hansa.common.values.errors import (
     Forbidden,
-    HansaError,
     InvalidApp,
     InvalidData,
     Refused,
     Stale,
     Unequipped,
+    reason,
 )
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task
@@ -211,8 +210,7 @@ class SiteDaemon(ABC):
             await self.attendance.report_failure(task.id, str(error), final=True)
         except (Exception, SystemExit) as error:  # of the app or a plugin: anything may come
             log.exception("task %s failed", task.id)
-            reason = str(error) if isinstance(error, HansaError) else blame(error)
-            await self.attendance.report_failure(task.id, reason, final=False)
+            await self.attendance.report_failure(task.id, reason(error), final=False)
 
 
 def _answered(work: Callable[[*Given], T], *given: *Given) -> T:

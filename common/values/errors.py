@@ -17,8 +17,11 @@ HansaError
 ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
 ├── Broken              state on disk or in memory is damaged      INTERNAL             1
 │   └── StoreFailed     the store cannot be written or read
+├── PluginFailed        a plugin raised, or broke its contract     UNKNOWN              1
 └── Unreachable         nobody answers                             UNAVAILABLE          3
 """
+
+from typing import Protocol
 
 
 class HansaError(Exception):
@@ -113,6 +116,30 @@ class Broken(HansaError):
 
 class StoreFailed(Broken):
     """The store cannot be written or read just now."""
+
+
+class Named(Protocol):
+    """What is known of a plugin by its point and its kind."""
+
+    @property
+    def point(self) -> str:
+        """The point that it fills."""
+
+    @property
+    def kind(self) -> str:
+        """What job files and tasks call it."""
+
+
+class PluginFailed(HansaError):
+    """A plugin raised `error`, or broke its contract as `error` says; the message names its point and its kind."""
+
+    code = "UNKNOWN"
+
+    def __init__(self, part: Named | str, error: BaseException | str = "") -> None:
+        """`part` is a text where only the message is left: in a client, which raises what the controller raised."""
+        self.part, self.error = part, error
+        self.why = error if isinstance(error, str) else reason(error)
+        super().__init__(part if isinstance(part, str) else f"{part.point} {part.kind!r}: {self.why}")
 
 
 class Unreachable(HansaError):

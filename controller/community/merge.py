@@ -12,11 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from hansa.common.models.frames import ALIGN, FRAME, Sealer, numbers
 from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
@@ -33,7 +35,7 @@ from hansa.controller.plugin.arithmetic import (
     ServerUpdate,
     TooFew,
 )
-from hansa.controller.plugin.checks import require_choice, require_finite, require_step, require_words
+from hansa.controller.plugin.checks import require_choice, require_finite, require_step, require_text
 from hansa.controller.storage.stores import Draft, StoredModel
 
 NOBODY = "no update counts; the model before is kept"
@@ -70,8 +72,8 @@ class _Proposal:
 
 
 def make(
-    aggregator: Aggregator,
-    server: ServerUpdate,
+    aggregator: Aggregator[Any],
+    server: ServerUpdate[Any],
     sums: Accumulator,
     change: Change,
     current: StoredModel,
@@ -89,7 +91,8 @@ def make(
         moments: dict[str, _Writer] = {}
         if not server.plain:
             carried = moment_spec(server, spec)
-            names = server.moments if carried.tensors else {}
+            with calling(server):
+                names = server.moments if carried.tensors else {}
             moments = {name: _Writer(carried, draft(name, carried)) for name in names}
             frames = _updated(server, frames, proposal.touched, current, before, moments, info)
         for index, frame in enumerate(frames):
@@ -105,18 +108,18 @@ def make(
     return Made(sealer.manifest(), made, proposal.note, publish)
 
 
-def moment_spec(server: ServerUpdate, spec: ModelSpec) -> ModelSpec:
+def moment_spec(server: ServerUpdate[Any], spec: ModelSpec) -> ModelSpec:
     """Return what one of a server update's moments looks like: the tensors that it updates, in float64."""
     return ModelSpec(tuple(replace(info, dtype="float64") for info in spec.tensors if _updates(server, info)))
 
 
-def _updates(server: ServerUpdate, info: TensorInfo) -> bool:
+def _updates(server: ServerUpdate[Any], info: TensorInfo) -> bool:
     return info.role is Role.PARAM or (info.role is Role.STAT and server.statistics)
 
 
 def _propose(
     stack: ExitStack,
-    aggregator: Aggregator,
+    aggregator: Aggregator[Any],
     sums: Accumulator,
     change: Change,
     current: StoredModel,
@@ -135,20 +138,26 @@ def _propose(
     if isinstance(aggregator, Coordinatewise):
         library = stack.enter_context(Library(means.open_model))
         made = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
-        return _Proposal(made, touched, require_words(aggregator, aggregator.remark(len(counting))))
+        with calling(aggregator):
+            remark = aggregator.remark(len(counting))
+        return _Proposal(made, touched, require_text(aggregator, remark))
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:
             apart = distances(counting, library, current, means.pool, means.memory)
         try:
-            chosen = require_choice(aggregator, aggregator.select(apart), len(counting))
+            with calling(aggregator, TooFew):
+                selected = aggregator.select(apart)
         except TooFew as error:
             return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
+        chosen = require_choice(aggregator, selected, len(counting))
         note = f"{aggregator.kind} took {listed((counting[i].site for i in chosen), 10)} of {len(counting)} updates"
         counting = [counting[i] for i in chosen]
     whole = Change(tuple(counting), (), counting, change.newest)
     frames = sums.frames(whole, means.open_model, current, means.pool)
-    if aggregator.pools:
+    with calling(aggregator):
+        pools = aggregator.pools
+    if pools:
         frames = with_pooled_variances(
             frames, counting, stack.enter_context(Library(means.open_model)), current
         )
@@ -175,7 +184,7 @@ def _touched(
 
 
 def _updated(
-    server: ServerUpdate,
+    server: ServerUpdate[Any],
     frames: Iterator[np.ndarray],
     touched: Collection[str],
     current: StoredModel,
@@ -184,7 +193,8 @@ def _updated(
     info: MergeInfo,
 ) -> Iterator[np.ndarray]:
     """Yield the frames of the next model, made from those of the proposal, which are written over."""
-    first = server.moments
+    with calling(server):
+        first = server.moments
     caches: dict[str, Cache] = {name: {} for name in moments}
     for index, frame in enumerate(frames):
         held = current.read(index)
@@ -202,7 +212,8 @@ def _updated(
             if tensor.name in touched:
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                     standing = numbers(tensor, span, held).astype(np.float64)
-                    made = server.step(standing, room.astype(np.float64), carried, info)
+                    with calling(server):
+                        made = server.step(standing, room.astype(np.float64), carried, info)
                     room[...], carried = require_step(server, made, len(room), moments)
                 require_finite(server, tensor.name, room, *carried.values(), advice=ADVICE)
             else:

@@ -8,11 +8,13 @@ not matter.
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 
 from hansa.common.models.frames import Span, numbers
 from hansa.common.models.model import DTYPES, Role
+from hansa.common.plugins.calling import calling
 from hansa.controller.community.members import Member
 from hansa.controller.community.reading import WINDOW, Carriers, Library, ordered, read_numbers
 from hansa.controller.plugin.arithmetic import Coordinatewise
@@ -59,7 +61,7 @@ class Rows:
 
 
 def coordinatewise(
-    aggregator: Coordinatewise,
+    aggregator: Coordinatewise[Any],
     members: Sequence[Member],
     library: Library,
     current: StoredModel,
@@ -81,9 +83,9 @@ def coordinatewise(
             for start, piece in rows.of(span):
                 columns = piece.shape[1]
                 with np.errstate(over="ignore"):  # what is too large for the tensor's type is found below
-                    room[start : start + columns] = require_array(
-                        aggregator, aggregator.combine(piece), columns
-                    )
+                    with calling(aggregator):
+                        combined = aggregator.combine(piece)
+                    room[start : start + columns] = require_array(aggregator, combined, columns)
             require_finite(aggregator, info.name, room)
         return made
 

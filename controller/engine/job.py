@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Findings, Hop, Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, moment_key, reference_key, task_id
@@ -21,7 +22,7 @@ from hansa.controller.engine.orders import Merge, Order
 from hansa.controller.engine.state import CHAPTER, JobState
 from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Draw
+from hansa.controller.plugin.parts import Draw, Part, S
 from hansa.controller.plugin.view import View
 
 
@@ -44,7 +45,10 @@ class Job:
         self.id = id_
         self.spec = spec
         self.rule = rule
-        self.memories = {point: part.begin() for point, part in rule.parts.items()}  # of each plugin
+        self.memories: dict[str, BaseModel] = {}  # of each plugin, by the point that it fills
+        for point, part in rule.parts.items():
+            with calling(part):
+                self.memories[point] = part.begin()
         self.issued: Receipt | None = None  # the receipt of the event that was handled last
         self.remember(JobState(submitted=submitted))
 
@@ -62,15 +66,14 @@ class Job:
         """Whether nothing can happen any more."""
         return self.state.phase == "ended"
 
-    @property
-    def pacing(self) -> BaseModel:
-        """What the pacer remembers."""
-        return self.memories["pace"]
+    def memory(self, part: Part[S]) -> S:
+        """Return what a plugin remembers; `begin` has made it, so it is of the plugin's own type."""
+        return cast(S, self.memories[part.point])
 
     @property
     def draw(self) -> Draw:
         """The sampler, ready for the pacer's use."""
-        return Draw(self.rule.sample, self.memories["sample"])
+        return Draw(self.rule.sample, self.memory(self.rule.sample))
 
     def view(self, now: float) -> View:
         """Return what plugins see."""
@@ -86,7 +89,7 @@ class Job:
             now=now,
             together=self.spec.sites.together,
             standing=self.state.members.keys() if self.rule.merge.remembers else frozenset(),
-            common="barrier" in self.rule.pace.provides,
+            common=self.rule.pace.common_rounds,
             outline=self.state.outline,
         )
 
@@ -224,7 +227,7 @@ class Job:
         if self.state.current is not None:
             self.retention.release(self.state.current)
         self.state.version, self.state.current = record.version, key
-        if not record.version and any(policy.may_restart for policy in self.rule.policies.values()):
+        if not record.version and self.rule.may_restart:
             self.state.first = key
             self.retention.hold(key)
         self.state.history.append(record)
@@ -238,7 +241,7 @@ class Job:
         state = self.state
         if self.rule.server.plain or state.current is None:
             return
-        names = self.rule.server.moments
+        names = self.rule.moments
         carried = (moment_key(self.id, state.version, name) for name in names)
         basis = {key: state.basis[key] for key in carried if key in state.basis}
         basis[state.current] = state.history[-1].digest
@@ -254,7 +257,7 @@ class Job:
 
     def moments(self, version: int) -> dict[str, ModelKey]:
         """Return the moments that the server update carried on from a version, if they are still needed."""
-        keys = {name: moment_key(self.id, version, name) for name in self.rule.server.moments}
+        keys = {name: moment_key(self.id, version, name) for name in self.rule.moments}
         return {name: key for name, key in keys.items() if key in self.state.basis}
 
     def let_first_go(self) -> None:

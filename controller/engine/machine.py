@@ -30,6 +30,7 @@ from typing import assert_never
 from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
 from hansa.common.values.history import Version
 from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key
@@ -41,7 +42,16 @@ from hansa.controller.engine import snapshots
 from hansa.controller.engine.accounts import apps
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import endings, evaluation, order_results, probes, results, sites, updates
+from hansa.controller.engine.phases import (
+    endings,
+    evaluation,
+    merges,
+    order_results,
+    probes,
+    results,
+    sites,
+    updates,
+)
 from hansa.controller.engine.phases.rounds import GATHER, act, pulse
 from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState
@@ -76,9 +86,7 @@ class Machine:
         """What the rule calls the round that is under way."""
         if self.state.phase != "training":
             return ""
-        view = self._job.view(self.state.submitted)
-        told = (policy.phase(self.memories[point], (), view) for point, policy in self.rule.policies.items())
-        return next((phase for phase in told if phase), "")
+        return merges.phase(self._job, (), self._job.view(self.state.submitted))
 
     @property
     def issued(self) -> Receipt | None:
@@ -230,5 +238,6 @@ class Machine:
             return results.probes_late(job, event.at)
         if event.alarm.startswith(updates.ALARM):
             return updates.time_out(job, event.alarm, event.at)
-        actions = job.rule.pace.on_alarm(job.pacing, event.alarm, job.draw, job.view(event.at))
+        with calling(job.rule.pace) as pacer:
+            actions = pacer.on_alarm(job.memory(pacer), event.alarm, job.draw, job.view(event.at))
         return act(job, actions, event.at)

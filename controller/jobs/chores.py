@@ -6,17 +6,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from hansa.common.plugins.check import ANYTHING
-from hansa.common.plugins.registry import blame
 from hansa.common.process.clock import Clock
-from hansa.common.values.errors import Broken, HansaError, Stale, reason
+from hansa.common.values.errors import Broken, PluginFailed, Stale, reason
 from hansa.common.values.ids import ModelKey
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
-from hansa.controller.engine.orders import Examine, Merged, Order, Result
+from hansa.controller.engine.orders import Merged, Order, Result
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.storage.stores import Store
 from hansa.controller.work.bench import Bench, Done
 from hansa.controller.work.drafts import Drafts
+from hansa.controller.work.examine import warm_up
 from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Chores:
         except ANYTHING as error:
             log.exception("job %s: %s failed", self._bench.job, self._bench.name(start.order))
             self._start(self._workers.io(drafts.discard), self._duties)
-            self._fail(start.number, _why(start.order, error))
+            self._fail(start.number, reason(error))
             return
         result = self._accounted(start.order, done.result)
         event = ev.OrderDone(at=self._clock.now(), order=start.number, result=result)
@@ -132,8 +132,8 @@ class Chores:
     async def _warm_up(self, rule: Composition) -> None:
         for part in rule.parts.values():
             try:
-                await self._workers.io(part.warm_up)
-            except ANYTHING:
+                await self._workers.io(warm_up, part)
+            except PluginFailed:
                 log.exception("job %s: %s %r is not ready", self._bench.job, part.point, part.kind)
 
     def _set_alarm(self, alarm: str, at: float) -> None:
@@ -156,8 +156,3 @@ class Chores:
             await self._workers.io(delete)
         except Broken as error:  # the job no longer needs them, and a restart drops what nobody needs
             log.warning("job %s: models could not be removed: %s", self._bench.job, error)
-
-
-def _why(order: Order, error: BaseException) -> str:
-    """Say why an order failed; what the arithmetic of merges raises names the plugin itself."""
-    return reason(error) if isinstance(error, HansaError) and not isinstance(order, Examine) else blame(error)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hansa.common.plugins.check import ANYTHING
-from hansa.common.plugins.registry import blame, culprit
 from hansa.common.process import faults
 from hansa.common.process.clock import Clock
 from hansa.common.values.errors import InvalidJob, Stale, one_line, reason
@@ -163,12 +162,11 @@ class JobRunner:
         """Let the engine handle an event."""
         try:
             effects = self.machine.handle(event)
+        except Stale as error:  # nothing was changed before
+            return _Outcome(event, done, refusal=error)
         except ANYTHING as error:
-            part = culprit(error)
-            if isinstance(error, Stale) and (part is None or part.point == "pace"):  # before any change
-                return _Outcome(event, done, refusal=error)
             log.exception("job %s: the engine failed on %s", self.id, event.kind)
-            return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=blame(error))
+            return _Outcome(event, done, refusal=Stale(f"job {self.id} failed"), fault=reason(error))
         receipt = self.machine.issued.model_dump_json() if self.machine.issued else ""
         return _Outcome(
             event, done, effects, Entry(self.machine.state.sequence, event.model_dump_json(), receipt)

@@ -51,8 +51,8 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
-        rounds_asked=machine.rule.pace.rounds_asked(),
-        unit="round" if "barrier" in machine.rule.pace.provides else "update",
+        rounds_asked=machine.rule.rounds_asked,
+        unit="round" if machine.rule.pace.common_rounds else "update",
         phase=machine.phase,
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
@@ -64,9 +64,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
         evaluators=len(state.evaluators),
-        shortfalls=tuple(shortfalls(state, "barrier" in machine.rule.pace.provides)[:NAMED])
-        if history
-        else (),
+        shortfalls=tuple(shortfalls(state, machine.rule.pace.common_rounds)[:NAMED]) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )

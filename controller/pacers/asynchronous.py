@@ -38,7 +38,7 @@ class AsyncState(BaseModel):
 
 
 @register("pace", "async")
-class Async(Pacer):
+class Async(Pacer[AsyncState]):
     """No rounds: each site trains on the newest model, and its update is merged as soon as it arrives."""
 
     updates: int = Field(100, ge=1, le=ROUNDS, strict=True, description="how many updates to merge")
@@ -54,7 +54,7 @@ class Async(Pacer):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse a sample, and a promise on the number of sites in a model that one update at a time cannot keep."""
         found: list[Problem] = []
-        if rule.sample.kind != "all":
+        if not rule.sample.takes_all:
             found.append(
                 self.clash(
                     rule.sample, "every site that is free is asked, so there is nothing to draw; use all"
@@ -83,30 +83,27 @@ class Async(Pacer):
         if rule.server.plain:
             why = f"{rule.merge.kind}: {alone}, which then replaces the whole model; use incremental, or server mix"
             found.append((("merge",), why))
-        if rule.weigh.appraises:
+        if rule.weigh.evaluates:
             found.append(
                 (("weigh",), f"{rule.weigh.kind}: {alone}, however much it is worth, unless it is nothing")
             )
         return found
 
-    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_start(self, state: AsyncState, draw: Draw, view: View) -> list[Action]:
         """Ask every site that is free."""
-        assert isinstance(state, AsyncState)
         return [self._ask(state, site) for site in view.sites if site not in view.busy]
 
-    def on_asked(self, state: BaseModel, task: Task) -> None:
+    def on_asked(self, state: AsyncState, task: Task) -> None:
         """Nothing to remember: an open task is all there is."""
 
-    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_joined(self, state: AsyncState, site: SiteName, view: View) -> list[Action]:
         """Ask a site that is new or back, unless it still has its task."""
-        assert isinstance(state, AsyncState)
         state.failures.pop(site, None)
         asked = site in view.busy or site in _sites(state.held)
         return [self._ask(state, site)] if site in view.sites and not asked else []
 
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+    def on_result(self, state: AsyncState, contribution: Contribution, view: View) -> list[Action]:
         """Commit an update; the first ones together, when they are of enough sites."""
-        assert isinstance(state, AsyncState)
         self._require_open(state)
         state.taken += 1
         state.failures.pop(contribution.site, None)
@@ -119,10 +116,9 @@ class Async(Pacer):
         return [MergeNow(merged, refused)]
 
     def on_refused(
-        self, state: BaseModel, contribution: Contribution, reason: str, view: View
+        self, state: AsyncState, contribution: Contribution, reason: str, view: View
     ) -> list[Action]:
         """Answer an update that is not taken with the newest model: the site did nothing wrong."""
-        assert isinstance(state, AsyncState)
         self._require_open(state)
         state.failures.pop(contribution.site, None)
         state.refused[contribution.site] = reason
@@ -132,9 +128,8 @@ class Async(Pacer):
         if state.taken >= self.updates:
             raise Stale(f"the job has its {self.updates} updates")
 
-    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+    def on_lost(self, state: AsyncState, task: Task, reason: str, view: View) -> list[Action]:
         """Ask a site that failed again, a few times; fail if nobody is left."""
-        assert isinstance(state, AsyncState)
         state.failures[task.site] = state.failures.get(task.site, 0) + 1
         state.reasons[task.site] = reason
         if state.failures[task.site] < PATIENCE and task.site in view.sites:
@@ -154,17 +149,16 @@ class Async(Pacer):
             why = f"every site failed {PATIENCE} times in a row; {site}"
         return [Stop(f"{why}: {state.reasons[site]}", failed=True)]
 
-    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_left(self, state: AsyncState, site: SiteName, view: View) -> list[Action]:
         """Its task stays open: it may come back with the update."""
         return []
 
-    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
+    def on_alarm(self, state: AsyncState, alarm: str, draw: Draw, view: View) -> list[Action]:
         """There are no deadlines."""
         return []
 
-    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def on_merged(self, state: AsyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Give the sites whose updates were merged the newest model at once."""
-        assert isinstance(state, AsyncState)
         state.merged += len(sites)
         if state.merged >= self.updates:
             return [

@@ -10,19 +10,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
-from hansa.common.values.bounds import HOPS, SECONDS, SITES
+from hansa.common.values.bounds import HOPS, ROUNDS, SECONDS, SITES
 from hansa.common.values.errors import Stale
-from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Task, Train
-from hansa.controller.pacers.sync import Rounds, RoundsState
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.tasks import Task
+from hansa.controller.pacers.rounds import after_round
+from hansa.controller.pacers.trips import Errand, Slot, Trip, draw_order, draw_several, require_scope
 from hansa.controller.plugin.actions import (
     Action,
     Ask,
-    HopEnded,
     MergeNow,
     NextHop,
     Prepare,
@@ -33,55 +33,23 @@ from hansa.controller.plugin.actions import (
 )
 from hansa.controller.plugin.arithmetic import Coordinatewise, Selecting
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Draw
+from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View
 
 TURNS = 1 << 32  # hops of a whole job that tasks can count
 
 
-class Slot(BaseModel):
-    """A travelling model."""
-
-    hops: int = 0  # trainings that it received in this round
-    held: Contribution | None = None  # the update that it is by now; none: it is the community model
-    before: Contribution | None = None  # what that was trained from, while it is needed to compare changes
-    steps: int = 0  # optimizer steps in it that are older than `held`
-    seen: set[SiteName] = set()  # who trained it in this round
-
-
-class Errand(BaseModel):
-    """A slot at a site."""
-
-    task: TaskId
-    slot: int
-    attempt: int  # 0 is the first of the hop
-
-
-class Trip(RoundsState):
-    """One round under way."""
-
-    phase: Literal["idle", "open", "between", "stalled", "merging"] = "idle"
-    slots: list[Slot] = []
-    hop: int = 0  # the one under way, or the last
-    caught_up: int = 0  # hops after the last, for slots that lag behind
-    errands: dict[SiteName, Errand] = {}  # under way
-    vacant: dict[int, int] = {}  # slots that wait for another site in this hop, with the attempts made
-    used: set[SiteName] = set()  # who was asked in this hop
-    trained: list[int] = []  # slots of this hop, in the order in which they came back
-    gone: dict[SiteName, str] = {}  # who did not deliver in this hop, and why
-    failed: dict[SiteName, str] = {}  # who said so itself or sent a bad update, since an update came
-    lost: dict[SiteName, str] = {}  # who did not deliver in this round
-
-
 @register("pace", "redistribute")
-class Redistribute(Rounds):
+class Redistribute(Pacer[Trip]):
     """In each round models travel from site to site for so many hops, and are merged then.
 
     A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is
     late goes to another one, and skips the hop if there is none or that fails as well.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"barrier", "slots"})
+    common_rounds: ClassVar[bool] = True
+    travels: ClassVar[bool] = True
+    rounds: int = Field(10, ge=1, le=ROUNDS, strict=True, description="how many rounds")
     hops: int = Field(
         20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round"
     )
@@ -114,6 +82,15 @@ class Redistribute(Rounds):
         """With one hop everybody trains the community model."""
         return self.hops > 1
 
+    @property
+    def trainings(self) -> int:
+        """Each travelling model is trained in every hop."""
+        return self.hops
+
+    def rounds_asked(self) -> int:
+        """Return the number of rounds."""
+        return self.rounds
+
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
         found: list[Problem] = []
@@ -142,15 +119,13 @@ class Redistribute(Rounds):
 
     # Hops.
 
-    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_start(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         """Begin with as many slots as the sampler draws sites; all are the community model."""
-        assert isinstance(state, Trip)
         state.slots, state.hop, state.caught_up, state.lost = [], 0, 0, {}
         return self._begin_hop(state, draw, view)
 
-    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         """Find other sites for slots whose site is lost, or begin the next hop."""
-        assert isinstance(state, Trip)
         if state.phase == "open":
             return self._fill(state, draw, view)
         return self._begin_hop(state, draw, view) if state.phase in ("between", "stalled") else []
@@ -175,18 +150,11 @@ class Redistribute(Rounds):
             return dict(
                 enumerate(sorted(chosen))
             )  # all slots are alike: the order is that of a synchronous round
-        due = self._due(state)
+        due = state.due(late=state.hop > self.hops)
         if self.no_repeat:
             return self._assign_unseen(state, due, draw, view)
-        chosen = _several(draw, view, state.hop, len(due))
+        chosen = draw_several(draw, view, state.hop, len(due))
         return dict(zip(sorted(due[: len(chosen)]), chosen, strict=True))
-
-    def _due(self, state: Trip) -> list[int]:
-        """Return the slots to be trained in this hop, those that lag behind first."""
-        most = max(slot.hops for slot in state.slots)
-        late = state.hop > self.hops
-        due = [i for i, slot in enumerate(state.slots) if not late or slot.hops < most]
-        return sorted(due, key=lambda i: (state.slots[i].hops, i))
 
     def _assign_unseen(self, state: Trip, due: Sequence[int], draw: Draw, view: View) -> dict[int, SiteName]:
         found: dict[int, SiteName] = {}
@@ -204,7 +172,7 @@ class Redistribute(Rounds):
         avoided = state.slots[i].seen if self.no_repeat else set()
         at = replace(view, draw=(state.hop, i + 1, attempt))
         for exclude in (taken | avoided, taken) if avoided else (taken,):
-            chosen = _mixed(draw(at, exclude), draw, at)
+            chosen = draw_order(draw(at, exclude), draw, at)
             if chosen:
                 return chosen[0]
         return None
@@ -236,20 +204,18 @@ class Redistribute(Rounds):
 
     # What comes back.
 
-    def on_asked(self, state: BaseModel, task: Task) -> None:
+    def on_asked(self, state: Trip, task: Task) -> None:
         """Remember the task of each site."""
-        assert isinstance(state, Trip)
         state.errands[task.site].task = task.id
 
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+    def on_result(self, state: Trip, contribution: Contribution, view: View) -> list[Action]:
         """Let the slot be what came back."""
-        assert isinstance(state, Trip)
         site = contribution.site
         errand = state.errands.get(site)
         if state.phase != "open" or errand is None or errand.task != contribution.task.id:
             raise Stale(f"round {view.round} no longer waits for {site}")
         slot = state.slots[errand.slot]
-        _require_scope(slot.held, contribution)
+        require_scope(slot.held, contribution)
         del state.errands[site]
         state.failed = {}
         actions: list[Action] = []
@@ -266,31 +232,27 @@ class Redistribute(Rounds):
             actions.append(Prepare(self._weighted(slot)))
         return [*actions, *self._close_if_complete(state, view)]
 
-    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+    def on_lost(self, state: Trip, task: Task, reason: str, view: View) -> list[Action]:
         """Give the slot of a site that failed to another."""
-        assert isinstance(state, Trip)
         errand = state.errands.get(task.site)
         if state.phase != "open" or errand is None or errand.task != task.id:
             return []
         state.failed[task.site] = reason
         return self._vacate(state, task.site, reason, view)
 
-    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_left(self, state: Trip, site: SiteName, view: View) -> list[Action]:
         """Give the slot of a site that is gone to another; what it may still send is not taken."""
-        assert isinstance(state, Trip)
         if state.phase != "open" or site not in state.errands:
             return []
         withdrawn = Withdraw(state.errands[site].task, "the site left; its model goes to another site")
         return [withdrawn, *self._vacate(state, site, "the site left", view)]
 
-    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_joined(self, state: Trip, site: SiteName, view: View) -> list[Action]:
         """Go on if nobody was here."""
-        assert isinstance(state, Trip)
         return [NextHop()] if state.phase == "stalled" else []
 
-    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
+    def on_alarm(self, state: Trip, alarm: str, draw: Draw, view: View) -> list[Action]:
         """Give the slots of sites that are late to others."""
-        assert isinstance(state, Trip)
         head = f"hop-{view.round}-{state.hop}"
         if state.phase != "open" or not (alarm == head or alarm.startswith(f"{head}-")):
             return []
@@ -319,9 +281,7 @@ class Redistribute(Rounds):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        fresh = not any(
-            slot.hops for slot in state.slots
-        )  # later in a round, slots skip a hop that nobody manages
+        fresh = not any(slot.hops for slot in state.slots)  # later, slots skip a hop that nobody manages
         if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
             site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
             return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
@@ -329,22 +289,16 @@ class Redistribute(Rounds):
             state.hop -= 1  # all have left: the same hop again, once somebody is here
             state.phase = "stalled"
             return []
-        merging = self._is_last(state)
-        actions: list[Action] = [self._ended(state, merging), *self._released(state)]
+        merging = state.hop >= self.hops and (state.even or state.caught_up >= self.catch_up)
+        held = tuple(self._weighted(slot) for slot in state.slots if slot.held)
+        actions: list[Action] = [state.ended(held, self.divergence, last=merging), *state.released()]
         if not merging:
             state.caught_up += state.hop >= self.hops
             state.phase = "between"
             return [*actions, NextHop()]
         state.phase = "merging"
-        made = [slot for slot in state.slots if slot.held]
-        steps = sum(slot.steps for slot in made)
-        return [*actions, MergeNow(tuple(self._weighted(slot) for slot in made), dict(state.lost), steps)]
-
-    def _is_last(self, state: Trip) -> bool:
-        if state.hop < self.hops:
-            return False
-        counts = {slot.hops for slot in state.slots}
-        return len(counts) == 1 or state.caught_up >= self.catch_up
+        steps = sum(slot.steps for slot in state.slots if slot.held)
+        return [*actions, MergeNow(held, dict(state.lost), steps)]
 
     def _weighted(self, slot: Slot) -> Contribution:
         assert slot.held is not None
@@ -352,62 +306,8 @@ class Redistribute(Rounds):
             return slot.held
         return slot.held.model_copy(update={"factor": float(slot.hops)})
 
-    def _ended(self, state: Trip, merging: bool) -> HopEnded:
-        def base(slot: Slot) -> ModelKey | None:
-            return slot.before.model if slot.before else None
-
-        trained = [state.slots[i] for i in sorted(state.trained)]
-        return HopEnded(
-            hop=state.hop,
-            trained=tuple((slot.held, base(slot)) for slot in trained if slot.held),
-            slots=tuple(self._weighted(slot) for slot in state.slots if slot.held),
-            skipped=len(state.slots) - len(trained),
-            lost=dict(state.gone),
-            divergence=self.divergence,
-            last=merging,
-        )
-
-    def _released(self, state: Trip) -> list[Action]:
-        """Let go of what updates were trained from; whoever still looks at it has said so."""
-        released: list[Action] = [Release(slot.before.model) for slot in state.slots if slot.before]
-        for slot in state.slots:
-            slot.before = None
-        return released
-
-    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def on_merged(self, state: Trip, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Begin the next round, or stop after the last."""
-        assert isinstance(state, Trip)
         state.phase, state.slots = "idle", []
-        return self.after_round(state)
-
-
-def _several(draw: Draw, view: View, hop: int, count: int) -> list[SiteName]:
-    """Draw so many different sites, fewer only if there are not so many, in random order."""
-    at = replace(view, draw=(hop,))
-    chosen = _mixed(draw(at), draw, at)[:count]
-    while len(chosen) < count:  # sites have left since the round began, so that the sampler draws fewer
-        more = draw(replace(view, draw=(hop, 0, len(chosen))), frozenset(chosen))
-        if not more:
-            break
-        chosen += more[: count - len(chosen)]
-    order = at.rng("redistribute").permutation(len(chosen))
-    return [chosen[i] for i in order]
-
-
-def _mixed(chosen: Sequence[SiteName], draw: Draw, view: View) -> list[SiteName]:
-    """Shuffle sites unless their order means something: whoever is first may be the only one that is taken."""
-    if draw.sampler.ranks:
-        return list(chosen)
-    return [chosen[i] for i in view.rng("redistribute", 1).permutation(len(chosen))]
-
-
-def _require_scope(held: Contribution | None, new: Contribution) -> None:
-    """Hold the policies to one train scope for a whole round: of partial updates only the last one is kept."""
-    if held is None:
-        return
-    assert isinstance(held.task.work, Train)
-    assert isinstance(new.task.work, Train)
-    if set(held.task.work.tensors) != set(new.task.work.tensors):
-        raise ValueError(
-            "the tensors to be trained changed within a round; they can change only after a merge"
-        )
+        state.done += 1
+        return after_round(state.done, self.rounds)

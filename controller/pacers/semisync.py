@@ -1,20 +1,21 @@
 """The semi-synchronous pacer: rounds of equal length instead of equal work (Stripelis and Ambite, 2021)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from hansa.common.plugins.registry import register
 from hansa.common.values.bounds import ASKED, SECONDS
 from hansa.common.values.ids import SiteName
-from hansa.controller.pacers.sync import Sync, SyncState
+from hansa.controller.pacers.rounds import Rounds, RoundState
 from hansa.controller.plugin.actions import Action, Ask
 from hansa.controller.plugin.view import Contribution, View
 
 LONGEST = 10_000  # epochs of the slowest site in a round
 
 
-class SemiSyncState(SyncState):
+class SemiSyncState(RoundState):
     """A round under way and how fast each site was last."""
 
     seconds_per_step: dict[SiteName, float] = {}
@@ -22,7 +23,7 @@ class SemiSyncState(SyncState):
 
 
 @register("pace", "semisync")
-class SemiSync(Sync):
+class SemiSync(Rounds[SemiSyncState]):
     """Every site trains for as long as the slowest needs for λ epochs, so that fast sites are not idle.
 
     The first round measures: each site makes the job's epochs. After that a site gets as many steps as fit
@@ -30,6 +31,7 @@ class SemiSync(Sync):
     """
 
     model_config = ConfigDict(populate_by_name=True)
+    sets_steps: ClassVar[bool] = True
     periods: float = Field(
         1.0, gt=0, le=LONGEST, alias="lambda", description="length of a round in epochs of the slowest site"
     )
@@ -38,9 +40,8 @@ class SemiSync(Sync):
         """Return the state to start from."""
         return SemiSyncState()
 
-    def asks(self, state: SyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def asks(self, state: SemiSyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Give each site the steps that fit; the job's epochs while it has not been measured."""
-        assert isinstance(state, SemiSyncState)
         measured = {site: seconds for site, seconds in state.seconds_per_epoch.items() if site in view.sites}
         # n steps fit into an epoch of n, though the quotient of two quotients may fall just short of n.
         length = self.periods * max(measured.values(), default=0) * (1 + 1e-9)
@@ -50,9 +51,8 @@ class SemiSync(Sync):
         }  # what sites say may be absurd
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+    def on_result(self, state: SemiSyncState, contribution: Contribution, view: View) -> list[Action]:
         """Measure the site's speed, then go on as in any round."""
-        assert isinstance(state, SemiSyncState)
         actions = super().on_result(state, contribution, view)
         facts = contribution.facts
         if facts.steps and facts.epochs:

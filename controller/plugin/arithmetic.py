@@ -9,27 +9,25 @@ it stands, and depend on nothing but their arguments: the same merge is computed
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import numpy as np
 from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import contract
-from hansa.controller.plugin.parts import Part
+from hansa.controller.plugin.parts import Part, S
 
 if TYPE_CHECKING:
     from hansa.controller.plugin.composition import Composition
 
 
 @contract("merge")
-class Aggregator(Part):
+class Aggregator(Part[S], Generic[S]):
     """Says which contributions make up the proposal, which is their exact weighted mean unless a subclass says more."""
 
     remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
-    kept: ClassVar[bool] = (
-        False  # the sums are kept, so that a merge costs the same however many sites there are
-    )
+    kept: ClassVar[bool] = False  # the sums are kept: a merge costs the same however many sites there are
 
     @property
     def forgets(self) -> bool:
@@ -46,7 +44,7 @@ class Aggregator(Part):
         return count
 
 
-class Remembering(Aggregator):
+class Remembering(Aggregator[S], Generic[S]):
     """An aggregator over every site's last contribution."""
 
     remembers: ClassVar[bool] = True
@@ -66,7 +64,7 @@ class Remembering(Aggregator):
         return self.drop_on_leave
 
 
-class Coordinatewise(Aggregator):
+class Coordinatewise(Aggregator[S], Generic[S]):
     """An aggregator that makes each number of the proposal from the contributions' numbers at the same place."""
 
     @abstractmethod
@@ -81,7 +79,7 @@ class Coordinatewise(Aggregator):
         return ""
 
 
-class Selecting(Aggregator):
+class Selecting(Aggregator[S], Generic[S]):
     """An aggregator that takes the mean of some contributions, chosen by how far they are from one another."""
 
     @abstractmethod
@@ -109,13 +107,11 @@ Moments = Mapping[str, np.ndarray]
 
 
 @contract("server")
-class ServerUpdate(Part):
+class ServerUpdate(Part[S], Generic[S]):
     """Says how the proposal becomes the next community model."""
 
     plain: ClassVar[bool] = False  # the proposal is the next community model
-    statistics: ClassVar[bool] = (
-        False  # statistics (STAT) are updated, too; otherwise they are the proposal's
-    )
+    statistics: ClassVar[bool] = False  # statistics (STAT) are updated, too, not taken from the proposal
 
     @property
     def moments(self) -> Mapping[str, float]:

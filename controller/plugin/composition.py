@@ -1,16 +1,19 @@
 """A rule with all its parts filled in."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.plugins.check import ANYTHING
-from hansa.common.values.errors import one_line
+from hansa.common.plugins.calling import calling
+from hansa.common.values.errors import PluginFailed
 from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
-from hansa.controller.plugin.parts import EvalPlan, Pacer, Part, Policy, Sampler, Weigher
+from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
+from hansa.controller.plugin.plans import EvalPlan
+from hansa.controller.plugin.policies import Duration, Policy
 
 PROBLEMS = TypeAdapter(list[Problem])
 
@@ -20,25 +23,76 @@ class Composition:
     """The plugins of a job."""
 
     name: str
-    pace: Pacer
-    sample: Sampler
-    weigh: Weigher
-    merge: Aggregator
-    server: ServerUpdate
-    evaluate: EvalPlan
-    epochs: int = 1  # of a task, if no policy says otherwise
-    policies: Mapping[str, Policy] = field(default_factory=dict)  # by the point that each fills
+    pace: Pacer[Any]
+    sample: Sampler[Any]
+    local: Policy[Any]
+    layers: Policy[Any]
+    train: Duration[Any]
+    weigh: Weigher[Any]
+    merge: Aggregator[Any]
+    server: ServerUpdate[Any]
+    evaluate: EvalPlan[Any]
+
+    @property
+    def policies(self) -> tuple[Policy[Any], ...]:
+        """All that shape training tasks, in the order in which they are asked."""
+        return self.local, self.layers, self.train
+
+    @property
+    def parts(self) -> dict[str, Part[Any]]:
+        """All plugins by the point that they fill."""
+        others = (self.pace, self.sample, self.weigh, self.merge, self.server, self.evaluate)
+        return {part.point: part for part in (*others, *self.policies)}
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of a task, before policies have shaped it."""
+        with calling(self.train) as duration:
+            return duration.usual_epochs
+
+    @property
+    def rounds_asked(self) -> int:
+        """How many merges the job is to have: rounds where there are rounds, else updates."""
+        with calling(self.pace) as pacer:
+            return pacer.rounds_asked()
 
     @property
     def redistributes(self) -> bool:
         """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
-        return self.pace.redistributes or self.weigh.appraises
+        with calling(self.pace) as pacer:
+            return pacer.redistributes or self.weigh.evaluates
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether some policy may want version 0 again."""
+        for policy in self.policies:
+            with calling(policy):
+                if policy.may_restart:
+                    return True
+        return False
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a site that leaves takes its contribution with it."""
+        with calling(self.merge) as aggregator:
+            return aggregator.forgets
+
+    @property
+    def moments(self) -> Mapping[str, float]:
+        """What the server update carries from version to version: names, and the numbers to start from."""
+        with calling(self.server) as server:
+            return server.moments
+
+    def refuses(self, staleness: int) -> str:
+        """Say why the server update does not take an update that is so many versions old; empty: it does."""
+        with calling(self.server) as server:
+            return server.refuses(staleness)
 
     def objections(self, spec: JobSpec) -> list[Problem]:
         """Return what in a job does not go together, and why."""
 
-        def against(part: Part) -> list[Problem]:
-            part.begin()  # one that cannot is found out here, not when the job is durable
+        def against(part: Part[Any]) -> list[Problem]:
+            part.begin()  # a failure is found out here, not when the job is durable
             return part.objections(spec, self)
 
         return self._asked(against)
@@ -50,7 +104,7 @@ class Composition:
     @property
     def local_statistics(self) -> bool:
         """Whether batch-norm statistics stay at the sites."""
-        return any(policy.local_statistics for policy in self.policies.values())
+        return any(policy.local_statistics for policy in self.policies)
 
     @property
     def needs_outline(self) -> bool:
@@ -66,28 +120,17 @@ class Composition:
         """Return what does not go together with a model, and why."""
         return self._asked(lambda part: part.misfits(model) if part.needs_outline else [])
 
-    def _asked(self, question: Callable[[Part], list[Problem]]) -> list[Problem]:
+    def _asked(self, question: Callable[[Part[Any]], list[Problem]]) -> list[Problem]:
         """Put a question to every part; one that fails on it is named."""
         found: list[Problem] = []
         for part in self.parts.values():
             try:
-                found += _problems(question(part))
-            except ANYTHING as error:
-                found.append(((part.point,), f"{part.kind} failed: {one_line(error)}"))
+                with calling(part):
+                    found += _problems(question(part))
+            except PluginFailed as failure:
+                why = failure.why if failure.part is part else str(failure)
+                found.append(((part.point,), f"{part.kind} failed: {why}"))
         return found
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All plugins by the point that they fill."""
-        filled: dict[str, Part] = {
-            "pace": self.pace,
-            "sample": self.sample,
-            "weigh": self.weigh,
-            "merge": self.merge,
-            "server": self.server,
-            "evaluate": self.evaluate,
-        }
-        return filled | dict(self.policies)
 
 
 def _problems(given: object) -> list[Problem]:

@@ -1,28 +1,31 @@
 """The plugin points of a rule and what plugins see and return (methods/README §3).
 
-A plugin is a frozen value. What it must remember is a state of its own: `begin` makes it, and the engine
-keeps it, saves it with the job and hands it to every call. Aggregators and server updates are in
-`arithmetic`; what plugins see is in `view`, what pacers want in `actions`, what examinations read in
-`evidence`.
+A plugin is a frozen value. What it must remember is a state, whose class is the plugin's type parameter:
+`class Dvw(Weigher[Worth])`. `begin` makes the state; the engine keeps it, saves it with the job and hands it
+to every call. Policies are in `policies`, evaluation plans in `plans`, aggregators and server updates in
+`arithmetic`; what plugins see is in `view`, what pacers want in `actions`, what examinations read in `evidence`.
+
+What a plugin is capable of is a typed attribute: a class variable where it holds for every value of the class,
+a property where it depends on the parameters.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 import numpy as np
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, JsonValue
+from typing_extensions import TypeVar
 
 from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.calling import calling
 from hansa.common.plugins.registry import Plugin, contract
-from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import HansaError
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
-from hansa.common.values.results import Evaluation
-from hansa.common.values.tasks import Task, Train
+from hansa.common.values.tasks import Task
 from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.evidence import Evidence, Findings
@@ -37,7 +40,10 @@ class Nothing(BaseModel):
     """The state of a plugin that remembers nothing."""
 
 
-class Part(Plugin):
+S = TypeVar("S", bound=BaseModel, default=Nothing)  # what a plugin remembers
+
+
+class Part(Plugin, Generic[S]):
     """A plugin of the controller.
 
     A part may have the models of a merge's contributions read before the merge is weighed:
@@ -49,9 +55,8 @@ class Part(Plugin):
     """
 
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
-    needs_anatomy: ClassVar[bool] = (
-        False  # and what only the app knows; if version 0 is a file, a site is asked
-    )
+    # And what only the app knows: if version 0 is a file, a site is asked.
+    needs_anatomy: ClassVar[bool] = False
 
     @property
     def examination_seconds(self) -> float:
@@ -61,11 +66,11 @@ class Part(Plugin):
     def warm_up(self) -> None:
         """Load what `examine` needs and is slow to load. It runs on a worker thread; nobody counts its time."""
 
-    def begin(self) -> BaseModel:
-        """Return the state to start from."""
-        return Nothing()
+    def begin(self) -> S:
+        """Return the state to start from. A plugin that names a state of its own must override it."""
+        return cast(S, Nothing())
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: S, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Return what to find out about contributions that are to be merged, for `examine`; None: nothing."""
         return None
 
@@ -77,7 +82,7 @@ class Part(Plugin):
 
     def examined(
         self,
-        state: BaseModel,
+        state: S,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
@@ -89,7 +94,7 @@ class Part(Plugin):
         """
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: S, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return what operators may want to know of a merge, asked after the weights; it is shown with the version.
 
@@ -115,10 +120,11 @@ class Part(Plugin):
 
 
 @contract("sample")
-class Sampler(Part):
+class Sampler(Part[S], Generic[S]):
     """Chooses who takes part in a round."""
 
-    ranks: ClassVar[bool] = False  # whom it names first it would take first, if fewer are wanted
+    ranks: ClassVar[bool] = False  # it names those first that it would take if fewer were wanted
+    takes_all: ClassVar[bool] = False  # every site that is connected takes part
 
     @property
     def plugins(self) -> tuple[LocalPluginSpec, ...]:
@@ -132,13 +138,11 @@ class Sampler(Part):
 
     @abstractmethod
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: S, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Return the sites of the next round."""
 
-    def draw(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
-    ) -> Sequence[SiteName]:
+    def draw(self, state: S, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Choose, and refuse what cannot be asked: sites that are not there, one twice, or nobody where somebody is."""
         chosen = list(self.choose(state, view, exclude))
         able = {site for site in view.sites if site not in exclude}
@@ -146,10 +150,10 @@ class Sampler(Part):
             raise HansaError(f"it drew {chosen!r:.200} of {len(able)} sites")
         return chosen
 
-    def observe(self, state: BaseModel, contribution: Contribution) -> None:
+    def observe(self, state: S, contribution: Contribution) -> None:
         """Hear of every update that was accepted, merged or not."""
 
-    def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
+    def probed(self, state: S, site: SiteName, importance: float) -> None:
         """Hear what a site measured on the first model, if there is a `probe`."""
 
 
@@ -157,29 +161,35 @@ class Sampler(Part):
 class Draw:
     """The job's sampler with what it remembers: pacers draw sites with it."""
 
-    sampler: Sampler
+    sampler: Sampler[Any]
     state: BaseModel
 
     def __call__(self, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
         """Return the sites of the next round."""
-        return self.sampler.draw(self.state, view, exclude)
+        with calling(self.sampler) as sampler:
+            return sampler.draw(self.state, view, exclude)
 
 
 @contract("pace")
-class Pacer(Part):
+class Pacer(Part[S], Generic[S]):
     """Decides when to ask, when to merge and when to stop."""
 
-    provides: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # "barrier": there are common rounds; "slots": models travel
+    common_rounds: ClassVar[bool] = False  # rounds are common to all sites, and each ends with a merge
+    travels: ClassVar[bool] = False  # models travel from site to site within a round
+    sets_steps: ClassVar[bool] = False  # it says how many optimizer steps each site makes
 
     @property
     def redistributes(self) -> bool:
         """Whether sites go on from other sites' own models."""
-        return "slots" in self.provides
+        return self.travels
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings follow one another before each merge."""
+        return 1
 
     @abstractmethod
-    def begin(self) -> BaseModel:
+    def begin(self) -> S:
         """Return the state to start from."""
 
     @abstractmethod
@@ -187,80 +197,44 @@ class Pacer(Part):
         """Return how many merges the job is to have: rounds where there are rounds, else updates."""
 
     @abstractmethod
-    def on_start(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_start(self, state: S, draw: Draw, view: View) -> list[Action]:
         """Begin the next round."""
 
-    def on_hop(self, state: BaseModel, draw: Draw, view: View) -> list[Action]:
+    def on_hop(self, state: S, draw: Draw, view: View) -> list[Action]:
         """Go on within a round; called for a NextHop."""
         return []
 
     @abstractmethod
-    def on_asked(self, state: BaseModel, task: Task) -> None:
+    def on_asked(self, state: S, task: Task) -> None:
         """Hear which task an Ask became."""
 
     @abstractmethod
-    def on_result(self, state: BaseModel, contribution: Contribution, view: View) -> list[Action]:
+    def on_result(self, state: S, contribution: Contribution, view: View) -> list[Action]:
         """Take an update; raise Stale if nobody waits for it."""
 
     @abstractmethod
-    def on_lost(self, state: BaseModel, task: Task, reason: str, view: View) -> list[Action]:
+    def on_lost(self, state: S, task: Task, reason: str, view: View) -> list[Action]:
         """Take note that a task will not be answered: it failed or was quarantined."""
 
-    def on_refused(
-        self, state: BaseModel, contribution: Contribution, reason: str, view: View
-    ) -> list[Action]:
+    def on_refused(self, state: S, contribution: Contribution, reason: str, view: View) -> list[Action]:
         """Take note that the server update does not take an update; raise Stale if nobody waits for it."""
         return self.on_lost(state, contribution.task, reason, view)
 
     @abstractmethod
-    def on_left(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_left(self, state: S, site: SiteName, view: View) -> list[Action]:
         """Take note that a site is gone; it may come back and answer after all."""
 
-    def on_joined(self, state: BaseModel, site: SiteName, view: View) -> list[Action]:
+    def on_joined(self, state: S, site: SiteName, view: View) -> list[Action]:
         """Take note that a site is here; its open task, if any, is in its hands again."""
         return []
 
     @abstractmethod
-    def on_alarm(self, state: BaseModel, alarm: str, draw: Draw, view: View) -> list[Action]:
+    def on_alarm(self, state: S, alarm: str, draw: Draw, view: View) -> list[Action]:
         """The time of a Wake has come."""
 
     @abstractmethod
-    def on_merged(self, state: BaseModel, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def on_merged(self, state: S, sites: Sequence[SiteName], view: View) -> list[Action]:
         """The merge of these sites' contributions is done: go on or stop."""
-
-
-@contract("local", "layers")
-class Policy(Part):
-    """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
-
-    local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites, and each has its own
-
-    @abstractmethod
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
-        """Return the work to be given to a site instead; policies are asked in turn."""
-
-    def committed(self, state: BaseModel, contribution: Contribution) -> None:
-        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
-
-    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
-        """Hear of every merge, with what was merged."""
-
-    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
-        """Return what the round under way, or the one that these contributions end, is called, if rounds differ."""
-        return ""
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether version 0 must stay in the store because `restarts` may want it."""
-        return False
-
-    def restarts(self, state: BaseModel) -> bool:
-        """Whether the merge that is being weighed is to give version 0 again, whatever its contributions."""
-        return False
-
-    def listens(self, state: BaseModel) -> bool:
-        """Whether sites that train are to hear of every merge how many optimizer steps are committed."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -268,70 +242,32 @@ class EvalRequest:
     """Have an update measured by the evaluator of a site."""
 
     site: SiteName
-    seconds: float = (
-        60.0  # to wait for it; of several requests for one update, the longest wait holds for all
-    )
+    seconds: float = 60.0  # to wait for it; of several requests for one update, the longest counts
 
 
 @contract("weigh")
-class Weigher(Part):
+class Weigher(Part[S], Generic[S]):
     """Says what each contribution is worth."""
 
-    appraises: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
+    evaluates: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
     joint: ClassVar[bool] = False  # a weight depends on the other contributions of the merge, too
+    equal: ClassVar[bool] = False  # every contribution is worth the same, whatever its site says
 
-    def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
-        """Return whose findings on an update are wanted; asked once per update, if `appraises`."""
+    def requests(self, state: S, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
+        """Return whose findings on an update are wanted; asked once per update, if `evaluates`."""
         return ()
 
     @abstractmethod
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: S, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
 
-    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+    def again(self, state: S, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
         """Return what the last updates of sites that are not in this merge are worth now.
 
         Asked after `weigh` if the weigher is `joint` and the aggregator remembers; others keep their weights.
         """
         return {}
 
-    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}
-
-
-@contract("evaluate")
-class EvalPlan(Part):
-    """Says when and by whom community models are evaluated, and what the findings say together.
-
-    Evaluation never blocks training. One version is offered at a time, and the newest follows when all
-    evaluators have answered or the time is up. The last version of a job is evaluated by all who are
-    connected, whatever the plan says.
-    """
-
-    timeout: float = Field(
-        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
-    )
-    min_coverage: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of all evaluators' examples on which a version must be evaluated to count",
-    )
-
-    @property
-    def midway(self) -> bool:
-        """Whether the mean of models that travel is evaluated between merges, too."""
-        return False
-
-    @abstractmethod
-    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
-        """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
-
-    def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
-        """Return whose findings cannot be combined with the others', and why; their examples count as not evaluated."""
-        return {}
-
-    @abstractmethod
-    def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
-        """Return metrics over what has come so far; it is asked again as more comes in, in any order."""

@@ -7,16 +7,15 @@ import click
 from pydantic_core import to_jsonable_python
 
 from hansa.common.job.check import REQUIRED, located, part_faults
-from hansa.common.job.spec import JobSpec, Problem, UntilSpec
+from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.check import summary_of
-from hansa.common.plugins.registry import POINTS, Rule
+from hansa.common.plugins.registry import POINTS, TRAIN, Rule
 from hansa.common.ui.options import json_option, print_json, print_table
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import NotFound
 from hansa.common.values.words import suggestion
 from hansa.controller.rulebook.compose import objections
-from hansa.controller.rules.adaptive import Until
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # outside the parts of a rule, that some rules do not go with
     "train.until": {"train": {"until": {}}},
@@ -58,11 +57,10 @@ def show(name: str, as_json: bool) -> None:
         setting: "; ".join(located(each, {}) for each in found) for setting, found in tried.items() if found
     }
     parts = {point: _describe(rule, point) for point in POINTS}
-    until = _parameters(UntilSpec, {}) if rule.adaptive else []
+    duration, sections = _describe(rule, TRAIN), dict(_sections(rule))
     if as_json:
         whole = {point: part | {"refused": refused[point]} for point, part in parts.items()}
-        more: dict[str, Any] = {"train.until": until} if until else {}
-        more |= {"train": {"batches": rule.batches} if rule.batches else {"epochs": rule.epochs}}
+        more: dict[str, Any] = {**sections, TRAIN: {f["name"]: f["default"] for f in duration["parameters"]}}
         more |= {"refused": elsewhere}
         print_json({"name": rule.name, "summary": rule.summary, "paper": rule.paper, "parts": whole} | more)
         return
@@ -75,14 +73,11 @@ def show(name: str, as_json: bool) -> None:
             click.echo(f"    (or: {', '.join(others)})")
         for why in refused[point].values():
             click.echo(f"    (refused: {why})")
-    if until:
-        click.echo(f"train.until: {summary_of(Until)}")
-        _print_parameters(until)
-    if rule.batches:
-        click.echo(f"train: a task has batches, not epochs\n    batches = {rule.batches}  of each task")
-    else:
-        of = "a site without validation data" if rule.adaptive else "each task"
-        click.echo(f"train\n    epochs = {rule.epochs}  of {of}")
+    click.echo(f"{TRAIN}: {duration['kind']} — {duration['summary']}")
+    _print_parameters(duration["parameters"])
+    for section, parameters in sections.items():
+        click.echo(f"{section}: {duration['summary']}")
+        _print_parameters(parameters)
     for setting, why in elsewhere.items():
         click.echo(f"{setting}\n    (refused: {why})")
 
@@ -92,7 +87,18 @@ def _describe(rule: Rule, point: str) -> dict[str, Any]:
     start = rule.part(point)
     kind = str(start["kind"])
     cls = plugins.kinds(point)[kind]
-    return {"kind": kind, "summary": summary_of(cls), "parameters": _parameters(cls, start)}
+    parameters = _parameters(cls, start)
+    if point == TRAIN:
+        parameters = [each for each in parameters if f"{TRAIN}.{each['name']}" not in dict(_sections(rule))]
+    return {"kind": kind, "summary": summary_of(cls), "parameters": parameters}
+
+
+def _sections(rule: Rule) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield what a job file says in a section of its own of how long sites train, such as `train.until`."""
+    cls = plugins.kinds(TRAIN)[str(rule.part(TRAIN)["kind"])]
+    for name, field in cls.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Value):
+            yield f"{TRAIN}.{name}", _parameters(field.annotation, {})
 
 
 def _parameters(cls: type[Value], start: Mapping[str, object]) -> list[dict[str, Any]]:

@@ -2,24 +2,24 @@
 
 from typing import Any
 
+from pydantic import ValidationError
+
 import hansa.controller.rules  # noqa: F401 - registers the built-in rules
-from hansa.common.job.check import located, part_faults
-from hansa.common.job.spec import JobSpec, Problem, UntilSpec
-from hansa.common.plugins.registry import POINTS, Rule, fill, rules
+from hansa.common.job.check import located, part_faults, problems
+from hansa.common.job.duration import duration_of, not_meant
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.registry import POINTS, TRAIN, Plugin, Rule, fill, kinds, rules
 from hansa.common.values.errors import InvalidJob
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Policy
-from hansa.controller.rules.adaptive import Until
+from hansa.controller.plugin.policies import Duration
 from hansa.controller.rules.fedavg import ByExamples
-from hansa.controller.rules.fedmmb import ByUsed, Window
-
-POLICIES = ("local", "layers")  # points whose plugins shape training tasks
+from hansa.controller.rules.fedmmb import ByUsed
 
 
 def compose(spec: JobSpec) -> Composition:
     """Return the job's composition or raise InvalidJob naming everything that is wrong."""
     rule = composed_again(spec)
-    _require_none(rule.objections(spec))
+    _require_none([*rule.objections(spec), *_contradictions(spec, rule)])
     return rule
 
 
@@ -31,7 +31,8 @@ def composed_again(spec: JobSpec) -> Composition:
 
 def objections(spec: JobSpec) -> list[Problem]:
     """Return which parts of a job do not go together, and why (methods/README §6)."""
-    return _filled(spec).objections(spec)
+    rule = _filled(spec)
+    return [*rule.objections(spec), *_contradictions(spec, rule)]
 
 
 def _require_none(faults: list[Problem]) -> None:
@@ -42,21 +43,25 @@ def _require_none(faults: list[Problem]) -> None:
 def _filled(spec: JobSpec) -> Composition:
     rule = rules()[spec.rule]
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
-    window = _window(spec, rule)
-    if window and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
+    duration: Any = _duration(spec, rule)
+    if duration.windows and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
         parts["weigh"] = ByUsed()  # a rule that weighs by examples means those that an update was trained on
-    policies = {point: parts.pop(point) for point in POLICIES} | _until(spec, rule) | window
-    epochs = 1 if window else spec.train.epochs or rule.epochs
-    return Composition(name=spec.rule, epochs=epochs, policies=policies, **parts)
+    return Composition(name=spec.rule, train=duration, **parts)
 
 
-def _until(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
-    """Return what decides when learners have trained enough, if the job's epochs do not."""
-    until = spec.train.until or (UntilSpec() if rule.adaptive else None)
-    return {Until.point: Until(until=until)} if until else {}
+def _duration(spec: JobSpec, rule: Rule) -> Plugin:
+    try:
+        return duration_of(spec, rule)
+    except ValidationError as error:  # the bounds of a rule's own duration may be narrower than a job file's
+        raise InvalidJob([located(fault, {}) for fault in problems(error, within=(TRAIN,))]) from None
 
 
-def _window(spec: JobSpec, rule: Rule) -> dict[str, Policy]:
-    """Return what makes each task a window of batches, if tasks do not have epochs."""
-    batches = spec.train.batches or rule.batches
-    return {Window.point: Window(batches=batches)} if batches else {}
+def _contradictions(spec: JobSpec, rule: Composition) -> list[Problem]:
+    """Return what a job and its rule say of how long sites train that does not go together."""
+    named = rules()[spec.rule]
+    own = kinds(TRAIN)[str(named.part(TRAIN)["kind"])]
+    adaptive = spec.train.until is not None or (issubclass(own, Duration) and own.adaptive)
+    if adaptive and (spec.train.batches is not None or (issubclass(own, Duration) and own.windows)):
+        why = "does not go with train.batches: it looks at the model after epochs, and none ends inside a window"
+        return [((TRAIN, "until"), why)]
+    return not_meant(spec, named, rule.train)

@@ -3,14 +3,13 @@
 from typing import Any
 
 from hansa import __version__
+from hansa.common.job.duration import SPELLING
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.packages import origin_of, plugin_packages
-from hansa.common.plugins.registry import POINTS
+from hansa.common.plugins.registry import POINTS, RULE_POINTS
 from hansa.common.values.resolved import Resolved, Software
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rulebook.compose import composed_again
-from hansa.controller.rules.adaptive import Until
-from hansa.controller.rules.fedmmb import Window
 
 # Files that the submission brought (the digests stand beside the job), what only `hansa run` reads, who
 # submitted it.
@@ -35,16 +34,10 @@ def resolved(spec: JobSpec) -> Resolved:
 
 def software(rule: Composition) -> Software:
     """Return what a job of this rule is run with here and now."""
-    plugins = {point: origin_of(rule.parts[point]) for point in POINTS}
+    plugins = {point: origin_of(rule.parts[point]) for point in RULE_POINTS}
     return Software(hansa=__version__, plugins=plugins, packages=plugin_packages())
 
 
 def _training(rule: Composition) -> dict[str, Any]:
     """Return how long a task lasts; `proximal` is short for what stands under `local`."""
-    window, until = rule.policies.get(Window.point), rule.policies.get(Until.point)
-    return {
-        "epochs": None if window else rule.epochs,
-        "batches": window.batches if isinstance(window, Window) else None,
-        "until": until.until.model_dump(mode="json") if isinstance(until, Until) else None,
-        "proximal": None,
-    }
+    return dict.fromkeys((*SPELLING, "proximal")) | rule.train.model_dump(mode="json", include=set(SPELLING))

@@ -6,8 +6,10 @@ Packages of others register theirs through the entry point group `hansa.plugins`
 from hansa.common.plugins.registry import discover
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
+    adaptive,
     divide,
     dvw,
+    epochs,
     evaluation,
     fedasync,
     fedavg,
@@ -21,9 +23,11 @@ from hansa.controller.rules import (
 )
 
 __all__ = [
+    "adaptive",
     "asynchronous",
     "divide",
     "dvw",
+    "epochs",
     "evaluation",
     "fedasync",
     "fedavg",

@@ -9,16 +9,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem, UntilSpec
 from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
+from hansa.common.plugins.registry import TRAIN, register
+from hansa.common.values.bounds import EPOCHS
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import in_order, listed, suggestion
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View
 
 
@@ -29,22 +31,28 @@ class Staleness(BaseModel):
     limits: dict[SiteName, float] = {}
 
 
-class Until(Policy):
+@register(TRAIN, "until")
+class Until(Duration[Staleness]):
     """Sites train until their validation loss hardly falls, or their model is too stale."""
 
-    point: ClassVar[str] = "until"
-    kind: ClassVar[str] = ADAPTIVE
-    until: UntilSpec
+    adaptive: ClassVar[bool] = True
+    epochs: int = Field(1, ge=1, le=EPOCHS, strict=True, description="of a site without validation data")
+    until: UntilSpec = Field(UntilSpec(), description="when a site has trained enough")
+
+    @property
+    def usual_epochs(self) -> int:
+        """Return the epochs of a site without validation data."""
+        return self.epochs
 
     def begin(self) -> Staleness:
         """Nothing is known."""
         return Staleness()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse a pacer that says itself how long sites train, data to look at nothing, and groups of strangers."""
+        """Refuse a pacer that sets the steps, jobs without validation data, and groups of unknown sites."""
         found: list[Problem] = []
-        if rule.pace.kind == "semisync":
-            why = "pace: semisync says how many steps each site makes; until cannot say it, too"
+        if rule.pace.sets_steps:
+            why = f"pace: {rule.pace.kind} says how many steps each site makes; until cannot say it, too"
             found.append((("train", "until"), why))
         if not spec.validation.fraction:
             why = "train.until looks at the loss on a validation part of the sites' data; such as 0.05, not 0"
@@ -65,9 +73,8 @@ class Until(Policy):
         why = "every task that the limit on staleness ends is just above it and pulls it down, so tasks become shorter"
         return [(("train", "until", "rolling"), f"{why} and shorter; without rolling the limit is fixed")]
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Staleness, site: SiteName, work: Train, view: View) -> Train:
         """Let the learner decide, within the most epochs allowed."""
-        assert isinstance(state, Staleness)
         vc_loss, tombstones = self.until.thresholds(site)
         given = Adaptive(
             vc_loss=vc_loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs
@@ -75,9 +82,8 @@ class Until(Policy):
         plugin = LocalPluginSpec(name=ADAPTIVE, args=given.model_dump())
         return work.model_copy(update={"epochs": self.until.max_epochs, "plugins": (*work.plugins, plugin)})
 
-    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+    def merged(self, state: Staleness, contributions: Sequence[Contribution], view: View) -> None:
         """Enter how stale each update was when it was merged."""
-        assert isinstance(state, Staleness)
         for c in contributions:
             cycles = state.cycles.setdefault(c.site, [])
             if c.site in state.limits and not self.until.rolling:
@@ -87,7 +93,7 @@ class Until(Policy):
                 state.limits[c.site] = float(statistics.median(cycles))
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Staleness, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Warn with the first merge of sites that a group names and nobody has seen: a name may be misspelt."""
         named = {site: name for name, group in self.until.groups.items() for site in group.sites}
@@ -98,7 +104,6 @@ class Until(Policy):
         ]
         return {"warning": f"train.until: {listed(said)}"} if said else {}
 
-    def listens(self, state: BaseModel) -> bool:
+    def listens(self, state: Staleness) -> bool:
         """Whether sites need to hear how far the job has come."""
-        assert isinstance(state, Staleness)
         return bool(state.limits)

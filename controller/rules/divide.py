@@ -18,32 +18,23 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.models.model import Role
-from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
 from hansa.common.values.errors import Refused
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
 from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.layers import Layers
 from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
 
 LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
 PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
 Phase = Literal["prepass", "feature", "fine-tuning"]
-
-
-@register("layers", "all")
-class All(Policy):
-    """Every round trains the whole model."""
-
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
-        """Leave the task as it is."""
-        return work
 
 
 class Division(BaseModel):
@@ -57,7 +48,7 @@ class Division(BaseModel):
 
 
 @register("layers", "divide")
-class Divide(Policy):
+class Divide(Policy[Division]):
     """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
 
     needs_outline: ClassVar[bool] = True
@@ -121,7 +112,7 @@ class Divide(Policy):
         """Refuse what has no common rounds to compare sites in, and what says itself how long sites train."""
         found: list[Problem] = []
         alone = spec.sites.names is not None and len(set(spec.sites.names)) == 1
-        common = "barrier" in rule.pace.provides
+        common = rule.pace.common_rounds
         if not common and self.prepass:
             why = "a pre-pass compares updates of one round; give layers.split and set layers.prepass to 0"
             found.append(self.clash(rule.pace, why))
@@ -132,12 +123,12 @@ class Divide(Policy):
                 else "without a pre-pass nothing tells where to divide"
             )
             found.append((("layers", "split"), f"{why}: give the layer after which to divide"))
-        if rule.pace.kind == "semisync":
+        if rule.pace.sets_steps:
             found.append(self.clash(rule.pace, "it says itself how many steps sites make in each phase"))
-        if "until" in rule.policies:
+        if rule.train.adaptive:
             why = "layers: divide says how many epochs each phase has; until cannot say it, too"
             found.append((("train", "until"), why))
-        if "window" in rule.policies:
+        if rule.train.windows:
             why = "with train.batches tasks are windows of batches, not epochs; leave it out"
             given = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
             found += [(("layers", key), why) for key, value in given.items() if value is not None]
@@ -149,7 +140,7 @@ class Divide(Policy):
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Tell of a job that ends before anything is divided."""
         rounds = rule.pace.rounds_asked()
-        if "barrier" not in rule.pace.provides or rounds > self.prepass:
+        if not rule.pace.common_rounds or rounds > self.prepass:
             return []
         why = f"all {rounds} rounds of the job are pre-pass rounds on the whole model: nothing is divided"
         return [
@@ -158,53 +149,10 @@ class Divide(Policy):
 
     def misfits(self, model: Outline) -> list[Problem]:
         """Refuse models that cannot be divided, or not where the job says."""
-        count, at = len(model.layers), ("layers", "split")
-        if not count:
-            return [(("layers",), "no part of the model has a matrix of weights")]
-        if count < 2:
-            return [
-                (("layers",), f"the model has one layer ({model.layers[0]}), and two are needed to divide it")
-            ]
-        if self.order and sorted(self.order) != sorted(model.layers):
-            odd = sorted(set(self.order) ^ set(model.layers)) or ["a layer twice"]
-            return [
-                (
-                    ("layers", "order"),
-                    f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}",
-                )
-            ]
-        if self.blocks and (model.anatomy is None or len(model.anatomy.blocks) != count):
-            return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
-        legal = self._legal(model)
-        if not legal and self.blocks:
-            return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
-        free = self._free(model)
-        if not free:
-            return [
-                (("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")
-            ]
-        if self.split is None:
-            tied = self._cut(model, free[0])
-            everywhere = all(self._cut(model, split) for split in free)
-            return [(("layers",), f"wherever it is divided, a {tied[0]}")] if everywhere else []
-        if self.split >= count:
-            possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
-            return [
-                (at, f"{self.split} is out of range: the model has {count} layers, so {possible} possible")
-            ]
-        if self.split not in legal:
-            near = ", ".join(map(str, legal))
-            return [
-                (
-                    at,
-                    f"layer {self.split} ({self._order(model)[self.split - 1]}) is inside a block; between: {near}",
-                )
-            ]
-        return [(at, wrong) for wrong in self._faults(model, self.split)]
+        return self._layers(model).misfits(self.split)
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Division, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensors of the phase, with its epochs and learning rate."""
-        assert isinstance(state, Division)
         if view.outline is None:
             return work
         number = self._number(state, site, view)
@@ -233,19 +181,18 @@ class Divide(Policy):
     def group(self, model: Outline, split: int, phase: Phase) -> tuple[str, ...]:
         """Return the tensors of a group: those of the layers before the split, or behind it."""
         first = phase == "feature"
-        return tuple(name for name, rank in self._ranks(model).items() if (rank < split) is first)
+        return tuple(name for name, rank in self._layers(model).ranks.items() if (rank < split) is first)
 
     # The pre-pass.
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Division, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Compare the layers' matrices of all sites in pre-pass rounds; biases and norms do not count."""
-        assert isinstance(state, Division)
         if state.round >= self.prepass or len(contributions) < 2 or view.outline is None:
             return None
         model = view.outline
         pairs: list[JsonValue] = [[i, j] for i, j in draw_pairs(len(contributions), view.rng("layers"))]
         return {
-            "layers": [_matrices(model, model.layers.index(name)) for name in self._order(model)],
+            "layers": self._layers(model).matrices(),
             "pairs": pairs,
         }
 
@@ -265,21 +212,20 @@ class Divide(Policy):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Division,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Take the divergences; after the last pre-pass round they say where to divide."""
-        assert isinstance(state, Division)
         assert view.outline is not None
         state.report = {"trouble": trouble} if trouble else {}
         if isinstance(facts, dict):
             state.report = facts | self._choices(facts, view.outline)
         if state.round == self.prepass - 1 and not trouble and self.split is None:
             chosen = self._choice(state.report["divergences"], self.metric, view.outline)
-            for fault in self._faults(view.outline, chosen.split):
+            for fault in self._layers(view.outline).faults(chosen.split):
                 raise Refused(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
             state.split = chosen.split
 
@@ -302,11 +248,12 @@ class Divide(Policy):
         return told | ({"warning": "; ".join(said)} if said else {})
 
     def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(found[metric], self.min_ratio, self._free(model), self.choose, self.margin)
+        return choose_split(
+            found[metric], self.min_ratio, self._layers(model).free(), self.choose, self.margin
+        )
 
-    def restarts(self, state: BaseModel) -> bool:
+    def restarts(self, state: Division) -> bool:
         """Go back to version 0 when the split is known."""
-        assert isinstance(state, Division)
         known = self.split is not None or state.split is not None
         return self.restart and known and state.round == self.prepass - 1
 
@@ -315,9 +262,8 @@ class Divide(Policy):
         """Whether version 0 is needed again."""
         return self.restart and self.prepass > 0
 
-    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+    def merged(self, state: Division, contributions: Sequence[Contribution], view: View) -> None:
         """Go on to the next round, unless the last pre-pass round could not tell where to divide."""
-        assert isinstance(state, Division)
         if not view.common:
             for c in contributions:
                 state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
@@ -338,18 +284,16 @@ class Divide(Policy):
 
     # What operators see.
 
-    def phase(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> str:
+    def phase(self, state: Division, contributions: Sequence[Contribution], view: View) -> str:
         """Return the phase of the round, or of the site whose update is merged."""
-        assert isinstance(state, Division)
         if not view.common and not contributions:
             return ""  # sites are in phases of their own
         return self.phase_of(self._number(state, contributions[0].site if contributions else None, view))
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Division, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return the phase with its settings, the divergences, and what to be warned of."""
-        assert isinstance(state, Division)
         number = self._number(state, contributions[0].site if contributions else None, view)
         split = self.split if self.split is not None else state.split
         told: dict[str, JsonValue] = {
@@ -363,7 +307,7 @@ class Divide(Policy):
             told |= {"epochs": work.epochs, "lr": work.optimizer.lr}
         warned = [str(told["warning"])] if "warning" in told else []
         if not number and not state.repeats and view.outline is not None:
-            told["layers"] = list(self._order(view.outline))
+            told["layers"] = list(self._layers(view.outline).names)
             remarks = view.outline.anatomy.remarks if view.outline.anatomy and not self.order else ()
             warned += remarks
         if view.common and self._repeats(state):
@@ -382,55 +326,12 @@ class Divide(Policy):
         """Return the number of the round, or of the cycle that a site is in."""
         return state.round if view.common or site is None else state.cycles.get(site, 0)
 
-    def _order(self, model: Outline) -> tuple[str, ...]:
-        return self.order or model.layers
-
-    def _ranks(self, model: Outline) -> dict[str, int]:
-        """Return how many layers come before that of each tensor."""
-        place = {name: rank for rank, name in enumerate(self._order(model))}
-        ranks = dict(enumerate(place[name] for name in model.layers))
-        return {tensor.name: ranks.get(tensor.layer, 0) for tensor in model.tensors}
-
-    def _legal(self, model: Outline) -> list[int]:
-        """Return after which layers the model may be divided."""
-        order = self._order(model)
-        if not self.blocks or model.anatomy is None:
-            return list(range(1, len(order)))
-        block = [model.anatomy.blocks[model.layers.index(name)] for name in order]
-        return [split for split in range(1, len(order)) if not set(block[:split]) & set(block[split:])]
-
-    def _free(self, model: Outline) -> list[int]:
-        """Return those of them that leave parameters on both sides which the app has not frozen."""
-        frozen = set(model.anatomy.frozen) if model.anatomy else ()
-        ranks = self._ranks(model)
-        trained = [ranks[t.name] for t in model.tensors if t.role is Role.PARAM and t.layer not in frozen]
-        return [split for split in self._legal(model) if _between(trained, split)]
-
-    def _faults(self, model: Outline, split: int) -> list[str]:
-        """Say what is wrong with a split."""
-        found = [f"{cut}; divide elsewhere" for cut in self._cut(model, split)]
-        return found if split in self._free(model) else [*found, "one side of it has nothing to train"]
-
-    def _cut(self, model: Outline, split: int) -> list[str]:
-        """Say which parameters belong to both sides of a split."""
-        ranks, ties = self._ranks(model), model.anatomy.ties if model.anatomy else ()
-        crossing = [tie for tie in ties if _between([ranks[name] for name in tie if name in ranks], split)]
-        return [f"tied parameter crosses the split: {' and '.join(tie)} are one" for tie in crossing]
-
-
-def _between(ranks: Sequence[int], split: int) -> bool:
-    """Whether some layers come before a split and some behind it."""
-    return bool(ranks) and min(ranks) < split <= max(ranks)
+    def _layers(self, model: Outline) -> Layers:
+        return Layers(model, self.order, self.blocks)
 
 
 def _told(candidate: Candidate | None) -> JsonValue:
     return asdict(candidate) if candidate else None
-
-
-def _matrices(model: Outline, layer: int) -> list[JsonValue]:
-    """Return the weight matrices of a layer, without those of norms: an LSTM has several."""
-    own = [t for t in model.tensors if t.layer == layer and t.role is Role.PARAM and not t.norm]
-    return [t.name for t in own if len(t.shape) >= 2]
 
 
 DIVIDE = add_rule(
@@ -438,7 +339,8 @@ DIVIDE = add_rule(
         name="divide",
         summary="first and last layers are trained in turn and travel alone: half of FedAvg's traffic",
         paper="Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021",
-        parts=FEDAVG.parts | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}},
-        epochs=20,  # and 4 in fine-tuning rounds
+        parts=FEDAVG.parts
+        | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}}
+        | {TRAIN: {"kind": "epochs", "epochs": 20}},  # and 4 in fine-tuning rounds
     )
 )

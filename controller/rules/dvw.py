@@ -12,13 +12,13 @@ weights: compare the two.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
 from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.history import Finding, Score
@@ -48,10 +48,10 @@ class Worth(BaseModel):
 
 
 @register("weigh", "dvw")
-class Dvw(Weigher):
+class Dvw(Weigher[Worth]):
     """An update is worth what it scores on the validation data of all sites together."""
 
-    appraises = True
+    evaluates: ClassVar[bool] = True
     metric: Literal["micro_f1", "macro_f1", "mcc", "gmean", "inverse_loss"] = Field(
         "micro_f1",
         description="score of the pooled counts; mcc and gmean for one label per example, inverse_loss for regression",
@@ -84,14 +84,13 @@ class Dvw(Weigher):
             )
         ]
 
-    def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
+    def requests(self, state: Worth, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Ask every other site; its learner has measured the update already (N + 1 models per update)."""
         others = {*view.evaluators, *view.sites} - {contribution.site}
         return [EvalRequest(site, self.timeout) for site in sorted(others)]
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Worth, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return the score of each."""
-        assert isinstance(state, Worth)
         found = [
             self._measured(state, c, view) for c in contributions
         ]  # a site may have trained several slots last
@@ -112,9 +111,8 @@ class Dvw(Weigher):
                 weights[:] = LEAST
         return weights
 
-    def scores(self, state: BaseModel, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: Worth, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
         """Return how the weights came about."""
-        assert isinstance(state, Worth)
         return {name: state.scores[name] for name in _names(contributions)}
 
     def _measured(self, state: Worth, c: Contribution, view: View) -> Score:
@@ -241,8 +239,7 @@ SYNC_DVW = add_rule(
         name="sync-dvw",
         summary="synchronous rounds, mean weighted by each update's score on all sites' validation data",
         paper=PAPER,
-        parts=FEDAVG.parts | {"weigh": {"kind": "dvw"}},
-        epochs=EPOCHS,
+        parts=FEDAVG.parts | {"weigh": {"kind": "dvw"}, TRAIN: {"kind": "epochs", "epochs": EPOCHS}},
     )
 )
 
@@ -251,8 +248,7 @@ ASYNC_DVW = add_rule(
         name="async-dvw",
         summary="every update is scored by all sites and merged as it comes; each site makes the job's epochs",
         paper=PAPER,
-        parts=ASYNC_FEDAVG.parts | {"weigh": {"kind": "dvw"}},
-        epochs=EPOCHS,
+        parts=ASYNC_FEDAVG.parts | {"weigh": {"kind": "dvw"}, TRAIN: {"kind": "epochs", "epochs": EPOCHS}},
     )
 )
 
@@ -261,8 +257,6 @@ ASYNC_DVW_ADAPTIVE = add_rule(
         name="async-dvw-adaptive",
         summary="async-dvw where each site trains until its validation loss or its staleness says so (train.until)",
         paper=PAPER,
-        parts=ASYNC_DVW.parts,
-        adaptive=True,
-        epochs=EPOCHS,
+        parts=ASYNC_DVW.parts | {TRAIN: {"kind": "until", "epochs": EPOCHS}},
     )
 )

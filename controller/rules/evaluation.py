@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import EvalPlan
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
 
@@ -33,14 +34,14 @@ class _Every(EvalPlan):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to look for a mean between merges where there is none."""
-        if self.virtual and "slots" not in rule.pace.provides:
+        if self.virtual and not rule.pace.travels:
             why = (
                 f"pace {rule.pace.kind} has no travelling models between merges whose mean could be evaluated"
             )
             return [(("evaluate", "virtual"), why)]
         return []
 
-    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
+    def due(self, state: Nothing, view: View) -> Sequence[SiteName]:
         """Ask all who attend."""
         return view.evaluators if view.version % self.every == 0 else ()
 

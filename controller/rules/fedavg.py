@@ -5,14 +5,14 @@ from collections.abc import Set as AbstractSet
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Sampler, Weigher
+from hansa.controller.plugin.parts import Nothing, Sampler, Weigher
 from hansa.controller.plugin.view import Contribution, View
 
 BatchNorm = Literal["mean", "pooled"]
@@ -23,8 +23,10 @@ POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance 
 class All(Sampler):
     """Every site that attends takes part in every round."""
 
+    takes_all: ClassVar[bool] = True
+
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: Nothing, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Return all sites."""
         return [site for site in view.sites if site not in exclude]
@@ -41,7 +43,7 @@ class Uniform(Sampler):
         return too_few(self.fraction, spec)
 
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: Nothing, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Draw max(floor(fraction · sites), 1) sites."""
         eligible = [site for site in view.sites if site not in exclude]
@@ -71,7 +73,7 @@ def too_few(fraction: float, spec: JobSpec) -> list[Problem]:
 class ByExamples(Weigher):
     """FedAvg: a contribution is worth the number of examples its site trains on."""
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return n_train of each."""
         return np.array([c.facts.n_train for c in contributions], dtype=np.float64)
 
@@ -80,7 +82,9 @@ class ByExamples(Weigher):
 class Equal(Weigher):
     """Every contribution is worth the same; no sizes are used."""
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    equal: ClassVar[bool] = True
+
+    def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return ones."""
         return np.ones(len(contributions))
 

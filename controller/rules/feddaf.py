@@ -9,16 +9,15 @@ weight times that; so without groups the merge is FedAvg's (or the plain mean), 
 sites present than at the fit the weights are p restricted to them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
-from hansa.common.values.bounds import Value
 from hansa.common.values.ids import SiteName
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
@@ -26,79 +25,25 @@ from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.fusion.records import (
+    Asked,
+    Found,
+    Fusing,
+    Grouped,
+    everybody,
+    kept_words,
+    statistics_name,
+    travelled,
+    trouble_words,
+)
 
 PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"
 MOST_NUMBERS = 16_000_000  # of all vectors together in a fit: 128 MB, and the fit holds three copies
 DIGITS = 6  # of an allocation that is shown
 
 
-class Asked(Value):
-    """What is to be found out about the contributions of a merge."""
-
-    fit: int | None  # the number of the fit; None: statistics are only to be remembered
-    seed: int
-    recalled: dict[
-        SiteName, tuple[float, int]
-    ] = {}  # others who take part in it: base weights and optimizer steps
-    forgotten: tuple[SiteName, ...] = ()  # whose statistics are no longer needed
-
-
-class Grouped(Value):
-    """What a fit found: who belongs together, and what that is worth."""
-
-    fit: int
-    kind: str  # of statistics: norm or weights
-    numbers: int  # of them that differ between contributions
-    rank: int  # directions in which they differ by more than noise (R)
-    edge: float  # eigenvalues up to here are noise
-    top: float  # the largest
-    sites: tuple[SiteName, ...]
-    weights: tuple[float, ...]  # p
-    boost: tuple[float, ...]  # p/a
-    allocation: tuple[tuple[float, ...], ...]  # r, a row for each site
-    shares: tuple[float, ...]  # π
-    why: str = ""  # why the weights are the base weights
-    warning: str = ""
-
-    def shown(self) -> dict[str, JsonValue]:
-        """Return it as operators see it."""
-        numbers = self.model_dump(mode="json", exclude={"sites", "weights", "boost", "allocation"})
-        return {
-            **numbers,
-            "components": len(self.shares),
-            "weights": dict(zip(self.sites, self.weights, strict=True)),
-            "allocation": {site: list(row) for site, row in zip(self.sites, self.allocation, strict=True)},
-        }
-
-
-class Found(Value):
-    """What came of looking at the models of a merge."""
-
-    remembered: tuple[SiteName, ...] = ()  # whose statistics are kept
-    grouped: Grouped | None = None
-
-
-class Fusing(BaseModel):
-    """What the weigher remembers."""
-
-    boost: dict[SiteName, float] = {}  # of the fit that counts
-    groups: int = 1  # that it found
-    lapses: int = 0  # later fits in a row that found one group and did not take its place
-    fits: int = 0  # that were begun
-    failures: int = 0  # of the last of them in a row
-    since: int = 0  # merges since the last of them
-    tried: tuple[SiteName, ...] = ()  # whose statistics it was to see
-    known: dict[
-        SiteName, tuple[float, int]
-    ] = {}  # base weight and steps of the updates whose statistics are kept
-    base: dict[SiteName, float] = {}  # of every site's last update
-    version: int = 0  # that the fit that counts was made for
-    asked: Asked | None = None  # of the merge that is being weighed
-    told: dict[str, JsonValue] = {}  # what its fit found
-
-
 @register("weigh", "fusion")
-class Fusion(Weigher):
+class Fusion(Weigher[Fusing]):
     """FedDAF: groups of sites with alike models count, not each site for itself."""
 
     joint: ClassVar[bool] = True
@@ -163,7 +108,7 @@ class Fusion(Weigher):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Without rounds, there are groups only among remembered updates."""
-        if "barrier" in rule.pace.provides:
+        if rule.pace.common_rounds:
             return []
         if not rule.merge.remembers:
             return [self.clash(rule.merge, "without rounds it merges one update alone; use merge latest")]
@@ -186,10 +131,9 @@ class Fusion(Weigher):
 
     # Before the merge: who is to be looked at.
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
-        assert isinstance(state, Fusing)
-        present, travelled = {_name(c) for c in contributions}, _travelled(contributions)
+        present = {statistics_name(c) for c in contributions}
         state.asked, state.told = None, {}
         recalled = {
             site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites
@@ -200,8 +144,8 @@ class Fusion(Weigher):
         due = (
             state.fits == 0
             or state.since >= wait
-            or _everybody(present, recalled) != state.tried
-            or travelled
+            or everybody(present, recalled) != state.tried
+            or travelled(contributions)
         )
         # Where everybody takes part, the next fit will see them all: between fits nothing need be read.
         if not due and not (self.memory and any(site not in present for site in view.sites)):
@@ -224,9 +168,11 @@ class Fusion(Weigher):
 
         asked = Asked.model_validate(question)
         reading = plan(models.spec, self.stats)
-        vectors = {_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions}
+        vectors = {
+            statistics_name(c): reading.vector(partial(models.numbers, c), asked.seed) for c in contributions
+        }
         keep: dict[str, np.ndarray | None] = dict.fromkeys(asked.forgotten)
-        if self.memory and not _travelled(contributions):
+        if self.memory and not travelled(contributions):
             keep |= {site: vector for site, vector in vectors.items() if np.isfinite(vector).all()}
         grouped = None
         if asked.fit is not None:
@@ -235,7 +181,9 @@ class Fusion(Weigher):
                 held = models.kept(site)
                 assert held is not None, f"statistics of {site} were kept"
                 vectors[site] = held
-            known = {_name(c): (self._base(c), c.facts.steps) for c in contributions} | asked.recalled
+            known = {
+                statistics_name(c): (self._base(c), c.facts.steps) for c in contributions
+            } | asked.recalled
             grouped = self._fitted(asked, vectors, known, reading.kind, warning)
         remembered = tuple(sorted(site for site, vector in keep.items() if vector is not None))
         return Findings(Found(remembered=remembered, grouped=grouped).model_dump(mode="json"), keep)
@@ -287,17 +235,16 @@ class Fusion(Weigher):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Fusing,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Take a fit; if there is none, the last goes on counting."""
-        assert isinstance(state, Fusing)
         assert state.asked is not None
         found = Found() if trouble else Found.model_validate(facts)
-        present = {_name(c): (self._base(c), c.facts.steps) for c in contributions}
+        present = {statistics_name(c): (self._base(c), c.facts.steps) for c in contributions}
         if not trouble:
             gone = set(state.asked.forgotten)
             state.known = {site: told for site, told in state.known.items() if site not in gone}
@@ -306,19 +253,19 @@ class Fusion(Weigher):
             state.fits, state.since, state.tried = (
                 state.asked.fit,
                 0,
-                _everybody(present, state.asked.recalled),
+                everybody(present, state.asked.recalled),
             )
             state.failures = min(state.failures + 1, 30) if trouble else 0
         if found.grouped and self._lapses(state, found.grouped, contributions):
             state.lapses += 1
-            state.told = _kept(state, found.grouped, self.patience)
+            state.told = kept_words(state, found.grouped, self.patience)
         elif found.grouped:
             state.boost = dict(zip(found.grouped.sites, found.grouped.boost, strict=True))
             state.groups, state.lapses = len(found.grouped.shares), 0
             state.version = view.version + 1
             state.told = found.grouped.shown()
         elif trouble:
-            state.told = {"fit": state.fits, "of": state.version, "warning": _regret(state, trouble)}
+            state.told = {"fit": state.fits, "of": state.version, "warning": trouble_words(state, trouble)}
 
     def _lapses(self, state: Fusing, found: Grouped, contributions: Sequence[Contribution]) -> bool:
         """Whether a fit found one group where there were several, and is not believed yet.
@@ -326,26 +273,23 @@ class Fusion(Weigher):
         A fit may miss groups that the one before saw, and with its weights the good fit would be lost. Slots
         are other models in every merge, so weights of theirs are never kept.
         """
-        lost = len(found.shares) == 1 < state.groups and not _travelled(contributions)
+        lost = len(found.shares) == 1 < state.groups and not travelled(contributions)
         return lost and state.lapses < self.patience
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return base weights, each times what belonging to its group is worth."""
-        assert isinstance(state, Fusing)
         state.since += 1
-        state.base |= {_name(c): self._base(c) for c in contributions}
-        return np.array([self._worth(state, _name(c)) for c in contributions], dtype=np.float64)
+        state.base |= {statistics_name(c): self._base(c) for c in contributions}
+        return np.array([self._worth(state, statistics_name(c)) for c in contributions], dtype=np.float64)
 
-    def again(self, state: BaseModel, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
+    def again(self, state: Fusing, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
         """Return what the last updates of sites are worth by the newest fit."""
-        assert isinstance(state, Fusing)
         return {site: self._worth(state, site) for site in sites}
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Fusing, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return who was grouped with whom; where no fit was made, which version has the one that counts."""
-        assert isinstance(state, Fusing)
         return state.told or {"fit": state.fits, "of": state.version}
 
     def _base(self, c: Contribution) -> float:
@@ -354,37 +298,6 @@ class Fusion(Weigher):
 
     def _worth(self, state: Fusing, site: SiteName) -> float:
         return state.base.get(site, 1.0) * state.boost.get(site, 1.0)
-
-
-def _travelled(contributions: Sequence[Contribution]) -> bool:
-    """Whether updates are models that have been at several sites (`pace: redistribute`)."""
-    return any(c.task.hop > 1 for c in contributions)
-
-
-def _name(c: Contribution) -> SiteName:
-    """Return whose statistics an update has: its site's or, if it has been at several, its slot's for this merge."""
-    return SiteName(f"slot {c.task.slot}") if c.task.hop > 1 else c.site  # no site's name has a blank in it
-
-
-def _everybody(present: Iterable[SiteName], recalled: Iterable[SiteName]) -> tuple[SiteName, ...]:
-    return tuple(sorted({*present, *recalled}))
-
-
-def _kept(state: Fusing, found: Grouped, patience: int) -> dict[str, JsonValue]:
-    """Say that an earlier fit counts on, and what the new one found."""
-    numbers = found.model_dump(mode="json", include={"fit", "kind", "numbers", "rank", "edge", "top", "why"})
-    stays = f"the fit of version {state.version}, with {state.groups} groups, counts on"
-    warning = f"{stays} ({state.lapses} of {patience} times): {found.why}"
-    told: dict[str, JsonValue] = {**numbers, "of": state.version, "components": 1, "kept": state.lapses}
-    return told | {"warning": "; ".join(filter(None, (warning, found.warning)))}
-
-
-def _regret(state: Fusing, trouble: str) -> str:
-    """Say what counts in the place of a fit that failed."""
-    if state.asked is None or state.asked.fit is None:
-        return f"statistics of updates could not be remembered: {trouble}"
-    instead = f"the fit of version {state.version} counts on" if state.version else "base weights count"
-    return f"no fit was made, {instead}: {trouble}"
 
 
 def _matrix(vectors: Sequence[np.ndarray], seed: int) -> np.ndarray:

@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
+from hansa.common.values.bounds import BATCHES
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Policy, Weigher
+from hansa.controller.plugin.parts import Nothing, Weigher
+from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.adaptive import Until
 from hansa.controller.rules.fedavg import FEDAVG, ByExamples
 
 PAPER = "Nasirigerdeh et al., Federated Multi-Mini-Batch: An Efficient Training Approach to Federated Learning …, 2020"
@@ -33,7 +34,7 @@ FEW = 10  # batches after which an adaptive optimizer still has not got over its
 class ByUsed(Weigher):
     """A contribution is worth the number of examples that its task trained on."""
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return n_used of each."""
         return np.array([c.facts.n_used for c in contributions], dtype=np.float64)
 
@@ -44,27 +45,21 @@ class Committed(BaseModel):
     last: dict[SiteName, TaskId] = {}
 
 
-class Window(Policy):
+@register(TRAIN, "batches")
+class Window(Duration[Committed]):
     """Every task trains on the next few batches of a pass over the site's data."""
 
-    point: ClassVar[str] = "window"
-    kind: ClassVar[str] = "window"
-    batches: int
+    windows: ClassVar[bool] = True
+    batches: int = Field(1, ge=1, le=BATCHES, strict=True, description="of each task")
+
+    @property
+    def usual_epochs(self) -> int:
+        """Return 1: a window is gone through once."""
+        return 1
 
     def begin(self) -> Committed:
         """Nothing is committed."""
         return Committed()
-
-    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what counts in epochs: no epoch ends inside a window."""
-        found: list[Problem] = []
-        if Until.point in rule.policies:
-            why = "does not go with train.batches: it looks at the model after epochs, and none ends inside a window"
-            found.append((("train", "until"), why))
-        if spec.train.epochs is not None:
-            why = f"rule {spec.rule} takes batches, not epochs: leave epochs out, or set batches instead"
-            found.append((("train", "epochs"), why))
-        return found
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of optimizers that begin anew too often, and of weights that do not fit windows."""
@@ -86,14 +81,12 @@ class Window(Policy):
             )
         return found
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Committed, site: SiteName, work: Train, view: View) -> Train:
         """Ask for so many batches; a pacer that says how many steps fit has the last word."""
-        assert isinstance(state, Committed)
         return work.model_copy(update={"batches": self.batches, "after": state.last.get(site, "")})
 
-    def committed(self, state: BaseModel, contribution: Contribution) -> None:
+    def committed(self, state: Committed, contribution: Contribution) -> None:
         """Remember it: its batches are used up."""
-        assert isinstance(state, Committed)
         state.last[contribution.site] = contribution.task.id
 
 
@@ -102,8 +95,7 @@ FEDSMB = add_rule(
         name="fedsmb",
         summary="one batch at each site in each round: with plain SGD, central training on all batches together",
         paper=PAPER,
-        parts=FEDAVG.parts | {"weigh": {"kind": "used"}},
-        batches=1,
+        parts=FEDAVG.parts | {"weigh": {"kind": "used"}, TRAIN: {"kind": "batches", "batches": 1}},
     )
 )
 
@@ -112,7 +104,6 @@ FEDMMB = add_rule(
         name="fedmmb",
         summary="train.batches batches at each site in each round, mean weighted by the examples used",
         paper=PAPER,
-        parts=FEDSMB.parts,
-        batches=20,
+        parts=FEDSMB.parts | {TRAIN: {"kind": "batches", "batches": 20}},
     )
 )

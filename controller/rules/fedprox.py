@@ -1,13 +1,14 @@
 """FedProx (Li et al., 2020): a proximal term holds each site's update near the model it started from."""
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.fedavg import FEDAVG
 
@@ -16,7 +17,7 @@ from hansa.controller.rules.fedavg import FEDAVG
 class Plain(Policy):
     """Sites minimise the app's loss and nothing else."""
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Add nothing."""
         return work
 
@@ -29,7 +30,7 @@ class ProximalTerm(Policy):
         0.01, ge=0, description="μ; the sum is over all trained numbers, so small values matter"
     )
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Name the learner's plugin; with μ = 0 there is nothing to add, and training is that of FedAvg bit for bit."""
         if not self.mu:
             return work

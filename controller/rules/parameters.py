@@ -1,8 +1,9 @@
-"""Only parameters travel: batch-norm statistics and counters stay at the sites (Metis did so for its ResNets)."""
+"""What travels of a model: all of it, or only parameters, while batch-norm statistics and counters stay at the sites.
+
+Metis did the latter for its ResNets.
+"""
 
 from typing import ClassVar
-
-from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.models.model import Role
@@ -10,8 +11,18 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
+
+
+@register("layers", "all")
+class All(Policy):
+    """Every round trains the whole model."""
+
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
+        """Leave the task as it is."""
+        return work
 
 
 @register("layers", "parameters")
@@ -29,7 +40,7 @@ class ParametersOnly(Policy):
             ]
         return []
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Name the parameters; a model without anything else is returned whole."""
         tensors = view.outline.tensors if view.outline else ()
         if all(tensor.role is Role.PARAM for tensor in tensors):

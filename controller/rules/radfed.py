@@ -34,7 +34,7 @@ class Scores(BaseModel):
 
 
 @register("sample", "importance")
-class ByImportance(Sampler):
+class ByImportance(Sampler[Scores]):
     """Sites with large gradients take part more often: drawn without replacement in proportion to their scores.
 
     A score is the mean squared norm of the gradients at the weights that a site has trained, p ← (1 − γ)·p +
@@ -80,10 +80,9 @@ class ByImportance(Sampler):
         return too_few(self.fraction, spec)
 
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: Scores, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Draw the sites with the largest keys."""
-        assert isinstance(state, Scores)
         eligible = [site for site in view.sites if site not in exclude]
         usual = math.fsum(state.seen.values()) / len(state.seen) if state.seen else 1.0
         scores = np.array([state.seen.get(site, usual) for site in eligible], dtype=np.float64)
@@ -91,19 +90,18 @@ class ByImportance(Sampler):
         order = np.argsort(-keys, kind="stable")
         return [eligible[i] for i in order[: how_many(self.fraction, view, eligible)]]
 
-    def observe(self, state: BaseModel, contribution: Contribution) -> None:
+    def observe(self, state: Scores, contribution: Contribution) -> None:
         """Take the score of an update, merged or not."""
         found = contribution.facts.metrics.get(IMPORTANCE)
         if found is not None:
             self._enter(state, contribution.site, found)
 
-    def probed(self, state: BaseModel, site: SiteName, importance: float) -> None:
+    def probed(self, state: Scores, site: SiteName, importance: float) -> None:
         """Take a site's first score."""
         self._enter(state, site, importance)
 
-    def _enter(self, state: BaseModel, site: SiteName, new: float) -> None:
+    def _enter(self, state: Scores, site: SiteName, new: float) -> None:
         """The first score is taken as it is; what is no score at all is ignored."""
-        assert isinstance(state, Scores)
         if not math.isfinite(new) or new < 0:
             return
         new = min(new, LARGEST)

@@ -4,6 +4,7 @@ Medians and trimmed means: Yin et al., 2018. Krum and multi-Krum: Blanchard et a
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -18,14 +19,14 @@ YIN = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statis
 BLANCHARD = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, 2017"
 
 
-def _objections(part: Aggregator, rule: Composition) -> list[Problem]:
+def _objections(part: Aggregator[Any], rule: Composition) -> list[Problem]:
     """Refuse what would take the robustness away."""
     found: list[Problem] = []
-    if "barrier" not in rule.pace.provides:
+    if not rule.pace.common_rounds:
         found.append(
             part.clash(rule.pace, "it merges one update at a time, and one has nothing to be compared with")
         )
-    if rule.weigh.kind != "equal":
+    if not rule.weigh.equal:
         found.append(
             part.clash(rule.weigh, "every site counts the same in it, whatever the site claims; use equal")
         )

@@ -7,8 +7,10 @@ was drafted until then is discarded first.
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.effects import StartOrder
 from hansa.controller.engine.orders import Compare, Compared, Examine, ExamineHop, Merge, Order, Result
@@ -16,7 +18,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.storage.stores import Store
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
-from hansa.controller.work.examine import examine
+from hansa.controller.work.examine import examine, warm_up
 from hansa.controller.work.hops import examine_hop
 from hansa.controller.work.merge import Merger
 
@@ -46,11 +48,14 @@ class Bench:
 
     def preparation(self, order: Order) -> Callable[[], None] | None:
         """Return what loads the means for an order, if it needs any; its time does not count."""
-        return self._rule.parts[order.point].warm_up if isinstance(order, Examine) else None
+        return partial(warm_up, self._rule.parts[order.point]) if isinstance(order, Examine) else None
 
     def seconds(self, order: Order) -> float | None:
         """Return how long an order may take; None: as long as it takes."""
-        return self._rule.parts[order.point].examination_seconds if isinstance(order, Examine) else None
+        if not isinstance(order, Examine):
+            return None
+        with calling(self._rule.parts[order.point]) as part:
+            return part.examination_seconds
 
     def name(self, order: Order) -> str:
         """Say what an order is, for people."""

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from hansa.common.models.frames import FRAME, Sealer, cut, pack
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
+from hansa.common.plugins.calling import calling
+from hansa.common.values.errors import StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, kept_key
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.engine.orders import Examine, Examined
@@ -20,18 +23,26 @@ LEAST = 1024  # columns of many models that are read at once, however little mem
 NUMBERS = "numbers"  # the tensor of a model that is a kept array
 
 
+def warm_up(part: Part[Any]) -> None:
+    """Let a part load what its examinations need."""
+    with calling(part):
+        part.warm_up()
+
+
 def examine(
-    job: JobId, number: int, order: Examine, part: Part, store: Store, drafts: Drafts, memory: int
+    job: JobId, number: int, order: Examine, part: Part[Any], store: Store, drafts: Drafts, memory: int
 ) -> tuple[Examined, tuple[ModelKey, ...]]:
     """Let a part look at models and put what it keeps into the store; return the keys of that, too."""
     with Library(store.open) as library:
         evidence = StoredEvidence(order, library, memory // 4)
-        findings = part.examine(order.question, order.contributions, evidence)
-    # The engine must take now what a replay of the journal will give it: lists for tuples, and no NaN.
-    facts = json.loads(json.dumps(findings.facts, allow_nan=False))
+        with calling(part, StoreFailed):  # the order is carried out again when the store is back
+            findings = part.examine(order.question, order.contributions, evidence)
+            # The engine must take now what a replay of the journal will give it: lists for tuples, and no NaN.
+            facts = json.loads(json.dumps(findings.facts, allow_nan=False))
+            keep = sorted(findings.keep.items())
     digests: dict[str, str] = {}
     keys: list[ModelKey] = []
-    for place, (name, array) in enumerate(sorted(findings.keep.items())):
+    for place, (name, array) in enumerate(keep):
         digests[name] = ""
         if array is not None:
             keys.append(kept_key(job, number, place))

@@ -3,6 +3,7 @@
 import logging
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from typing import Any
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
@@ -26,8 +27,8 @@ class Merger:
     def __init__(
         self,
         job: JobId,
-        aggregator: Aggregator,
-        server: ServerUpdate,
+        aggregator: Aggregator[Any],
+        server: ServerUpdate[Any],
         store: Store,
         pool: Executor,
         memory: int,

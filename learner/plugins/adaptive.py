@@ -72,7 +72,7 @@ def is_failure(percent: float, least: float) -> bool:
 
 
 @register("learner", ADAPTIVE)
-class UntilEnough(LocalPlugin, Adaptive):
+class UntilEnough(LocalPlugin[Trigger], Adaptive):
     """Trains until the validation loss hardly falls, or the model is too stale."""
 
     alone = "train.until: the app trains by itself and cannot be stopped between epochs"

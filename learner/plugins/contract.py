@@ -3,19 +3,21 @@
     LocalPlugin   adds to the loss, sees or changes gradients, says when it is enough, finds metrics (any number)
     BatchSource   says which examples make up which batch (at most one)
 
-Both are frozen values whose fields are the arguments that the task brings. Whatever they remember during a
-task is what `begin` returned; whatever they remember beyond it is `run.memory`. This module imports no torch:
-a package can have the controller's and the learner's side of a method in one file.
+Both are frozen values whose fields are the arguments that the task brings. What a plugin remembers during a
+task is what `begin` returned; its type is the plugin's type parameter, as in `class Clip(LocalPlugin[list[bool]])`.
+What it remembers from task to task is in `run.memory`. This module does not import torch: a package can have
+the controller's and the learner's side of a method in one file.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, cast
 from zlib import crc32
 
 import numpy as np
 from pydantic import JsonValue
+from typing_extensions import TypeVar
 
 from hansa.common.app import App
 from hansa.common.plugins.registry import Plugin, contract
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hansa.common.torch.data import Tensors
+
+
+H = TypeVar("H", default=None)  # what a plugin works with during a task
 
 
 @dataclass
@@ -67,7 +72,7 @@ class LocalRun(Course):
 
 
 @contract("learner")
-class LocalPlugin(Plugin):
+class LocalPlugin(Plugin, Generic[H]):
     """Takes part in the training of a task. Override what is needed; what is not overridden costs nothing.
 
     The order in a batch is `penalty`, `watch`, `pull`; plugins are called in the order in which the task
@@ -76,23 +81,24 @@ class LocalPlugin(Plugin):
 
     alone: ClassVar[str] = "the app trains by a function of its own, in which no plugin can take part"
 
-    def begin(self, run: LocalRun) -> Any:
+    def begin(self, run: LocalRun) -> H:
         """Return what the plugin works with in this task; the other methods are handed it as `held`."""
+        return cast(H, None)
 
-    def penalty(self, held: Any, run: LocalRun) -> "torch.Tensor | None":
+    def penalty(self, held: H, run: LocalRun) -> "torch.Tensor | None":
         """Return what is added to the loss of a batch. The loss that the site reports is the app's."""
 
-    def watch(self, held: Any, run: LocalRun) -> None:
+    def watch(self, held: H, run: LocalRun) -> None:
         """See the gradients of a batch before anybody has changed them."""
 
-    def pull(self, held: Any, run: LocalRun) -> None:
+    def pull(self, held: H, run: LocalRun) -> None:
         """Change the gradients of a batch."""
 
-    def after_epoch(self, held: Any, run: LocalRun) -> bool:
+    def after_epoch(self, held: H, run: LocalRun) -> bool:
         """Say whether training is to end now; nobody is asked in a window of batches, inside which no epoch ends."""
         return False
 
-    def finish(self, held: Any, run: LocalRun) -> Mapping[str, float]:
+    def finish(self, held: H, run: LocalRun) -> Mapping[str, float]:
         """Return what was found, by name: it goes to the controller as the update's `facts.metrics`."""
         return {}
 

@@ -108,7 +108,7 @@ class Mean:
 
 
 @register("learner", IMPORTANCE)
-class Score(LocalPlugin, Importance):
+class Score(LocalPlugin[Gauge], Importance):
     """Measures how large the gradients are."""
 
     alone = "sample importance: the app trains by a function of its own, whose gradients nobody sees"

@@ -33,7 +33,7 @@ class Pull:
 
 
 @register("learner", PROXIMAL)
-class NearStart(LocalPlugin, Proximal):
+class NearStart(LocalPlugin[Pull], Proximal):
     """Holds an update near the model that its task starts from."""
 
     alone = "local proximal: the app trains by a function of its own, which cannot be held back"

@@ -9,25 +9,30 @@ from pydantic import ValidationError
 
 from hansa.common.app import App
 from hansa.common.job.check import described
+from hansa.common.plugins.calling import calling
 from hansa.common.plugins.registry import discover, kinds, not_loaded
 from hansa.common.values.bounds import METRICS
-from hansa.common.values.errors import InvalidApp, Refused, TooLarge, Unequipped
+from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
-from hansa.learner.plugins import adaptive, proximal  # noqa: F401 - registers them
+from hansa.learner.plugins import proximal  # noqa: F401 - registers it
+from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.importance import Score
 from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
+from hansa.learner.training.slow import Cancelled
 
-P = TypeVar("P", LocalPlugin, BatchSource)
+P = TypeVar("P", LocalPlugin[Any], BatchSource)
+# What a plugin may raise as an answer, because people are told of it in other words than of a fault.
+FORESEEN = (Cancelled, Diverged, InvalidInput, Unequipped)
 WORDS = {"learner": "the learner's plugin", "batches": "the source of batches"}
 
 discover(())
 
 
-def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin], BatchSource | None]:
+def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin[Any]], BatchSource | None]:
     """Return the plugins and the source of batches that a task asks for; to leave one out would be another method."""
     if work.keep_optimizer and app.train is not None:
         raise InvalidApp(
@@ -66,12 +71,21 @@ def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
 
 
 class Company:
-    """The plugins of one task at work."""
+    """The plugins of one task at work.
 
-    def __init__(self, plugins: Sequence[LocalPlugin], source: BatchSource | None, run: LocalRun) -> None:
+    What a plugin raises becomes PluginFailed, except what is foreseen: a task that was withdrawn or diverges, an
+    app or data that cannot be used, a site that lacks something.
+    """
+
+    def __init__(
+        self, plugins: Sequence[LocalPlugin[Any]], source: BatchSource | None, run: LocalRun
+    ) -> None:
         self._run = run
         self._source = source
-        self._held = [(plugin, plugin.begin(run)) for plugin in plugins]
+        self._held: list[tuple[LocalPlugin[Any], Any]] = []
+        for plugin in plugins:
+            with calling(plugin, *FORESEEN):
+                self._held.append((plugin, plugin.begin(run)))
 
     def hooks(self, awaken: Callable[[], object]) -> Hooks:
         """Return what the training loop is to call: nothing that no plugin has a use for."""
@@ -80,99 +94,99 @@ class Company:
             awaken=awaken,
             batches=self._batches if self._source else None,
             penalty=self._penalty if self._having("penalty") else None,
-            watch=self._each("watch"),
-            pull=self._each("pull"),
+            watch=self._watch if self._having("watch") else None,
+            pull=self._pull if self._having("pull") else None,
             enough=self._enough if self._having("after_epoch") else None,
         )
 
     def finish(self) -> dict[str, float]:
-        """Return what all have found."""
-        found: dict[str, float] = {}
+        """Return the metrics of all plugins."""
+        metrics: dict[str, float] = {}
         for plugin, held in self._held:
-            told = plugin.finish(held, self._run)
-            if not isinstance(told, Mapping):
-                raise Refused(f"learner {plugin.kind!r} found {told!r:.100}; it takes numbers by name")
-            for name, number in told.items():
-                if (
-                    not isinstance(name, str)
-                    or not NAME.fullmatch(name)
-                    or not isinstance(number, int | float)
-                ):
-                    said = f"{name!r}: {number!r:.100}"
-                    raise Refused(
-                        f"learner {plugin.kind!r} found {said}; it takes a name without spaces, and a number"
-                    )
-                if name in found:
-                    raise Refused(
-                        f"learner {plugin.kind!r} found {name!r}, which another plugin has found, too"
-                    )
-                found[name] = float(number)
-        if len(found) > METRICS:
-            raise TooLarge(f"the plugins found {len(found)} numbers; {METRICS} are allowed")
-        return found
+            with calling(plugin, *FORESEEN):
+                found = plugin.finish(held, self._run)
+            for name, number in _require_metrics(plugin, found).items():
+                if name in metrics:
+                    raise PluginFailed(plugin, f"it found {name!r}, which another plugin has found, too")
+                metrics[name] = float(number)
+        if len(metrics) > METRICS:
+            raise TooLarge(f"the plugins found {len(metrics)} numbers; {METRICS} are allowed")
+        return metrics
 
-    def _having(self, method: str) -> list[tuple[LocalPlugin, Any]]:
+    def _having(self, method: str) -> list[tuple[LocalPlugin[Any], Any]]:
         """Return the plugins that have a method of their own."""
         usual = getattr(LocalPlugin, method)
         return [(plugin, held) for plugin, held in self._held if getattr(type(plugin), method) is not usual]
 
-    def _each(self, method: str) -> Callable[[], None] | None:
-        calls = [(getattr(plugin, method), held) for plugin, held in self._having(method)]
+    def _watch(self) -> None:
+        for plugin, held in self._held:
+            with calling(plugin, *FORESEEN):
+                plugin.watch(held, self._run)
 
-        def call() -> None:
-            for ask, held in calls:
-                ask(held, self._run)
-
-        return call if calls else None
+    def _pull(self) -> None:
+        for plugin, held in self._held:
+            with calling(plugin, *FORESEEN):
+                plugin.pull(held, self._run)
 
     def _penalty(self) -> torch.Tensor | None:
         terms: list[torch.Tensor] = []
-        for plugin, held in self._having("penalty"):
-            term = plugin.penalty(held, self._run)
+        for plugin, held in self._held:
+            with calling(plugin, *FORESEEN):
+                term = plugin.penalty(held, self._run)
             if term is None:
                 continue
             if not isinstance(term, torch.Tensor) or term.ndim:
-                raise Refused(
-                    f"learner {plugin.kind!r}: a penalty is a tensor of one number, this one is {term!r:.100}"
-                )
+                raise PluginFailed(plugin, f"a penalty is a tensor of one number, this one is {term!r:.100}")
             terms.append(term)
         return torch.stack(terms).sum() if terms else None
 
     def _enough(self) -> bool:
-        said = [plugin.after_epoch(held, self._run) for plugin, held in self._having("after_epoch")]
-        return any(said)  # all are asked, as each may count epochs
+        enough = False
+        for plugin, held in self._held:  # all are asked, as each may count epochs
+            with calling(plugin, *FORESEEN):
+                enough |= bool(plugin.after_epoch(held, self._run))
+        return enough
 
     def _batches(self, generator: torch.Generator) -> Iterator[torch.Tensor]:
         assert self._source is not None
         count = len(self._run.examples)
-        epoch = self._source.epoch(self._run, generator)
+        with calling(self._source, *FORESEEN) as source:
+            epoch = source.epoch(self._run, generator)
         if not isinstance(epoch, Iterable):
-            raise Refused(
-                f"batches {self._source.kind!r}: an epoch is a row of batches, this one is {epoch!r:.100}"
-            )
-        for rows in epoch:
-            yield _require_rows(self._source, rows, count)
+            raise PluginFailed(source, f"an epoch is a row of batches, this one is {epoch!r:.100}")
+        row, end = iter(epoch), object()
+        while True:
+            with calling(source, *FORESEEN):
+                rows: Any = next(row, end)
+            if rows is end:
+                return
+            yield _require_rows(source, rows, count)
+
+
+def _require_metrics(plugin: LocalPlugin[Any], found: object) -> Mapping[str, float]:
+    """Return the metrics of a plugin, if they are numbers by name."""
+    if not isinstance(found, Mapping):
+        raise PluginFailed(plugin, f"it found {found!r:.100}; it takes numbers by name")
+    for name, number in found.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(number, int | float):
+            odd = f"{name!r}: {number!r:.100}"
+            raise PluginFailed(plugin, f"it found {odd}; it takes a name without spaces, and a number")
+    return found
 
 
 def _require_rows(
     source: BatchSource, given: "Iterable[int] | torch.Tensor | np.ndarray", count: int
 ) -> torch.Tensor:
-    """Return row numbers as a tensor; numbers that are none of a row are told, not wrapped around."""
-    try:
-        rows = (
-            given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))
-        )  # in any order in memory
+    """Return a batch as a tensor, if it has row numbers of the site's data; negative ones are not wrapped around."""
+    try:  # an array may be in any order in memory
+        rows = given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))
     except (TypeError, ValueError):
         rows = torch.empty(0)
     odd_kind = rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool
     if rows.ndim != 1 or odd_kind or not len(rows):
-        raise Refused(
-            f"batches {source.kind!r}: a batch is a list of row numbers, this one is {given!r:.100}"
-        )
+        raise PluginFailed(source, f"a batch is a list of row numbers, this one is {given!r:.100}")
     rows = rows.long()
     if rows.min() < 0 or rows.max() >= count:
         odd = rows.min() if rows.min() < 0 else rows.max()
-        raise Refused(
-            f"batches {source.kind!r}: row {int(odd)} is none of the site's {count}, which begin with 0"
-        )
+        raise PluginFailed(source, f"row {int(odd)} is none of the site's {count}, which begin with 0")
     return rows

@@ -155,7 +155,7 @@ def _assert_bit_exact(folder: Path, exported: str) -> None:
             replay(resumed, entry)
         assert resumed.state.model_dump() == replayed.state.model_dump()
         assert resumed.memories == replayed.memories
-        worth, staleness = replayed.memories["weigh"], replayed.memories["until"]
+        worth, staleness = replayed.memories["weigh"], replayed.memories["train"]
         assert isinstance(worth, Worth)
         assert isinstance(staleness, Staleness)
         assert set(worth.last) == set(staleness.limits) == set("abc")

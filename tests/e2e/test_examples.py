@@ -90,13 +90,13 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         assert spec.name == f"fashion-{name}"
         assert name in (spec.rule, "equal")
         rounds = compose(spec).pace.rounds_asked()
-        window = compose(spec).policies.get("window")
+        window = compose(spec).train
         if isinstance(window, Window):
             assert rounds * window.batches == 10 * 60_000 / (10 * 50)  # as many batches as ten epochs have
         elif isinstance(pace := compose(spec).pace, Redistribute):
             assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
-            assert rounds == (10 if "barrier" in compose(spec).pace.provides else 100)
+            assert rounds == (10 if compose(spec).pace.common_rounds else 100)
         usual = jobs["fedavg"]
         assert (spec.seed, spec.app, spec.data) == (usual.seed, usual.app, usual.data)
         train = spec.train.model_copy(update={"batches": None, "epochs": 1})

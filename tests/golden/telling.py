@@ -162,7 +162,7 @@ class Teller:
         """Return how the job stands in the end."""
         state = self.machine.state
         accounts = sorted(state.participation.items())
-        short = shortfalls(state, "barrier" in self.machine.rule.pace.provides)
+        short = shortfalls(state, self.machine.rule.pace.common_rounds)
         return {
             "status": state.status,
             "reason": state.reason,

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+import tests.unit.engine.evaluated_updates  # noqa: F401 - registers a weigher that has updates evaluated
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import MAX_TENSORS
 from hansa.common.pki import files

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from pydantic import BaseModel
 
 from hansa.common.plugins.registry import register
 from hansa.common.rpc.access import TABLE
@@ -21,9 +20,11 @@ from hansa.common.site import attendance
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Probe, Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
-from hansa.controller.pacers.sync import Sync, SyncState
+from hansa.controller.pacers.rounds import RoundState
+from hansa.controller.pacers.sync import Sync
 from hansa.controller.plugin.actions import Action, Ask
-from hansa.controller.plugin.parts import Policy, Sampler
+from hansa.controller.plugin.parts import Nothing, Sampler
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 from hansa.controller.transfers.sending import LARGEST
 from hansa.protos import fleet_pb2, operator_pb2
@@ -50,7 +51,7 @@ class Overdone(Policy):
 
     field: str
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Change a field beyond all bounds, as a method that computes it might."""
         return work.model_copy(update=CHANGES[self.field])
 
@@ -59,7 +60,7 @@ class Overdone(Policy):
 class Countless(Sync):
     """Counts further than tasks can."""
 
-    def asks(self, state: SyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
+    def asks(self, state: RoundState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Ask for a turn that does not fit."""
         return [Ask(site, turn=1 << 32) for site in sites]
 
@@ -76,7 +77,7 @@ class Curious(Sampler):
         return LocalPluginSpec.model_construct(name="importance", args=self.arguments)
 
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: Nothing, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Everybody."""
         return [site for site in view.sites if site not in exclude]

@@ -9,6 +9,7 @@ makes it slower.
 
 from collections.abc import Mapping
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Findings, Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
@@ -31,7 +32,8 @@ def offer(job: Job, now: float) -> list[Effect]:
     if not free:
         return []
     state.offered = state.version
-    wanted = dict.fromkeys(plan.due(job.memories["evaluate"], job.view(now)))
+    with calling(plan):
+        wanted = dict.fromkeys(plan.due(job.memory(plan), job.view(now)))
     effects: list[Effect] = [_ask(job, site) for site in wanted if site in free]
     if not effects:
         return []
@@ -123,8 +125,10 @@ def reports(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
 
 def pool(job: Job, findings: Findings, subject: Subject) -> None:
     """Work out the metrics of a subject. A report that does not fit the others is left out, and its site is named."""
-    plan, entered = job.rule.evaluate, job.state.reports.get(subject.name, {})
-    for site, why in checks.require(checks.REASONS, plan.odd(entered), plan).items():
+    entered = job.state.reports.get(subject.name, {})
+    with calling(job.rule.evaluate) as plan:
+        reasons = plan.odd(entered)
+    for site, why in checks.require_history(checks.REASONS, plan, reasons).items():
         odd = entered.pop(site, None)
         if odd is not None:
             findings.examples -= odd.n
@@ -139,6 +143,7 @@ def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
 
 def pooled(job: Job, subject: Subject) -> dict[str, float | None]:
     """Return what the plan makes of all reports on a subject."""
-    plan = job.rule.evaluate
-    metrics = checks.require(checks.METRICS, plan.combine(reports(job, subject)), plan)
+    with calling(job.rule.evaluate) as plan:
+        combined = plan.combine(reports(job, subject))
+    metrics = checks.require_history(checks.METRICS, plan, combined)
     return {name: finite(value) for name, value in metrics.items()}

@@ -3,6 +3,7 @@
 Worker threads examine the models of a hop while training goes on. Nothing depends on what they find.
 """
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Hop, finite
 from hansa.common.values.ids import ModelKey, hop_key
 from hansa.common.values.tasks import Evaluate
@@ -32,7 +33,9 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
         )
     )
     # With one hop sites were not asked whether others may see their models, and a mean may be of one slot.
-    wanted = job.rule.evaluate.midway and job.rule.redistributes and not action.last and bool(job.evaluators)
+    with calling(job.rule.evaluate) as plan:
+        wanted = plan.midway
+    wanted = wanted and job.rule.redistributes and not action.last and bool(job.evaluators)
     order = ExamineHop(
         version=job.state.version + 1,
         hop=action.hop,

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account, Version, finite
 from hansa.common.values.ids import SiteName, community_key
 from hansa.common.values.tasks import Train
@@ -17,7 +19,8 @@ from hansa.controller.engine.phases import examinations
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks
-from hansa.controller.plugin.view import Contribution
+from hansa.controller.plugin.parts import Part
+from hansa.controller.plugin.view import Contribution, View
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
@@ -28,7 +31,7 @@ def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
 
 def forget_absent(job: Job, plan: Merge) -> None:
     """Queue the removal of sites that left while their update was waiting to be merged, if the rule forgets such."""
-    if job.rule.merge.forgets:
+    if job.rule.forgets:
         leaving = {pending.forgotten for pending in job.state.queue}
         gone = {member.site for member in plan.added} - set(job.state.learners) - leaving
         job.state.queue += [PendingMerge(forgotten=site) for site in sorted(gone)]
@@ -40,8 +43,9 @@ def start(job: Job, now: float) -> list[Effect]:
     contributions = tuple(_completed(job, c) for c in waited.contributions)
     job.state.queue[0] = waited.model_copy(update={"contributions": contributions})
     effects: list[Effect] = []
-    for point, part in job.rule.parts.items():
-        question = part.question(job.memories[point], contributions, job.view(now)) if contributions else None
+    for point, part in job.rule.parts.items() if contributions else ():
+        with calling(part):
+            question = part.question(job.memory(part), contributions, job.view(now))
         if question is not None:
             effects.append(examinations.ask(job, point, question, contributions))
     return effects or weigh(job, now)
@@ -55,9 +59,10 @@ def weigh(job: Job, now: float) -> list[Effect]:
     for point, part in job.rule.parts.items():
         if point in outcomes:
             facts, trouble = outcomes[point].facts, outcomes[point].trouble
-            part.examined(job.memories[point], pending.contributions, facts, trouble, job.view(now))
+            with calling(part):
+                part.examined(job.memory(part), pending.contributions, facts, trouble, job.view(now))
     stale: dict[str, str] = {
-        c.site: why for c in pending.contributions if (why := job.rule.server.refuses(c.staleness[0]))
+        c.site: why for c in pending.contributions if (why := job.rule.refuses(c.staleness[0]))
     }
     added, note = _weighed(job, pending.contributions, now)
     still = bool(note)
@@ -90,25 +95,25 @@ def weigh(job: Job, now: float) -> list[Effect]:
 
 def _restarts(job: Job, pending: PendingMerge) -> bool:
     """Whether a policy wants the merge to give version 0 again."""
-    policies = {} if pending.forgotten is not None else job.rule.policies
-    return any(policy.restarts(job.memories[point]) for point, policy in policies.items())
+    for policy in job.rule.policies if pending.forgotten is None else ():
+        with calling(policy):
+            if policy.restarts(job.memory(policy)):
+                return True
+    return False
 
 
 def _account(job: Job, pending: PendingMerge, now: float, added: Sequence[Member], **known: Any) -> Account:
     """Say what a version is made of, and have the parts of the rule say what they have to say of it."""
-    given, view, memories = pending.contributions, job.view(now), job.memories
+    given, view = pending.contributions, job.view(now)
     said: dict[str, Any] = {}
     if pending.forgotten is None:
-        diagnostics = {
-            point: checks.require(checks.DIAGNOSTICS, part.diagnostics(memories[point], given, view), part)
-            for point, part in job.rule.parts.items()
-        }
-        phases = [policy.phase(memories[point], given, view) for point, policy in job.rule.policies.items()]
-        weigher = job.rule.weigh
+        diagnostics = {point: _diagnostics(job, part, given, view) for point, part in job.rule.parts.items()}
+        with calling(job.rule.weigh) as weigher:
+            scores = weigher.scores(job.memory(weigher), given)
         said = {
-            "scores": checks.require(checks.SCORES, weigher.scores(memories["weigh"], given), weigher),
+            "scores": checks.require_history(checks.SCORES, weigher, scores),
             "diagnostics": {point: remarks for point, remarks in diagnostics.items() if remarks},
-            "phase": next((phase for phase in phases if phase), ""),
+            "phase": phase(job, given, view),
         }
     return Account(
         contributions=_by_site(added),
@@ -118,6 +123,24 @@ def _account(job: Job, pending: PendingMerge, now: float, added: Sequence[Member
         **known,
         **said,
     )
+
+
+def _diagnostics(
+    job: Job, part: Part[Any], contributions: Sequence[Contribution], view: View
+) -> dict[str, JsonValue]:
+    with calling(part):
+        diagnostics = part.diagnostics(job.memory(part), contributions, view)
+    return checks.require_history(checks.DIAGNOSTICS, part, diagnostics)
+
+
+def phase(job: Job, contributions: Sequence[Contribution], view: View) -> str:
+    """Return what the rule calls the round under way, or the one that these contributions end."""
+    for policy in job.rule.policies:
+        with calling(policy):
+            name = policy.phase(job.memory(policy), contributions, view)
+        if name:
+            return name
+    return ""
 
 
 def _completed(job: Job, c: Contribution) -> Contribution:
@@ -130,8 +153,10 @@ def _completed(job: Job, c: Contribution) -> Contribution:
 
 def _weighed(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[tuple[Member, ...], str]:
     """Let the weigher say what contributions are worth; if it cannot say it in numbers, everything stays as it is."""
-    weigher, memory = job.rule.weigh, job.memories["weigh"]
-    given = weigher.weigh(memory, contributions, job.view(now)) if contributions else np.zeros(0)
+    with calling(job.rule.weigh) as weigher:
+        given = (
+            weigher.weigh(job.memory(weigher), contributions, job.view(now)) if contributions else np.zeros(0)
+        )
     weights = checks.require_numbers(weigher, given, len(contributions))
     with np.errstate(over="ignore", invalid="ignore"):
         worth = weights * np.array([c.factor for c in contributions])
@@ -154,11 +179,12 @@ def _in_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, ...]
         return added, ""
     sites = {member.site for member in added if member.weight > 0}
     if job.rule.merge.remembers:
-        barrier = "barrier" in job.rule.pace.provides
+        common = job.rule.pace.common_rounds
         sites |= {
-            site for site, held in job.state.members.items() if not barrier or any(m.weight > 0 for m in held)
+            site for site, held in job.state.members.items() if not common or any(m.weight > 0 for m in held)
         }
-    count = job.rule.merge.taken(len(sites))
+    with calling(job.rule.merge) as aggregator:
+        count = aggregator.taken(len(sites))
     if count >= least:
         return added, ""
     few = (
@@ -176,8 +202,10 @@ def _reweighed(job: Job, added: Sequence[Member]) -> Iterator[Member]:
     """Yield what goes on counting with another weight, where weights depend on what is new."""
     new, members = {member.site: member.tensors for member in added}, job.state.members
     staying = sorted(site for site in members if site not in new or new[site] is not None)
-    weights = job.rule.weigh.again(job.memories["weigh"], staying) if added else {}
-    checks.require_weights(job.rule.weigh, list(weights.values()), len(weights))
+    with calling(job.rule.weigh) as weigher:
+        weights = weigher.again(job.memory(weigher), staying) if added else {}
+        worth = list(weights.values())
+    checks.require_weights(weigher, worth, len(worth))
     for site in weights:
         covered = new.get(site) or frozenset()
         for member in members[site]:
@@ -205,7 +233,7 @@ def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged,
     known = account.model_copy(update={"note": account.note or result.note})
     record = Version(
         version=order.version,
-        round=state.round if "barrier" in job.rule.pace.provides else order.version,
+        round=state.round if job.rule.pace.common_rounds else order.version,
         seconds=job.seconds(now),
         digest=result.digest,
         distance=finite(result.distance),

@@ -1,5 +1,6 @@
 """What worker threads bring back: community models, and what was found in updates."""
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import finite
 from hansa.controller.engine import events
 from hansa.controller.engine.effects import Effect
@@ -19,6 +20,7 @@ from hansa.controller.engine.orders import (
 from hansa.controller.engine.phases import endings, evaluation, examinations, hops, merges
 from hansa.controller.engine.phases.rounds import act, pulse
 from hansa.controller.engine.state import MERGING, Outcome
+from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import Action, Stop
 
 
@@ -80,10 +82,13 @@ def _merged(job: Job, order: Merge, result: Merged, now: float) -> list[Effect]:
     merges.forget_absent(job, order)
     actions: list[Action] = []
     if pending.forgotten is None:
-        for point, policy in job.rule.policies.items():
-            policy.merged(job.memories[point], pending.contributions, job.view(now))
+        for policy in job.rule.policies:
+            with calling(policy):
+                policy.merged(job.memory(policy), pending.contributions, job.view(now))
         contributors = [c.site for c in pending.contributions]
-        actions = job.rule.pace.on_merged(job.pacing, contributors, job.view(now))
+        with calling(job.rule.pace) as pacer:
+            actions = pacer.on_merged(job.memory(pacer), contributors, job.view(now))
+        actions = checks.require_actions(pacer, actions)
     stopping = any(isinstance(action, Stop) for action in actions)
     effects = [] if stopping else evaluation.offer(job, now)
     effects += act(job, actions, now)

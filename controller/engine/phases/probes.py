@@ -1,6 +1,8 @@
 """Probes: before the first round every site measures the first model on its data, if the sampler wants that."""
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.tasks import Probe
+from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 
@@ -10,18 +12,23 @@ PATIENCE = 600.0  # seconds: whoever has not measured by then is drawn like one 
 
 def wanted(job: Job) -> bool:
     """Whether sites are to be asked before the first round."""
-    return job.rule.sample.probe is not None and not job.state.probed
+    return not job.state.probed and _plugin(job) is not None
 
 
 def ask(job: Job, now: float) -> list[Effect]:
     """Ask every site that is here; who comes later is drawn without having been asked."""
-    plugin = job.rule.sample.probe
+    plugin = _plugin(job)
     assert plugin is not None
     assert job.state.current is not None
     job.state.phase = "probing"
     work = Probe(model=job.state.current, batch_size=job.spec.train.batch_size, plugin=plugin)
     asked = [job.issue(site, 0, work) for site in list(job.eligible)]
     return [*asked, job.set_alarm(ALARM, now + PATIENCE)]
+
+
+def _plugin(job: Job) -> LocalPluginSpec | None:
+    with calling(job.rule.sample) as sampler:
+        return sampler.probe
 
 
 def complete(job: Job) -> bool:

@@ -1,5 +1,6 @@
 """What sites bring back: updates, reports, and the reasons why there is none."""
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import update_key
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
@@ -46,31 +47,36 @@ def described(job: Job, event: events.ModelDescribed) -> list[Effect]:
 
 def _contributed(job: Job, contribution: Contribution, now: float) -> list[Effect]:
     """Let the pacer have an update, unless it is too stale for the server update."""
-    task, pace = contribution.task, job.rule.pace
+    task = contribution.task
     assert isinstance(task.work, Train)
     # Every merge that waits will be one more version: merges are serial, and in the order of their updates.
     staleness = job.state.version + len(job.state.queue) - task.work.version
-    refusal = job.rule.server.refuses(staleness)
+    refusal = job.rule.refuses(staleness)
+    with calling(job.rule.pace, Stale) as pacer:
+        if refusal:
+            actions = pacer.on_refused(job.memory(pacer), contribution, refusal, job.view(now))
+        else:
+            actions = pacer.on_result(job.memory(pacer), contribution, job.view(now))
     if refusal:
-        actions = pace.on_refused(job.pacing, contribution, refusal, job.view(now))
         job.finish(task.id)
         participation.failed(job, task, refusal)
         _committed(job, contribution)
         job.retention.add(contribution.model)
         return [*act(job, actions, now), *job.retention.drop_idle()]
-    actions = pace.on_result(job.pacing, contribution, job.view(now))
     job.finish(task.id)
     participation.answered(job, task)
     _committed(job, contribution)
     job.keep_update(contribution.model, contribution.base)
-    job.rule.sample.observe(job.memories["sample"], contribution)
+    with calling(job.rule.sample) as sampler:
+        sampler.observe(job.memory(sampler), contribution)
     return act(job, actions, now)
 
 
 def _committed(job: Job, contribution: Contribution) -> None:
     """Tell those who shape tasks that an update is here for good."""
-    for point, policy in job.rule.policies.items():
-        policy.committed(job.memories[point], contribution)
+    for policy in job.rule.policies:
+        with calling(policy):
+            policy.committed(job.memory(policy), contribution)
 
 
 def failed(job: Job, event: events.TaskFailed) -> list[Effect]:
@@ -96,7 +102,9 @@ def lost(job: Job, task: Task, reason: str, now: float) -> list[Effect]:
         case Probe():
             return next_round(job, now) if probes.complete(job) else []
         case Train():
-            return act(job, job.rule.pace.on_lost(job.pacing, task, reason, job.view(now)), now)
+            with calling(job.rule.pace) as pacer:
+                actions = pacer.on_lost(job.memory(pacer), task, reason, job.view(now))
+            return act(job, actions, now)
 
 
 def reported(job: Job, event: events.Reported) -> list[Effect]:
@@ -123,7 +131,8 @@ def probed(job: Job, event: events.Probed) -> list[Effect]:
     if not isinstance(task.work, Probe):
         raise Stale(f"task {task.id} is not a probe")
     job.finish(task.id)
-    job.rule.sample.probed(job.memories["sample"], event.site, event.importance)
+    with calling(job.rule.sample) as sampler:
+        sampler.probed(job.memory(sampler), event.site, event.importance)
     return next_round(job, event.at) if probes.complete(job) else []
 
 

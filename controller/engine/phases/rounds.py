@@ -1,9 +1,9 @@
 """Rounds: from what the pacer wants to effects."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account
 from hansa.common.values.tasks import Train
 from hansa.controller.engine.accounts import participation
@@ -25,6 +25,7 @@ from hansa.controller.plugin.actions import (
     Wake,
     Withdraw,
 )
+from hansa.controller.plugin.policies import Policy
 
 GATHER = "gather"  # the alarm that ends the wait for sites
 
@@ -39,7 +40,9 @@ def next_round(job: Job, now: float) -> list[Effect]:
         return probes.ask(job, now)
     job.state.phase = "training"
     job.state.round += 1
-    return act(job, job.rule.pace.on_start(job.pacing, job.draw, job.view(now)), now)
+    with calling(job.rule.pace) as pacer:
+        actions = pacer.on_start(job.memory(pacer), job.draw, job.view(now))
+    return act(job, actions, now)
 
 
 def wait_for_sites(job: Job, now: float) -> Effect:
@@ -47,17 +50,19 @@ def wait_for_sites(job: Job, now: float) -> Effect:
     return job.set_alarm(GATHER, now + job.spec.sites.wait)
 
 
-def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
+def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
     """Do what the pacer wants."""
     effects: list[Effect] = []
-    for action in actions:
+    for action in checks.require_actions(job.rule.pace, actions):
         match action:
             case Ask():
                 effects.append(_ask(job, action, now))
             case NextRound():
                 effects += next_round(job, now)
             case NextHop():
-                effects += act(job, job.rule.pace.on_hop(job.pacing, job.draw, job.view(now)), now)
+                with calling(job.rule.pace) as pacer:
+                    more = pacer.on_hop(job.memory(pacer), job.draw, job.view(now))
+                effects += act(job, more, now)
             case Release(model):
                 job.let_go(model)
                 effects += job.retention.drop_idle()
@@ -90,7 +95,7 @@ def act(job: Job, actions: Iterable[Action], now: float) -> list[Effect]:
 
 def pulse(job: Job) -> list[Pulse]:
     """Tell sites that train how far the job has come meanwhile, if that matters to them."""
-    if not any(policy.listens(job.memories[point]) for point, policy in job.rule.policies.items()):
+    if not any(_listens(job, policy) for policy in job.rule.policies):
         return []
     steps = job.state.steps
     training = [
@@ -99,9 +104,16 @@ def pulse(job: Job) -> list[Pulse]:
     return [Pulse(task.site, steps) for task in training]
 
 
+def _listens(job: Job, policy: Policy[Any]) -> bool:
+    with calling(policy):
+        return policy.listens(job.memory(policy))
+
+
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
-    with checks.sendable(job.rule.pace):
+    with calling(job.rule.sample) as sampler:
+        plugins = sampler.plugins
+    with checks.require_sendable(job.rule.pace):
         work = Train(
             model=ask.start.model if ask.start else job.state.current,
             base=ask.start.base if ask.start else None,
@@ -111,16 +123,19 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             steps=ask.steps,
             batch_size=job.spec.train.batch_size,
             optimizer=job.spec.train.optimizer,
-            plugins=job.rule.sample.plugins,
-            validate_update=job.rule.weigh.appraises,
+            plugins=plugins,
+            validate_update=job.rule.weigh.evaluates,
             keep_optimizer=job.spec.train.keep_optimizer,
         )
     view = replace(job.view(now), turn=ask.turn)
-    for point, policy in job.rule.policies.items():
-        work = checks.require_work(policy, policy.shape(job.memories[point], ask.site, work, view))
+    for policy in job.rule.policies:
+        with calling(policy):
+            shaped = policy.shape(job.memory(policy), ask.site, work, view)
+        work = checks.require_training(policy, shaped)
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
-    with checks.sendable(job.rule.pace):
+    with checks.require_sendable(job.rule.pace):
         sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
     participation.asked(job, ask.site)
-    job.rule.pace.on_asked(job.pacing, sent.task)
+    with calling(job.rule.pace) as pacer:
+        pacer.on_asked(job.memory(pacer), sent.task)
     return sent

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Set
 
 from hansa.common.job.check import located
+from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import InvalidData, Stale
 from hansa.common.values.history import Version
 from hansa.common.values.ids import ModelKey, SiteName, update_key
@@ -49,7 +50,9 @@ def joined(job: Job, event: events.SiteJoined) -> list[Effect]:
     if job.state.phase == "initialising" and (not job.open_tasks.busy or FIRST_MODEL not in job.state.alarms):
         return ask_for_model(job, event.at)
     if job.state.phase == "training":
-        return act(job, job.rule.pace.on_joined(job.pacing, event.site, job.view(event.at)), event.at)
+        with calling(job.rule.pace) as pacer:
+            actions = pacer.on_joined(job.memory(pacer), event.site, job.view(event.at))
+        return act(job, actions, event.at)
     return gathered(job, event.at)
 
 
@@ -109,8 +112,10 @@ def _learner_left(job: Job, event: events.SiteLeft) -> list[Effect]:
             job.finish(task.id)
         effects = next_round(job, event.at) if probes.complete(job) else []
     elif job.state.phase == "training":
-        effects = act(job, job.rule.pace.on_left(job.pacing, event.site, job.view(event.at)), event.at)
-    if job.state.phase in MERGING and job.rule.merge.forgets and event.site in job.state.members:
+        with calling(job.rule.pace) as pacer:
+            actions = pacer.on_left(job.memory(pacer), event.site, job.view(event.at))
+        effects = act(job, actions, event.at)
+    if job.state.phase in MERGING and job.rule.forgets and event.site in job.state.members:
         effects += merges.queue(job, PendingMerge(forgotten=event.site), event.at)
     return effects
 

@@ -4,6 +4,7 @@ Many updates are evaluated at once. A merge enters the queue when the evaluation
 every evaluator that was asked has reported, failed or left, or the time is up.
 """
 
+from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Evaluate, Train
 from hansa.controller.engine.effects import Effect, WithdrawTask
@@ -20,15 +21,16 @@ LATE = "no report in time"
 
 def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
     """Ask for the evaluations of an update that the weigher wants; once."""
-    if not job.rule.weigh.appraises or c.task.id in job.state.updates:
+    if not job.rule.weigh.evaluates or c.task.id in job.state.updates:
         return []
     assert isinstance(c.task.work, Train)
     findings = job.state.updates[c.task.id] = UpdateFindings()
     job.state.reports[OfUpdate(c.task.id).name] = {}
     work = Evaluate(model=c.model, base=c.base, version=c.task.work.version, validation=True)
     effects: list[Effect] = []
-    weigher = job.rule.weigh
-    requests = checks.require_requests(weigher, weigher.requests(job.memories["weigh"], c, job.view(now)))
+    with calling(job.rule.weigh) as weigher:
+        returned = weigher.requests(job.memory(weigher), c, job.view(now))
+    requests = checks.require_requests(weigher, returned)
     for request in requests:
         if request.site in job.evaluators:
             effects.append(job.issue(request.site, c.task.round, work, subject=OfUpdate(c.task.id)))

@@ -6,6 +6,7 @@ mixture      groups along these directions: Ward's clustering, then EM, for ever
 variational  the paper's variational autoencoder, begun at that solution; the only part that needs torch
 weights      from groups to weights
 fit          all of it, in order
+records      what the weigher asks, remembers and tells
 
 Everything is float64, and a pure function of its arguments: the same numbers in, the same bits out.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import ClassVar
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -10,7 +11,9 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Train
-from hansa.controller.plugin.parts import EvalPlan, EvalRequest, Policy, Sampler, Weigher
+from hansa.controller.plugin.parts import EvalRequest, Sampler, Weigher
+from hansa.controller.plugin.plans import EvalPlan
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.evaluation import pool
 
@@ -23,10 +26,10 @@ class Scores(BaseModel):
 
 
 @register("weigh", "evaluated")
-class Evaluated(Weigher):
+class Evaluated(Weigher[Scores]):
     """An update is worth the accuracy that other sites find; if nobody answers, what the site's last one was worth."""
 
-    appraises = True
+    evaluates: ClassVar[bool] = True
     seconds: float = Field(30.0, description="how long to wait for the others")
     absent: bool = Field(False, description="ask a site that has no evaluator, too")
 
@@ -34,9 +37,8 @@ class Evaluated(Weigher):
         """Nothing is known at first."""
         return Scores()
 
-    def requests(self, state: BaseModel, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
+    def requests(self, state: Scores, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Ask all others."""
-        assert isinstance(state, Scores)
         state.asked += 1
         others = [site for site in view.evaluators if site != contribution.site]
         return [
@@ -44,9 +46,8 @@ class Evaluated(Weigher):
             for site in [*others, *([SiteName("nobody")] if self.absent else [])]
         ]
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Scores, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return the accuracy over all who answered."""
-        assert isinstance(state, Scores)
         for c in contributions:
             found = pool(list(c.reports.values())).get("accuracy")
             state.last[c.site] = found if found is not None else state.last.get(c.site, 1.0)
@@ -60,7 +61,7 @@ class Turns(BaseModel):
 
 
 @register("sample", "patient")
-class Patient(Sampler):
+class Patient(Sampler[Turns]):
     """The two sites whose updates came least often take part."""
 
     def begin(self) -> Turns:
@@ -68,15 +69,13 @@ class Patient(Sampler):
         return Turns()
 
     def choose(
-        self, state: BaseModel, view: View, exclude: AbstractSet[SiteName] = frozenset()
+        self, state: Turns, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
         """Return at most two sites."""
-        assert isinstance(state, Turns)
         return sorted(sorted(set(view.sites) - exclude), key=lambda site: state.seen.get(site, 0))[:2]
 
-    def observe(self, state: BaseModel, contribution: Contribution) -> None:
+    def observe(self, state: Turns, contribution: Contribution) -> None:
         """Count an update."""
-        assert isinstance(state, Turns)
         state.seen[contribution.site] = state.seen.get(contribution.site, 0) + 1
 
 
@@ -87,7 +86,7 @@ class Phases(BaseModel):
 
 
 @register("local", "alternate")
-class Alternate(Policy):
+class Alternate(Policy[Phases]):
     """Every other merge only some tensors are trained."""
 
     tensors: tuple[str, ...] = Field(("head",), description="which")
@@ -96,28 +95,25 @@ class Alternate(Policy):
         """Nothing is merged yet."""
         return Phases()
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Phases, site: SiteName, work: Train, view: View) -> Train:
         """Name the tensor in odd phases."""
-        assert isinstance(state, Phases)
         return work.model_copy(update={"tensors": self.tensors}) if state.merges % 2 else work
 
-    def merged(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> None:
+    def merged(self, state: Phases, contributions: Sequence[Contribution], view: View) -> None:
         """Go on to the next phase."""
-        assert isinstance(state, Phases)
         state.merges += 1
 
 
 @register("evaluate", "one-by-one")
-class OneByOne(EvalPlan):
+class OneByOne(EvalPlan[Turns]):
     """One evaluator after another is asked; some findings it cannot take."""
 
     def begin(self) -> Turns:
         """Nobody has had a turn."""
         return Turns()
 
-    def due(self, state: BaseModel, view: View) -> Sequence[SiteName]:
+    def due(self, state: Turns, view: View) -> Sequence[SiteName]:
         """Ask the one whose turn it is."""
-        assert isinstance(state, Turns)
         chosen = sorted(view.evaluators, key=lambda site: (state.seen.get(site, 0), site))[:1]
         for site in chosen:
             state.seen[site] = state.seen.get(site, 0) + 1

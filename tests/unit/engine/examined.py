@@ -9,7 +9,8 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.evidence import Evidence, Findings
-from hansa.controller.plugin.parts import Policy, Weigher
+from hansa.controller.plugin.parts import Weigher
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 
 
@@ -21,7 +22,7 @@ class Sizes(BaseModel):
 
 
 @register("weigh", "measured")
-class Measured(Weigher):
+class Measured(Weigher[Sizes]):
     """An update is worth the size of its numbers, plus that of the site's update before; 1 if nobody can tell."""
 
     tensor: str = Field("layer.weight", description="whose numbers count")
@@ -30,7 +31,7 @@ class Measured(Weigher):
         """Nothing is known."""
         return Sizes()
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Sizes, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for all sizes."""
         return {"tensor": self.tensor}
 
@@ -51,30 +52,27 @@ class Measured(Weigher):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Sizes,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Remember."""
-        assert isinstance(state, Sizes)
         state.found = {}
         if trouble:
             state.troubles.append(trouble)
         elif isinstance(facts, dict):
             state.found = {SiteName(site): float(str(size)) for site, size in facts.items()}
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Sizes, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return what was found."""
-        assert isinstance(state, Sizes)
         return np.array([state.found.get(c.site, 1.0) for c in contributions], dtype=np.float64)
 
     def diagnostics(
-        self, state: BaseModel, contributions: Sequence[Contribution], view: View
+        self, state: Sizes, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Show it."""
-        assert isinstance(state, Sizes)
         return {
             "sizes": {c.site: state.found.get(c.site) for c in contributions},
             "troubles": len(state.troubles),
@@ -87,14 +85,15 @@ class Seen(BaseModel):
     looks: int = 0
 
 
-class Onlooker(Policy):
+@register("local", "onlooker")
+class Onlooker(Policy[Seen]):
     """Looks at every second merge and changes nothing."""
 
     def begin(self) -> Seen:
         """Nothing was seen."""
         return Seen()
 
-    def question(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> JsonValue:
+    def question(self, state: Seen, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for the number of tensors."""
         return [] if view.version % 2 == 0 else None
 
@@ -106,16 +105,15 @@ class Onlooker(Policy):
 
     def examined(
         self,
-        state: BaseModel,
+        state: Seen,
         contributions: Sequence[Contribution],
         facts: JsonValue,
         trouble: str,
         view: View,
     ) -> None:
         """Count."""
-        assert isinstance(state, Seen)
         state.looks += 1
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Seen, site: SiteName, work: Train, view: View) -> Train:
         """Leave it."""
         return work

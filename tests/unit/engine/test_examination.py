@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hansa.common.models.model import Role
-from hansa.common.values.errors import Stale
+from hansa.common.values.errors import PluginFailed, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.community.reading import Library
@@ -102,14 +102,14 @@ def test_what_a_part_keeps_stays_until_it_keeps_something_else_or_the_job_ends()
 
 def test_several_parts_look_at_one_merge() -> None:
     play = Play(weigh={"kind": "measured"}, pace={"rounds": 2})
-    rule = replace(play.machine.rule, policies={"look": Onlooker()})
+    rule = replace(play.machine.rule, local=Onlooker())
     play.machine = Machine(JOB, play.spec, rule, 0.0)
     play.machine.start()
     play.training("a", "b")
     weigher, onlooker = _round(play)
     assert not merges(_found(play, weigher, a=2.0, b=2.0))
     assert merges(_found(play, onlooker))
-    looked = play.machine.memories["look"]
+    looked = play.machine.memories["local"]
     assert isinstance(looked, Seen)
     assert looked.looks == 1
 
@@ -128,7 +128,7 @@ def test_merges_stay_in_order_while_one_is_examined() -> None:
 
 def test_the_model_under_a_partial_update_is_kept_until_the_update_is_merged() -> None:
     play = Play(rule="async-fedavg", pace={"updates": 9}, merge={"kind": "mean"})
-    rule = replace(play.machine.rule, policies={"layers": Alternate()})
+    rule = replace(play.machine.rule, local=Alternate())
     play.machine = Machine(JOB, play.spec, rule, 0.0)
     play.machine.start()
     tasks = play.training("a", "b", "c")
@@ -216,7 +216,7 @@ def test_findings_that_no_journal_can_hold_are_refused() -> None:
         def examine(self, *_: object) -> Findings:
             return Findings(float("nan"))
 
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(PluginFailed, match="JSON"):
         examine(JobId("j"), 1, order, Vague(), store, Drafts(store), 1 << 20)
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from hansa.common.models.model import ModelSpec, TensorInfo
 from hansa.common.models.model import Role as TensorRole
-from hansa.common.values.errors import InvalidData, Refused, Stale
+from hansa.common.values.errors import PluginFailed, Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
@@ -23,7 +23,8 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Examine, ExamineHop, Merge
 from hansa.controller.engine.subjects import OfVersion
-from hansa.controller.pacers.redistribute import Redistribute, Trip
+from hansa.controller.pacers.redistribute import Redistribute
+from hansa.controller.pacers.trips import Trip
 from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rules.divergence import METRICS
 from tests.unit.engine import evaluated_updates, examined
@@ -200,10 +201,7 @@ class AnyOrder:
         except Stale:
             assert self.play.picture() == before
             return
-        except (
-            InvalidData,
-            Refused,
-        ) as error:  # a rule may raise it; the shell then ends the job as it was before
+        except PluginFailed as error:  # the shell then ends the job as it was before
             if "no site has validation data" not in str(
                 error
             ) and "could not tell where to divide" not in str(error):

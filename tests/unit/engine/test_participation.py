@@ -17,7 +17,7 @@ from tests.unit.engine.travel import FIRST, SITES, Travel, noise, radfed
 
 def short(play: Play) -> dict[str, Shortfall]:
     """Return the sites that are named, as the job's view has them; a job after a crash names the same."""
-    rounds = "barrier" in play.machine.rule.pace.provides
+    rounds = play.machine.rule.pace.common_rounds
     found = shortfalls(play.machine.state, rounds)
     assert shortfalls(play.again().state, rounds) == found
     return {each.site: each for each in found}

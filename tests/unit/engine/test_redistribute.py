@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.values.errors import InvalidJob
+from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.rulebook.compose import compose
@@ -217,7 +217,7 @@ def test_the_tensors_to_be_trained_cannot_change_within_a_round() -> None:
     assert isinstance(phases, evaluated_updates.Phases)
     phases.merges += 1  # a policy that changes its mind between two hops
     (task, _) = sent(play.update(second))
-    with pytest.raises(ValueError, match="changed within a round"):
+    with pytest.raises(PluginFailed, match="changed within a round"):
         play.update(task)
 
 

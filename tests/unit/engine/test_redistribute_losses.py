@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
 from hansa.common.plugins.registry import register
 from hansa.common.ui.live import _line
@@ -14,6 +13,7 @@ from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.views import _history_views
+from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import Equal
 from tests.unit.engine.play import Play, endings, sent, withdrawn
@@ -173,7 +173,7 @@ def test_only_trained_slots_are_merged_by_their_hops_if_that_is_wanted() -> None
 class Gigantic(Equal):
     """Weights that are numbers; twice as much is none."""
 
-    def weigh(self, state: BaseModel, contributions: Sequence[Contribution], view: View) -> np.ndarray:
+    def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return weights near the largest."""
         return np.full(len(contributions), 1.5e308)
 

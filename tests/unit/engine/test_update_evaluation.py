@@ -303,7 +303,7 @@ def test_a_sampler_that_remembers_hears_of_every_update_and_keeps_its_memory() -
 
 def test_a_policy_shapes_tasks_and_remembers_over_merges_and_restarts() -> None:
     play = Play(rule="fedavg")
-    rule = replace(play.machine.rule, policies={"layers": Alternate()})
+    rule = replace(play.machine.rule, local=Alternate())
     play.machine = Machine(JOB, play.spec, rule, 0.0)
     play.machine.start()
     tensors = []
@@ -316,7 +316,7 @@ def test_a_policy_shapes_tasks_and_remembers_over_merges_and_restarts() -> None:
     assert tensors == [{()}, {("head",)}, {()}]
     play.save()
     again = play.again(Machine(JOB, play.spec, rule, 0.0))
-    assert again.memories["layers"] == Phases(merges=3)
+    assert again.memories["local"] == Phases(merges=3)
     assert again.state == play.machine.state
 
 

@@ -16,7 +16,7 @@ from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import DropModels, Effect, SendTask, StartOrder
 from hansa.controller.engine.orders import ExamineHop, Merge
-from hansa.controller.pacers.redistribute import Trip
+from hansa.controller.pacers.trips import Trip
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.bench import Bench
 from hansa.learner.daemon import task_seed

@@ -16,7 +16,7 @@ FOLDERS = ("common", "controller", "evaluator", "learner", "protos")
 
 def test_the_packages_in_pyproject_are_those_on_disk() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    found = {"hansa"} | {
+    found = {"hansa", "hansa.plugin"} | {
         "hansa." + ".".join(init.parent.relative_to(ROOT).parts)
         for folder in FOLDERS
         for init in (ROOT / folder).rglob("__init__.py")

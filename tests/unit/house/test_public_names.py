@@ -2,16 +2,18 @@
 
 import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from hansa.common.plugins.registry import LEARNERS_POINTS, POINTS, _contracts
+from hansa.common.plugins.registry import LEARNERS_POINTS, RULE_POINTS, contract_of
 
 ROOT = Path(__file__).resolve().parents[3]
-PUBLIC = ("hansa", "hansa.data", "hansa.plugin", "hansa.trial")
+PUBLIC = ("hansa", "hansa.data", "hansa.plugin", "hansa.plugin.testing", "hansa.trial")
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -56,8 +58,47 @@ def test_the_documents_have_blocks_that_are_looked_at() -> None:
     assert sum(len(blocks(page)) for page in PAGES) >= 5
 
 
+def test_authors_of_plugins_import_from_one_place() -> None:
+    (page,) = [page for page in PAGES if page.name == "adding-a-rule.md"]
+    modules = {module for source in blocks(page) for module, _ in imported(source)}
+    assert modules == {"hansa.plugin", "hansa.plugin.testing"}
+
+
+def spoken(contract: type) -> Iterator[type]:
+    """Yield the classes of Hansa that the methods of a contract take or return."""
+    import torch
+
+    from hansa.common.torch.data import Tensors
+    from hansa.controller.plugin.composition import Composition
+
+    names = {"Composition": Composition, "torch": torch, "nn": torch.nn, "Tensors": Tensors}
+    for name, member in vars(contract).items():
+        method = member.fget if isinstance(member, property) else member
+        if inspect.isfunction(method) and not name.startswith("_"):
+            for hint in get_type_hints(method, localns=names).values():
+                yield from (each for each in within(hint) if each.__module__.startswith("hansa."))
+
+
+def within(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and not get_origin(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from within(part)
+
+
+def test_all_that_contracts_speak_of_is_public() -> None:
+    import hansa.plugin as public
+
+    known = {id(getattr(public, name)) for name in public.__all__}
+    for point in (*RULE_POINTS, *LEARNERS_POINTS):
+        for contract in contract_of(point).__mro__:
+            if contract.__module__.startswith("hansa.") and "[" not in contract.__name__:
+                for each in spoken(contract):
+                    assert id(each) in known, f"{contract.__name__} speaks of {each.__name__}"
+
+
 def test_the_class_that_plugins_of_a_point_are_derived_from_is_public() -> None:
     import hansa.plugin as public
 
-    for point in (*POINTS, *LEARNERS_POINTS):
-        assert getattr(public, _contracts[point].__name__) is _contracts[point], point
+    for point in (*RULE_POINTS, *LEARNERS_POINTS):
+        assert getattr(public, contract_of(point).__name__) is contract_of(point), point

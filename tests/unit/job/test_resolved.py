@@ -71,7 +71,7 @@ def test_every_part_is_there_with_every_parameter() -> None:
     assert told.job["rule"] == "fedadam"
     train = told.job["train"]
     assert isinstance(train, dict)
-    assert train["epochs"] == plugins.rules()["fedadam"].epochs
+    assert train["epochs"] == compose(job_spec(rule="fedadam")).epochs
     assert train["optimizer"] == {
         "kind": "sgd",
         "lr": 0.01,

@@ -8,40 +8,42 @@ from pydantic import Field
 from hansa.common.plugins.registry import register
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 
+Held = tuple[torch.Generator, list[float]]  # chance of its own, and the norms that it has seen
+
 
 @register("learner", "all-rounder")
-class AllRounder(LocalPlugin):
+class AllRounder(LocalPlugin[Held]):
     """Decays weights by the loss, adds noise to gradients, ends after some epochs, and tells what it saw."""
 
     decay: float = Field(0.01, ge=0)
     noise: float = Field(0.001, ge=0)
     epochs: int = 2
 
-    def begin(self, run: LocalRun) -> tuple[torch.Generator, list[float]]:
+    def begin(self, run: LocalRun) -> Held:
         """Return chance of its own, and the norms that it will see."""
         return run.rng("all-rounder"), []
 
-    def penalty(self, held: tuple[torch.Generator, list[float]], run: LocalRun) -> torch.Tensor:
+    def penalty(self, held: Held, run: LocalRun) -> torch.Tensor:
         """Return the squares of what is trained."""
         trained = [each for each in run.model.parameters() if each.requires_grad]
         return self.decay * torch.stack([each.square().sum() for each in trained]).sum()
 
-    def watch(self, held: tuple[torch.Generator, list[float]], run: LocalRun) -> None:
+    def watch(self, held: Held, run: LocalRun) -> None:
         """Note the norm of a batch's gradients."""
         found = [each.grad.square().sum() for each in run.model.parameters() if each.grad is not None]
         held[1].append(float(torch.stack(found).sum()))
 
-    def pull(self, held: tuple[torch.Generator, list[float]], run: LocalRun) -> None:
+    def pull(self, held: Held, run: LocalRun) -> None:
         """Add noise."""
         for each in run.model.parameters():
             if each.grad is not None:
                 each.grad.add_(torch.randn(each.shape, generator=held[0]), alpha=self.noise)
 
-    def after_epoch(self, held: tuple[torch.Generator, list[float]], run: LocalRun) -> bool:
+    def after_epoch(self, held: Held, run: LocalRun) -> bool:
         """End when there were enough epochs."""
         return run.epoch >= self.epochs
 
-    def finish(self, held: tuple[torch.Generator, list[float]], run: LocalRun) -> Mapping[str, float]:
+    def finish(self, held: Held, run: LocalRun) -> Mapping[str, float]:
         """Tell how many batches there were, and how large gradients are."""
         return {"batches": float(len(held[1])), "gradient": sum(held[1])}
 

@@ -18,6 +18,7 @@ from hansa.common.values.errors import InvalidApp, InvalidJob, Stale
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Init, Probe, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
+from hansa.controller.plugin.testing import contribution
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_keys
 from hansa.learner.plugins.contract import Course
@@ -25,7 +26,6 @@ from hansa.learner.plugins.importance import Gauge, measured
 from hansa.learner.plugins.selection import asked_of, probe_of
 from hansa.learner.training.loop import Hooks, train
 from hansa.learner.training.slow import Cancelled
-from tests.contract.test_plugins import contribution
 from tests.unit.engine.play import Play, endings, job_spec, machine_of, sent, withdrawn
 from tests.unit.engine.travel import radfed
 

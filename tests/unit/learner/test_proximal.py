@@ -10,10 +10,10 @@ from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, Refused
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
+from hansa.controller.plugin.testing import SITES, view, work
 from hansa.controller.rules.fedprox import Plain, ProximalTerm
 from hansa.learner.plugins.proximal import Pull
 from hansa.learner.plugins.selection import asked_of
-from tests.contract.test_plugins import SITES, view, work
 from tests.unit.learner.local import run_of, trained_by
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -127,7 +127,7 @@ def test_a_site_of_a_group_that_is_not_here_is_warned_of_once() -> None:
     told = [record.diagnostics for record in play.machine.state.history]
     assert told == [
         {},
-        {"until": {"warning": "train.until: be of group slow is not here (did you mean 'b'?)"}},
+        {"train": {"warning": "train.until: be of group slow is not here (did you mean 'b'?)"}},
         {},
     ]
 
@@ -146,7 +146,7 @@ def test_effective_staleness_is_what_others_committed_and_the_sites_own_steps() 
 
 def test_the_limit_is_the_median_of_the_sites_first_cycles_and_stays() -> None:
     play = _play()
-    memory = play.machine.memories["until"]
+    memory = play.machine.memories["train"]
     assert isinstance(memory, Staleness)
     for number in range(1, 21):
         assert memory.limits == {}
@@ -163,7 +163,7 @@ def test_every_site_has_a_limit_of_its_own_and_steps_of_others_count() -> None:
     play = _play(cycles=2)
     for site, steps in (("a", 10), ("b", 40), ("a", 20), ("b", 5)):
         _cycle(play, site, steps)
-    memory = play.machine.memories["until"]
+    memory = play.machine.memories["train"]
     assert isinstance(memory, Staleness)
     assert memory.cycles == {"a": [10, 40 + 20], "b": [10 + 40, 20 + 5]}
     assert {site: _given(task).limit for site, task in play.tasks(Train).items()} == {"a": 35.0, "b": 37.5}
@@ -173,7 +173,7 @@ def test_a_rolling_limit_goes_on_with_all_cycles() -> None:
     play = _play(cycles=2, rolling=True)
     for steps in (10, 20, 90):
         _cycle(play, "a", steps)
-    memory = play.machine.memories["until"]
+    memory = play.machine.memories["train"]
     assert memory == Staleness(cycles={SiteName("a"): [10, 20, 90]}, limits={SiteName("a"): 20.0})
 
 
@@ -203,7 +203,7 @@ def test_limits_survive_a_restart() -> None:
 
 def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
     rule = compose(job_spec(rule="async-dvw-adaptive"))
-    until = rule.policies["until"]
+    until = rule.train
     assert isinstance(until, Until)
     assert (until.until.vc_loss, until.until.tombstones, until.until.max_epochs, until.until.cycles) == (
         1,
@@ -211,8 +211,8 @@ def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
         100,
         20,
     )
-    assert "until" not in compose(job_spec(rule="async-dvw")).policies
-    assert "until" in compose(job_spec(rule="sync-dvw", train={"until": {}})).policies
+    assert not isinstance(compose(job_spec(rule="async-dvw")).train, Until)
+    assert isinstance(compose(job_spec(rule="sync-dvw", train={"until": {}})).train, Until)
 
 
 def test_semisynchronous_rounds_leave_nothing_to_decide() -> None:

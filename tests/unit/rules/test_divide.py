@@ -8,9 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.plugins.registry import blame
 from hansa.common.ui.live import _line
-from hansa.common.values.errors import InvalidJob, Refused
+from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Anatomy
@@ -222,9 +221,9 @@ def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fa
     assert shown(play)[1]["warning"] == "the pre-pass round is repeated: fewer than two sites took part"
     round_of(play)
     answer(play)
-    with pytest.raises(Refused, match=r"give layers\.split") as raised:
+    with pytest.raises(PluginFailed, match=r"give layers\.split") as raised:
         play.merged()
-    assert blame(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), (
+    assert str(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), (
         "nobody need know the class"
     )
 
@@ -256,7 +255,7 @@ def test_a_job_whose_layers_could_never_be_compared_fails_and_says_why() -> None
     for _ in range(2):
         round_of(play, trouble="no memory")
     answer(play, trouble="no memory")
-    with pytest.raises(Refused, match=r"could not tell where to divide: no memory; give layers\.split"):
+    with pytest.raises(PluginFailed, match=r"could not tell where to divide: no memory; give layers\.split"):
         play.merged()
 
 
@@ -593,7 +592,9 @@ def test_a_split_that_the_prepass_chose_must_not_cut_a_tie() -> None:
     ties = Anatomy(ties=(("one.weight", "three.weight"),))
     play = play_of(MODEL.model_copy(update={"anatomy": ties}), layers={"prepass": 1})
     play.training("a", "b")
-    with pytest.raises(Refused, match="chose to divide after layer 2, but tied parameter crosses the split"):
+    with pytest.raises(
+        PluginFailed, match="chose to divide after layer 2, but tied parameter crosses the split"
+    ):
         answer(play)
 
 

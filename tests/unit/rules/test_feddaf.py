@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
+from hansa.common.plugins.registry import register
 from hansa.common.ui.groups import print_groups
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.history import VersionView
@@ -20,11 +20,12 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Examine
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.plugin.parts import Policy
+from hansa.controller.plugin.parts import Nothing
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules import feddaf
-from hansa.controller.rules.feddaf import Fusing
+from hansa.controller.rules.fusion.records import Fusing
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.examine import examine
@@ -70,9 +71,7 @@ def model_of(
 class Federation(Play):
     """A job whose models are in a store, so that examinations are carried out in earnest."""
 
-    def __init__(
-        self, model: ModelSpec = SPEC, policies: Mapping[str, Any] | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, model: ModelSpec = SPEC, layers: Policy[Any] | None = None, **fields: Any) -> None:
         words = {
             "rule": "feddaf",
             "sites": {"min": 2},
@@ -81,8 +80,8 @@ class Federation(Play):
             **fields,
         }
         super().__init__(**words | {"weigh": {"backend": "em"} | words.get("weigh", {})})
-        if policies:
-            rule = replace(self.machine.rule, policies=dict(policies))
+        if layers:
+            rule = replace(self.machine.rule, layers=layers)
             self.machine = Machine(JOB, self.spec, rule, 0.0)
             self.machine.start()
         self.store, self.model, self.examinations = MemoryStore(), model, 0
@@ -584,10 +583,11 @@ def test_very_many_sites_are_compared_by_fewer_numbers(monkeypatch: pytest.Monke
 # Without rounds; partial updates; what is refused.
 
 
+@register("layers", "halves")
 class Halves(Policy):
     """Tasks ask for the normalisation layer and for the rest in turn."""
 
-    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         norm = tuple(name for name in SPEC.names if name.startswith("bn."))
         half = norm if (view.version // 6) % 2 else ("conv.weight",)
         return work.model_copy(update={"tensors": half})
@@ -625,7 +625,7 @@ def test_partial_updates_are_read_over_the_model_that_they_started_from() -> Non
         pace={"kind": "async", "updates": 90},
         merge={"kind": "latest"},
         weigh={"refit": 1},
-        policies={"layers": Halves()},
+        layers=Halves(),
     )
     job.begin(*"abcdij")
     for _ in range(3):

@@ -27,9 +27,8 @@ def spec(**fields: Any) -> JobSpec:
 
 
 def window(**fields: Any) -> Window | None:
-    found = composed(**fields).policies.get("window")
-    assert found is None or isinstance(found, Window)
-    return found
+    found = composed(**fields).train
+    return found if isinstance(found, Window) else None
 
 
 # The composition.

@@ -531,9 +531,7 @@ def test_an_adaptive_rule_is_shown_with_what_its_learners_go_by() -> None:
 
 PACKAGE = '''
 import numpy as np
-from hansa.common.plugins.registry import Rule, add_rule, register
-from hansa.controller.plugin.parts import Weigher
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.plugin import FEDAVG, Rule, Weigher, add_rule, register
 
 @register("weigh", "steps")
 class BySteps(Weigher):
@@ -582,9 +580,7 @@ HEAD = """
 import sys
 from typing import ClassVar
 from pydantic import Field, model_validator
-from hansa.common.plugins.registry import Plugin, Rule, add_rule, register
-from hansa.controller.plugin.parts import Policy, Sampler, Weigher
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.plugin import FEDAVG, Plugin, Policy, Rule, Sampler, Weigher, add_rule, register
 
 """
 RULE = 'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"weigh": {"kind": "faulty"}}))\n'
@@ -649,8 +645,8 @@ FAULTY = {
         "rule 'faulty' is not well formed: summary: Input should be a valid string",
     ),
     "its rule has no number of epochs": (
-        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts, epochs="many"))\n',
-        "rule 'faulty' is not well formed: epochs: Input should be a valid integer",
+        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"train": {"kind": "epochs", "epochs": "many"}}))\n',
+        "rule 'faulty' does not fit its train: epochs: Input should be a valid integer",
     ),
     "its rule has no name": (
         'add_rule(Rule("faulty\\nrule", "-", "-", FEDAVG.parts))\n',

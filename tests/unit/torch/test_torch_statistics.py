@@ -14,9 +14,9 @@ from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import OptimizerSpec
 from hansa.controller.plugin.outline import outline_of
+from hansa.controller.plugin.testing import view
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.parameters import ParametersOnly
-from tests.contract.test_plugins import view
 from tests.unit.engine.play import job_spec
 
 

@@ -1,0 +1,151 @@
+"""The contract of learners' plugins, as checks that run over any of them: see `hansa.plugin.testing`.
+
+The checks train a small network on a few rows, on the processor.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hansa.common.app import App
+from hansa.common.plugins.registry import Plugin
+from hansa.common.plugins.testing import require
+from hansa.common.torch.data import Tensors
+from hansa.common.torch.metrics import measure
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins.selection import Company, asked_of
+from hansa.learner.training.loop import Trained, train
+
+Check = Callable[[Any], None]
+ROWS = 23
+SEED = 7
+
+
+# A task's plugins at work, without a learner around them.
+
+
+def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any) -> LocalRun:
+    """Return a task as its plugins see it."""
+    place: dict[str, Any] = {"job": JobId("j"), "site": SiteName("a"), "round": 1, "app": "app.py:app"}
+    task = Task(id=TaskId("j-1"), seed=SEED, validation=ValidationSpec(), work=work, **place)
+    known: dict[str, Any] = {
+        "anchor": {name: tensor.numpy().copy() for name, tensor in module.state_dict().items()},
+        "validation": data,
+        "memory": {},
+        "cancelled": lambda: False,
+        "measure": lambda: measure(app, module, data),
+        "pulse": lambda: None,
+    }
+    return LocalRun(app=app, task=task, work=work, seed=SEED, model=module, examples=data, **(known | more))
+
+
+def trained_by(run: LocalRun) -> tuple[Trained, dict[str, float]]:
+    """Train as the task asks, with the plugins that it names; return what was done and what they found."""
+    company = Company(*asked_of(run.app, run.work), run)
+    hooks = company.hooks(run.model.train)
+    done = train(run.app, run.model, run.examples, run.work, run.seed, lambda *_: None, run.cancelled, hooks)
+    run.model.train()
+    return done, company.finish()
+
+
+def network() -> nn.Module:
+    """Return a network that normalises and drops out."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 2))
+
+
+def data() -> Tensors:
+    """Return a few rows."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(ROWS, 3, generator=generator)
+    return Tensors(rows, torch.randint(0, 2, (ROWS,), generator=generator))
+
+
+APP = App(model=network, classes=2)
+
+
+def work(plugin: Plugin | None = None, **more: Any) -> Train:
+    """Return a task that names a plugin, after its way over the wire."""
+    if plugin is not None:
+        spec = LocalPluginSpec(name=plugin.kind, args=json.loads(plugin.model_dump_json()))
+        more |= {"plugins": (spec,)} if isinstance(plugin, LocalPlugin) else {"source": spec}
+    fields: dict[str, Any] = {"epochs": 3, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1, momentum=0.9)}
+    return Train(model=ModelKey("j/v0"), version=0, **(fields | more))
+
+
+def state(module: nn.Module) -> dict[str, bytes]:
+    """Return the numbers of a network."""
+    return {name: tensor.detach().numpy().tobytes() for name, tensor in module.state_dict().items()}
+
+
+# The checks.
+
+
+def gives_the_same_update_again(plugin: Plugin) -> None:
+    """The same task gives the same update and the same memory, whatever chance others have drawn."""
+    made = []
+    for disturbance in (1, 2):
+        module = network()
+        run = run_of(APP, module, data(), work(plugin), memory={"mine": [1]})
+        torch.manual_seed(disturbance)  # what others have drawn must not count
+        done, found = trained_by(run)
+        made.append((state(module), done, repr(found), json.dumps(run.memory)))
+        require(plugin, done.steps > 0, "nothing was trained")
+        require(plugin, run.memory["mine"] == [1], "it changed the notes of others")
+    require(plugin, made[0] == made[1], "the same task gave two different updates")
+
+
+def measures_without_training(plugin: LocalPlugin[Any]) -> None:
+    """To begin and to finish change nothing, and what is found can be told."""
+    module = network()
+    run = run_of(APP, module, data(), work(plugin))
+    before = state(module)
+    held = plugin.begin(run)
+    require(plugin, state(module) == before, "begin() changed the network")
+    module.train()
+    found = plugin.finish(held, run)
+    require(plugin, state(module) == before, "finish() changed the network: to measure is not to train")
+    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics=found)
+    numbers = all(isinstance(value, float) for value in facts.metrics.values())
+    require(plugin, numbers, f"it found {dict(facts.metrics)}: not all are numbers")
+
+
+def trains_only_the_tensors_of_its_task(plugin: LocalPlugin[Any]) -> None:
+    """What a task does not name stays as it is."""
+    module = network()
+    before = state(module)
+    frozen = module.get_submodule("0")
+    frozen.requires_grad_(requires_grad=False)  # as the learner freezes what a task does not name
+    trained_by(run_of(APP, module, data(), work(plugin, tensors=("4.weight", "4.bias"))))
+    after = state(module)
+    same = {name for name in before if before[name] == after[name]}
+    require(plugin, same >= {"0.weight", "0.bias"}, "it changed tensors that the task does not name")
+    require(plugin, before["4.weight"] != after["4.weight"], "nothing was trained")
+
+
+def yields_rows_by_the_chance_it_is_given(source: BatchSource) -> None:
+    """A source yields rows of the site's data, the same ones from the same generator."""
+    run = run_of(APP, network(), data(), work(source))
+    orders = []
+    for _ in range(2):
+        generator = torch.Generator().manual_seed(5)
+        epochs = [[torch.as_tensor(rows) for rows in source.epoch(run, generator)] for _ in range(2)]
+        batches = [rows for epoch in epochs for rows in epoch]
+        sound = all(len(rows) and int(rows.min()) >= 0 and int(rows.max()) < ROWS for rows in batches)
+        require(source, sound, "a batch is empty, or has rows that the site does not have")
+        orders.append([[rows.tolist() for rows in epoch] for epoch in epochs])
+    require(source, orders[0] == orders[1], "the same generator gave two different orders")
+
+
+def checks_of(plugin: Plugin) -> list[Check]:
+    """Return the checks for the contract that a plugin is derived from."""
+    if isinstance(plugin, BatchSource):
+        return [gives_the_same_update_again, yields_rows_by_the_chance_it_is_given]
+    return [gives_the_same_update_again, measures_without_training, trains_only_the_tensors_of_its_task]
