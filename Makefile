@@ -1,4 +1,4 @@
-# Every target does its own set-up: a fresh machine needs only Python 3.11 and git.
+# Every target sets up what it needs: a fresh machine needs only Python 3.11, git and make.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## make the virtual environment and install Hansa into it
+setup: $(STAMP)  ## create the virtual environment and install Hansa into it
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Hansa needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11 …" % v)'
@@ -25,21 +25,21 @@ run: $(STAMP)  ## run a federation of five sites on this machine (examples/digit
 test: $(STAMP)  ## run all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-check: $(STAMP)  ## linters, types, layers, generated code
+check: $(STAMP)  ## check style, types, import layers and generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python protos/compile.py --check
 
-fmt: $(STAMP)  ## format the code and mend what the linter can mend
+fmt: $(STAMP)  ## format the code and fix what the linter can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-protos: $(STAMP)  ## generate the protobuf modules again
+protos: $(STAMP)  ## regenerate the protobuf modules
 	@$(BIN)/python protos/compile.py
 
-bench: $(STAMP)  ## run the benchmarks (half an hour)
+bench: $(STAMP)  ## run the benchmarks (about half an hour)
 	@$(BIN)/python benchmarks/training_loop.py
 	@$(BIN)/python benchmarks/round_overhead.py
 	@$(BIN)/python benchmarks/next_task.py

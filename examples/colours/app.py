@@ -1,4 +1,4 @@
-"""Colour pictures, 32×32 pixels: six layers, and at each site only so many pictures that a laptop can do it."""
+"""Colour pictures, 32×32 pixels: six layers, and few enough pictures at each site for a laptop."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import nn
 
 from hansa import App, Examples, load_npz
 
-PICTURES = int(os.environ.get("COLOURS_PICTURES", "2000"))  # that a site trains on, drawn at random
+PICTURES = int(os.environ.get("COLOURS_PICTURES", "2000"))  # training pictures of a site, drawn at random
 
 
 def build() -> nn.Module:
@@ -23,9 +23,9 @@ def build() -> nn.Module:
 
 def few(path: Path, split: str) -> Examples:
     """Return some of a site's training pictures, always the same, and all of its test pictures."""
-    held = load_npz(path, split)
-    most = PICTURES if split == "train" else len(held)
-    return held.take(np.random.default_rng(0).permutation(len(held))[:most])
+    examples = load_npz(path, split)
+    most = PICTURES if split == "train" else len(examples)
+    return examples.take(np.random.default_rng(0).permutation(len(examples))[:most])
 
 
 app = App(model=build, task="classification", classes=10, data=few)

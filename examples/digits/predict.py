@@ -13,7 +13,7 @@ from hansa.data import load_source
 
 
 def main(path: str) -> None:
-    """Print the accuracy on the test images, then one image and what the model takes it for."""
+    """Print the accuracy on the test images, then one image and what the model reads."""
     network = build()
     network.load_state_dict(load_file(path))
     test = load_source("digits", seed=1990).test  # with the job's seed: images that no site trained on

@@ -1,4 +1,4 @@
-"""Run the federation once for each job file and print one table: how good the model is, and what it took.
+"""Run the federation once for each job file and print one table: how good the model is, and what it cost.
 
 python examples/fashion/compare.py [RULE …] [--rounds 10] [--sites 10] [--seeds 1990,1991]
 """
@@ -20,9 +20,9 @@ RULES = sorted(path.stem for path in HERE.glob("*.yaml"))
 def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> Outcome:
     """Run one federation; every rule gets the same number of updates."""
     job = HERE / f"{rule}.yaml"
-    said = yaml.safe_load(job.read_text())
-    has_rounds, hops = "rounds" in said["pace"], said["pace"].get("hops", 1)
-    trained = said["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
+    job_file = yaml.safe_load(job.read_text())
+    has_rounds, hops = "rounds" in job_file["pace"], job_file["pace"].get("hops", 1)
+    trained = job_file["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
     pace = (
         {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
     )
@@ -47,9 +47,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for rule in chosen.rules or RULES:
             for seed in map(int, chosen.seeds.split(",")):
-                found = federate(rule, chosen.sites, chosen.rounds, seed, Path(folder))
-                line = f"{rule:18} {seed:5}  {found.accuracy:7.1%}  {found.loss or float('nan'):7.3f}"
-                print(f"{line}  {found.updates:7}  {found.seconds:7.1f}", flush=True)
+                result = federate(rule, chosen.sites, chosen.rounds, seed, Path(folder))
+                line = f"{rule:18} {seed:5}  {result.accuracy:7.1%}  {result.loss or float('nan'):7.3f}"
+                print(f"{line}  {result.updates:7}  {result.seconds:7.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from hansa import App
 
 
 def build() -> nn.Module:
-    """Return two convolutions and two linear layers; what FedDAF compares sites by are the normalisation layers."""
+    """Return two convolutions and two linear layers; FedDAF compares sites by the normalisation layers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5),
         nn.BatchNorm2d(16),

@@ -59,21 +59,23 @@ def by(standard: Standard, hospitals: dict[str, Hospital]) -> dict[str, Hospital
 
 def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how many test patients of each hospital each way of training gets right."""
-    found: dict[str, dict[str, int]] = {way: {} for way in ("guess", "alone", *federations, "pooled")}
+    correct: dict[str, dict[str, int]] = {way: {} for way in ("guess", "alone", *federations, "pooled")}
     with tempfile.TemporaryDirectory() as folder:
         for rule in federations:
             out = Path(folder) / rule
-            # Four learners and four evaluators as real processes; their data never meet.
+            # Four learners and four evaluators as real processes; their data stay apart.
             report = run_trial(
                 HERE / "job.yaml", out, {"seed": seed, "pace.rounds": rounds, **FEDERATIONS[rule]}
             )
             paths = [path for path in sorted((out / "data").glob("*.npz")) if path.stem != "test"]
             hospitals = {path.stem: (load_npz(path, "train"), load_npz(path, "test")) for path in paths}
-            told = report["survey"]
-            survey = Standard(kind="global", mean=told["mean"], deviation=told["deviation"])
+            statistics = report["survey"]
+            survey = Standard(kind="global", mean=statistics["mean"], deviation=statistics["deviation"])
             federated = build()
             federated.load_state_dict(load_file(out / "model.safetensors"))
-            found[rule] = {name: right(federated, test) for name, (_, test) in by(survey, hospitals).items()}
+            correct[rule] = {
+                name: right(federated, test) for name, (_, test) in by(survey, hospitals).items()
+            }
     everybody = by(pooled(profile(train.x, MEASURED) for train, _ in hospitals.values()), hospitals)
     parts = [train for train, _ in everybody.values()]
     together = fit(
@@ -81,12 +83,12 @@ def measure(seed: int, rounds: int, federations: Sequence[str]) -> dict[str, dic
     )
     for name, (train, test) in hospitals.items():
         # A guess is the more frequent diagnosis among the hospital's own patients.
-        found["guess"][name] = int((test.y == np.bincount(train.y).argmax()).sum())
+        correct["guess"][name] = int((test.y == np.bincount(train.y).argmax()).sum())
         own = pooled([profile(train.x, MEASURED)])
-        found["alone"][name] = right(fit(standardised(train, own), rounds, seed), standardised(test, own))
-        found["pooled"][name] = right(together, everybody[name][1])
-    found["patients"] = {name: len(test) for name, (_, test) in hospitals.items()}
-    return found
+        correct["alone"][name] = right(fit(standardised(train, own), rounds, seed), standardised(test, own))
+        correct["pooled"][name] = right(together, everybody[name][1])
+    correct["patients"] = {name: len(test) for name, (_, test) in hospitals.items()}
+    return correct
 
 
 def main() -> None:
@@ -95,7 +97,9 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=3, help="how many random splits into training and test patients"
     )
-    parser.add_argument("--rounds", type=int, default=30, help="rounds, and epochs of the other two")
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="rounds of the federations; epochs of the others"
+    )
     parser.add_argument("--federations", nargs="+", choices=FEDERATIONS, default=list(FEDERATIONS))
     chosen = parser.parse_args()
     runs = [measure(1990 + number, chosen.rounds, chosen.federations) for number in range(chosen.seeds)]

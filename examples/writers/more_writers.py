@@ -1,4 +1,4 @@
-"""Run the federation with more and more writers and see how well it reads the hands of strangers.
+"""Run the federation with more and more writers and see how well it reads other people's digits.
 
 python examples/writers/more_writers.py [WRITERS …] [--rounds 15]
 """
