@@ -1,10 +1,10 @@
-"""Accuracy tables: each row is a job file with changes, run for several seeds by `hansa run` as real processes.
+"""Accuracy tables: each row is a job file with changes, run by `hansa run` with several seeds.
 
 python benchmarks/accuracy.py TABLE [--rows ROW …] [--seeds 1990 1991] [--again] [--keep] [--print]
 
-A table is a file in benchmarks/tables (README.md there says what stands in it). Results go to
-results/accuracy_TABLE.json after every run, and what is there already for the same definition and the same
-code is not run again, so that a long table can be measured in pieces.
+A table is a file in benchmarks/tables (README.md there describes its keys). Results go to
+results/accuracy_TABLE.json after every run. A run with the same definition and the same code is not
+repeated, so a long table can be measured in pieces.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Row:
     within: float | None  # virtual time that counts
 
     def definition(self, seed: int) -> str:
-        """Return a digest of everything that decides what a run computes, but the code."""
+        """Return a digest of everything that decides what a run computes, except the code."""
         app = str(self.changes.get("app") or yaml.safe_load(self.job.read_text())["app"]).rpartition(":")[0]
         files = [path.read_text() for path in (self.job, ROOT / app) if path.is_file()]
         told = json.dumps([files, self.changes, self.slow, self.within, seed], sort_keys=True)
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """What is compared, and on what terms."""
+    """What is compared, and under which conditions."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table's definition; what stands above `rows` holds for all of them."""
+    """Read a table's definition; what is above `rows` applies to all of them."""
     held = yaml.safe_load(path.read_text())
     unknown = sorted(held.keys() - KEYS)
     if unknown:
@@ -83,7 +83,7 @@ def read_table(path: Path) -> Table:
 
 
 def code_version() -> str:
-    """Return a digest of the code that runs, so that figures of older code are told from new ones."""
+    """Return a digest of the code that runs, so that figures of older code can be recognised."""
     digest = blake3()
     for path in sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
         digest.update(path.read_bytes())
@@ -110,7 +110,7 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
 
 
 class Results:
-    """What has been measured of a table, on disk."""
+    """The measured runs of a table, on disk."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -125,7 +125,7 @@ class Results:
         return next((run for run in fits if code in (None, run["code"])), None)
 
     def add(self, run: dict[str, Any]) -> None:
-        """Take a run in the place of an older one of its row and seed, and write all down."""
+        """Replace an older run of the same row and seed, and save all runs."""
         self._runs = [old for old in self._runs if (old["row"], old["seed"]) != (run["row"], run["seed"])] + [
             run
         ]
@@ -136,7 +136,7 @@ class Results:
 
 
 def _share(values: Iterable[float | None]) -> str:
-    """Write the mean of some shares, and between which values they lie."""
+    """Return the mean of some shares as text, with the range."""
     found = [value for value in values if value is not None]
     if not found:
         return "–"
@@ -151,7 +151,7 @@ def _mean(runs: Sequence[Mapping[str, Any]], field: str) -> float:
 def print_markdown(
     table: Table, results: Results, rows: Sequence[Row], seeds: Sequence[int], code: str
 ) -> None:
-    """Print what is known of a table as it is defined now."""
+    """Print the runs that match the current definition of a table."""
     print(f"\n{table.title}\n{table.budget}\n")
     counts = ["rounds", "updates", "steps", *(["virtual"] if any(row.within for row in rows) else [])]
     titles = ["row", "seeds", "accuracy", "best", "merges", *counts[1:], "up", "down", "seconds"]
@@ -168,25 +168,24 @@ def print_markdown(
         whole = " | ".join(f"{_mean(runs, field):.0f}" for field in counts)
         traffic = " | ".join(amount(round(_mean(runs, field))) for field in ("bytes_up", "bytes_down"))
         quality = f"{_share(run['accuracy'] for run in runs)} | {_share(run['best'] for run in runs)}"
-        print(
-            f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {_mean(runs, 'seconds'):.0f} |"
-        )
+        seconds = f"{_mean(runs, 'seconds'):.0f}"
+        print(f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {seconds} |")
     if older:
-        print("\n† measured with other code than this")
+        print("\n† measured with other code")
 
 
 def main() -> None:
-    """Measure what is missing of a table and print it."""
+    """Measure the missing runs of a table and print it."""
     known = sorted(path.stem for path in TABLES.glob("*.yaml"))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", choices=known)
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of the table's")
-    parser.add_argument("--again", action="store_true", help="measure even what is there already")
+    parser.add_argument("--again", action="store_true", help="repeat runs that exist already")
     parser.add_argument(
-        "--keep", action="store_true", help="take what other code has measured for the same definition"
+        "--keep", action="store_true", help="accept runs of the same definition by other code"
     )
-    parser.add_argument("--print", action="store_true", dest="only_print", help="measure nothing")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="only print the table")
     chosen = parser.parse_args()
     table = read_table(TABLES / f"{chosen.table}.yaml")
     names = [row.name for row in table.rows]
@@ -197,11 +196,10 @@ def main() -> None:
     seeds, code = chosen.seeds or table.seeds, code_version()
     results = Results(table)
     end_in_order()
-    os.chdir(ROOT)  # apps are named from there
+    os.chdir(ROOT)  # apps are named relative to it
     failed = 0
-    for seed in (
-        [] if chosen.only_print else seeds
-    ):  # whole tables of one seed first: half a table of two ranks nothing
+    # One seed at a time: half a table of two seeds cannot rank.
+    for seed in [] if chosen.only_print else seeds:
         for row in rows:
             if not chosen.again and results.find(row, seed, None if chosen.keep else code):
                 continue

@@ -1,4 +1,4 @@
-"""Shows what asynchronous rules gain where half of the sites are slow: merges and updates in the same time."""
+"""Shows what asynchronous rules gain if half of the sites are slow: merges and updates in the same time."""
 
 import argparse
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def main() -> None:
     """Print one row for each rule."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sites", type=int, default=10, help="half of them are slow")
-    parser.add_argument("--factor", type=float, default=5.0, help="how many times as long slow sites need")
+    parser.add_argument("--factor", type=float, default=5.0, help="how much slower slow sites are")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each job")
     parser.add_argument("--rules", nargs="+", default=RULES)
     chosen = parser.parse_args()
@@ -71,9 +71,8 @@ def main() -> None:
         )
         for row in found
     ]
-    print(
-        f"{chosen.sites} sites, every second one {chosen.factor:g} × slower, {chosen.seconds:g} s for each job\n"
-    )
+    slowed = f"every second one {chosen.factor:g} × slower"
+    print(f"{chosen.sites} sites, {slowed}, {chosen.seconds:g} s for each job\n")
     print_table(("rule", "merges/s", "updates/s", "of fast sites", "of slow sites", "job"), rows)
     settings = {"sites": chosen.sites, "factor": chosen.factor, "seconds": chosen.seconds}
     save("async_gain", {"machine": described, **settings, "results": found})

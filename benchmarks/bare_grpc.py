@@ -23,7 +23,7 @@ def _messages(size: int) -> list[bytes]:
 
 
 def _server(size: int, parent: Connection) -> None:
-    """Send the model to whoever asks, swallow what comes."""
+    """Send the model to every caller, and discard what arrives."""
     frames = _messages(size)
 
     async def down(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
@@ -52,7 +52,7 @@ def _server(size: int, parent: Connection) -> None:
 
 
 def _client(port: int, barrier: Any, parent: Connection) -> None:
-    """As often as the parent asks: wait for the others, download, upload the same bytes, say when."""
+    """Whenever the parent asks: wait for the others, download, upload the same bytes, report the times."""
 
     async def work() -> None:
         async with grpc.aio.insecure_channel(f"{ADDRESS}:{port}") as channel:

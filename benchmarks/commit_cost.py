@@ -3,12 +3,12 @@
 A commit is what the controller does for it: open the models, draft, arithmetic, digests, publish. Per float32
 parameter it must read the new update (4 bytes), the old one (4), the sum (8), and write the sum (8) and the
 result (4): 28 bytes moved. memcpy of n bytes moves 2·n (it reads and writes them), so the yardstick copies 14
-bytes per parameter, on one core. Beside it stands the full recomputation over all members, nothing kept, in
-two forms: a plain one, model by model in numpy as one writes it without this tier, and ours. Ours reads each
+bytes per parameter, on one core. For comparison there is the full recomputation over all members from
+scratch, in two forms: a plain one, model by model in numpy, and ours. Ours reads each
 member once, a commit reads two models, and both write one: if every model costs the same, full / commit / N
 stays below 0.5.
 
-The members of a case share a few stored models under names of their own, so that 1000 of them fit on this
+The members of a case share a few stored models under different names, so that 1000 of them fit on this
 machine. With few parameters these models may stay in the processor's caches, which those of 1000 learners
 would not.
 """
@@ -48,7 +48,7 @@ STORES = ("memory", "disk", "redis")
 
 
 class Community:
-    """The members of one job and their sums; the store may change between commits, the sums know none."""
+    """The members of one job and their sums; the store may change between commits, the sums stay."""
 
     def __init__(self, spec: ModelSpec, learners: int, distinct: int) -> None:
         self._spec, self._distinct = spec, distinct
@@ -68,7 +68,7 @@ class Community:
         return self._run(self._accumulator, Change(members, (), members, members), store, pool)
 
     def recompute(self, store: Store, pool: Executor) -> bytes:
-        """Compute the mean of all members with nothing kept; return its digest."""
+        """Compute the mean of all members from scratch; return its digest."""
         members = tuple(self._members)
         return self._run(
             Accumulator(self._spec, kept=False), Change(members, (), members, members), store, pool
@@ -94,7 +94,7 @@ class Community:
         store.delete(ModelKey("bench/plain"))
 
     def commit(self, store: Store, pool: Executor) -> bytes:
-        """Put a new update in the place of the next site's last one; return the digest of the mean."""
+        """Replace the next site's last update by a new one; return the digest of the mean."""
         site = self._next = (self._next + 7) % len(self._members)
         old = self._members[site]
         self._tasks[site] += 1
@@ -136,7 +136,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def measured(work: Callable[[], Any]) -> tuple[float, float]:
-    """Return the seconds that work takes, and the processor seconds of all threads: these hardly know of other load."""
+    """Return the seconds that work takes, and the processor seconds of all threads, which are steadier."""
     burnt = time.process_time()
     seconds = timed(work)
     return seconds, time.process_time() - burnt
@@ -163,7 +163,7 @@ class Copier:
 
 @contextmanager
 def stopwatches() -> Iterator[dict[str, float]]:
-    """Time the parts of commits while the block lasts; seconds of worker threads may overlap with the others'."""
+    """Time the parts of commits during the block; seconds of worker threads may overlap with others."""
     seconds = dict.fromkeys(("terms and mean (workers)", "frames (workers)", "digests (in order)"), 0.0)
     held = (Grid.add_and_mean, tier._Step.frame, Sealer.feed)
 
@@ -188,7 +188,7 @@ def stopwatches() -> Iterator[dict[str, float]]:
 
 
 def parts(community: Community, store: Store, pool: Executor, repeats: int) -> dict[str, float]:
-    """Return the milliseconds of a commit's parts, from commits of their own."""
+    """Return the milliseconds of a commit's parts, measured in separate commits."""
     with stopwatches() as seconds:
         whole = timed(lambda: [community.commit(store, pool) for _ in range(repeats)])
     return {
@@ -197,7 +197,7 @@ def parts(community: Community, store: Store, pool: Executor, repeats: int) -> d
 
 
 def recomputation(community: Community, store: Store, pool: Executor, repeats: int) -> float:
-    """Return the seconds of a full recomputation, which must give the model of the newest commit, bit for bit."""
+    """Return the seconds of a full recomputation, which must equal the newest commit, bit for bit."""
     digests = [community.commit(store, pool)]
     times = [timed(lambda: digests.append(community.recompute(store, pool))) for _ in range(repeats)]
     assert len(set(digests)) == 1, "the incremental model is not the recomputed one"
@@ -288,7 +288,7 @@ def measure(parameters: int, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def report(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Print what was found; return the ratios."""
+    """Print the figures; return the ratios."""
     columns = (
         "store",
         "parameters",
@@ -369,13 +369,13 @@ def main() -> None:
     parser.add_argument("--distinct", type=int, default=10, help="stored models that the members share")
     parser.add_argument("--repeats", type=int, default=15, help="commits of each kind")
     parser.add_argument(
-        "--full", type=float, default=1e9, help="most learners × parameters to recompute; else extrapolate"
+        "--full", type=float, default=1e9, help="largest learners × parameters to recompute, not extrapolate"
     )
     parser.add_argument("--name", default="commit_cost", help="the results' file name below results/")
     options = parser.parse_args()
     end_in_order()
     keep_freed_memory()  # as the controller does
-    kernels.load()  # which a controller has done a few seconds after its first large model
+    kernels.load()  # a controller does this a few seconds after its first large model
     described = machine()
     found = [case for parameters in options.parameters for case in measure(parameters, options)]
     ratios = report(found)

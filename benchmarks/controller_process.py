@@ -19,7 +19,7 @@ REDIS = Path(__file__).parents[1] / "tests" / "redis_server.py"
 
 
 class ControllerProcess:
-    """One controller; whoever hands in the exit stack ends it."""
+    """One controller; closing the exit stack that it is given ends it."""
 
     def __init__(self, folder: Path, store: str, leaving: ExitStack) -> None:
         state = folder / "controller"
@@ -51,12 +51,11 @@ class ControllerProcess:
         async def work() -> JobView:
             async with Client(self.address) as client:
                 view = await client.submit(job)
-                while not view.ended:  # seldom: watching would cost the controller time
+                while not view.ended:  # rarely: watching would cost the controller time
                     await asyncio.sleep(pause)
                     watch()
-                    view = next(
-                        held for held in await client.jobs() if held.job == view.job
-                    )  # without its history
+                    # Views in a list have no history.
+                    view = next(job_view for job_view in await client.jobs() if job_view.job == view.job)
                 return await client.show(view.job)
 
         view = asyncio.run(work())
@@ -67,7 +66,7 @@ class ControllerProcess:
         return view
 
     def status(self) -> StatusView:
-        """Return how the controller is, as `hansa controller status --json` does."""
+        """Return the controller's status, like `hansa controller status --json`."""
 
         async def work() -> StatusView:
             async with Client(self.address) as client:
@@ -76,7 +75,7 @@ class ControllerProcess:
         return asyncio.run(work())
 
     def memory(self) -> dict[str, float]:
-        """Return what the kernel says of the process's memory, in MiB: the most so far, and now."""
+        """Return the memory of the process in MiB, as the kernel reports it: peak and current."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         said = dict(line.split(":", 1) for line in lines)
         names = {"peak": "VmHWM", "now": "VmRSS", "anonymous": "RssAnon"}
@@ -101,7 +100,7 @@ def redis_server(folder: Path, durable: bool) -> Iterator[str]:
 
 
 def end(process: "subprocess.Popen[Any]") -> None:
-    """End a process: politely first, then for certain."""
+    """End a process: ask first, then kill it."""
     process.terminate()
     try:
         process.wait(10)

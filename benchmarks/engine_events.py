@@ -1,4 +1,4 @@
-"""Shows how many events per second a job's engine handles alone: asynchronous commits, no network, store or journal.
+"""Shows how fast a job's engine handles events of asynchronous commits, without network, store or journal.
 
 Each update is two events (it arrived, it was merged). The cost of an event must not grow with the number of
 sites.
@@ -45,7 +45,7 @@ def _machine(sites: int, updates: int) -> tuple[Machine, list[tuple[TaskId, Site
 
 
 def measure(sites: int, updates: int) -> dict[str, Any]:
-    """Let every site answer in turn until the job is done; the first answer of each is not counted."""
+    """Let sites answer in turn until the job is done; the first answer of each is not counted."""
     machine, waiting = _machine(sites, updates + sites)
     snapshots = 0.0
     begun = time.process_time()

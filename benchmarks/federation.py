@@ -1,4 +1,4 @@
-"""A federation of real processes on this machine, for the benchmarks: a controller, learners, perhaps evaluators."""
+"""A federation of real processes for the benchmarks: a controller, learners and, if asked for, evaluators."""
 
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Federation:
         slow: Mapping[str, float] | None = None,
         evaluators: bool = False,
     ) -> None:
-        """`app` is one of the idle app's, or a reference; `slow` says by which factor sites are slowed."""
+        """Take an attribute of the idle app, or a reference, as `app`; `slow` slows sites by factors."""
         self._app = app if ":" in app else f"{APP}:{app}"
         self._slow = slow or {}
         self._evaluators = evaluators
@@ -81,7 +81,7 @@ class Federation:
             raise RuntimeError(f"{error}\n{logs}") from None
 
     def status(self) -> StatusView:
-        """Return how the controller is, as `hansa controller status --json` does."""
+        """Return the controller's status, like `hansa controller status --json`."""
         return self._controller.status()
 
     def notes(self) -> dict[str, list[tuple[str, int, float]]]:
@@ -94,6 +94,6 @@ class Federation:
 
 
 def round_seconds(view: JobView, warm_up: int) -> list[float]:
-    """Return the seconds of each round after the first ones: the distances between community models."""
+    """Return the seconds of each round after the first ones: the intervals between community models."""
     moments = [entry.seconds for entry in view.history]
     return [b - a for a, b in zip(moments[warm_up:], moments[warm_up + 1 :], strict=False)]

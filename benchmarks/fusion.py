@@ -20,7 +20,7 @@ CASES = ((10, 10), (30, 15, 5), (40, 10), (20, 15, 10, 5), (160, 40))
 
 
 def planted(sizes: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and who belongs to which group."""
+    """Return vectors, and the group of each."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     shifts = rng.normal(size=(len(sizes), WIDTH)) * (rng.random(WIDTH) < 0.1)
@@ -28,7 +28,7 @@ def planted(sizes: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exact(found: Fit, labels: np.ndarray) -> bool:
-    """Whether exactly those share a component who share a group."""
+    """Whether two sites share a component exactly if they share a group."""
     mine = found.allocation.argmax(axis=1)
     return bool(((mine[:, None] == mine) == (labels[:, None] == labels)).all())
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     seeds = parser.parse_args().seeds
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core is what is promised
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the promise is for one core
     measure((4, 4), "vae", 1)  # imports
     found = [measure(sizes, backend, seeds) for sizes in CASES for backend in ("em", "vae")]
     rows = [

@@ -42,7 +42,7 @@ def end_in_order() -> None:
 
 
 def save(name: str, document: dict[str, Any]) -> None:
-    """Write a benchmark's results where the last ones are kept, and say where."""
+    """Write a benchmark's results to its file in results/, and print the path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     stamped = {"benchmark": name, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **document}
@@ -63,7 +63,7 @@ def verdict(value: float, promise: float) -> str:
 
 
 def end_process(process: BaseProcess) -> None:
-    """End a child, by force if it must be."""
+    """End a child process, by force if necessary."""
     process.terminate()
     process.join(5)
     if process.exitcode is None:

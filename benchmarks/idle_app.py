@@ -1,8 +1,8 @@
 """An app that trains nothing: it changes every parameter a little and notes when.
 
-Its attributes are made on demand: `idle_1000000` has a million float32 parameters; `probed_1000` also notes
-when its learner takes a task in hand and when it holds a receipt. Notes go to a file in the folder that is
-the site's data.
+Its attributes are created on demand: `idle_1000000` has a million float32 parameters; `probed_1000` also
+notes when its learner takes a task and when it gets a receipt. Notes go to a file in the folder that is the
+site's data.
 """
 
 import functools
@@ -36,7 +36,7 @@ def note(what: str, round_: int) -> None:
 
 
 def _load(path: Path, _split: str) -> Examples:
-    """Take the site's folder; its number makes its updates differ from those of the others."""
+    """Read the site's folder; its number makes its updates differ from those of other sites."""
     _Site.folder = path
     _Site.step = np.float32(int(path.name.rpartition("-")[2]) / 1024)
     return Examples(np.zeros((16, 1), dtype=np.float32), np.arange(16) % 2)

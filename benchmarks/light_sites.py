@@ -1,7 +1,7 @@
 """Light sites: many learners in a few processes, without PyTorch; they speak the real wire and train nothing.
 
 Each site has a connection of its own (gRPC would share one among the sites of a process). The sites of a
-process share one payload: a downloaded frame is dropped at once, and every update is that payload, so that
+process share one payload: a downloaded frame is dropped at once, and every update is that payload, so
 clients stay small.
 """
 
@@ -78,7 +78,7 @@ class _Site:
         self._tasks.put_nowait(task)
 
     def cancel(self, task: TaskId, reason: str) -> None:
-        """Whatever is under way finds out by itself."""
+        """Do nothing: work that is under way finds out by itself."""
 
     async def work(self) -> None:
         facts = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=1, seconds=0)
@@ -101,7 +101,7 @@ class _Site:
 
 
 def _sites(address: str, names: Sequence[str], parameters: int, think: Any, parent: Connection) -> None:
-    """Be some sites until the parent hangs up; hand over their waits when it asks."""
+    """Act as some sites until the parent hangs up; return their waits when it asks."""
     spec = light_spec(parameters)
     payload = light_payload(spec, seed=len(names[0]) + int(names[0].rpartition("-")[2]))
     assert payload.size == Layout(spec).size

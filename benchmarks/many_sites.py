@@ -1,8 +1,8 @@
-"""Shows how one controller serves 1000 attending learners: asynchronous commits of a tiny model.
+"""Shows how one controller serves 1000 connected learners: asynchronous commits of a tiny model.
 
 First every site answers at once (saturated: the updates per second that the controller can take). Then sites
-pretend to train for so long that they ask for half of that; latencies of this part are those of a controller
-that keeps up.
+pretend to train for so long that they produce half of that; the latencies of this part are those of a
+controller that keeps up.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def measure(store: str, sites: int, parameters: int, updates: int, processes: in
 
 
 def report(found: list[dict[str, Any]]) -> None:
-    """Print what was found."""
+    """Print the figures."""
     columns = (
         "store",
         "sites",
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="+", default=[1000])
     parser.add_argument("--parameters", type=int, default=1000)
     parser.add_argument(
-        "--updates", type=int, default=3000, help="of the saturated job; a third of it at half load"
+        "--updates", type=int, default=3000, help="updates of the saturated job; a third as many at half load"
     )
     parser.add_argument("--stores", nargs="+", choices=("memory", "disk", "redis"), default=["disk"])
     parser.add_argument("--processes", type=int, default=4, help="client processes that share the sites")

@@ -1,4 +1,4 @@
-"""Shows how much memory a controller takes with few and with many sites: 4, 16, 64 of them, synchronous rounds."""
+"""Shows how much memory a controller takes for synchronous rounds with 4, 16 and 64 sites."""
 
 import argparse
 import statistics
@@ -64,7 +64,7 @@ def measure(store: str, sites: int, parameters: int, rounds: int, processes: int
 
 
 def report(found: list[dict[str, Any]]) -> dict[str, float]:
-    """Print what was found; return the ratio of the most to the fewest sites for each store."""
+    """Print the figures; return the ratio of the most to the fewest sites for each store."""
     print_table(
         ("store", "sites", "idle MiB", "all attend", "median", "peak", "after the job", "s per round"),
         [

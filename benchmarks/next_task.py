@@ -1,4 +1,4 @@
-"""Shows how long learners wait for their next task after the last update of a round: 8 sites, a tiny model."""
+"""Shows how long learners wait for the next task after the last update of a round: 8 sites, a tiny model."""
 
 import argparse
 import statistics
@@ -13,7 +13,7 @@ Notes = dict[str, list[tuple[str, int, float]]]
 
 
 def by_round(notes: Notes) -> dict[int, dict[str, list[float]]]:
-    """Gather the sites' moments by round. An offer and a receipt belong to the round whose training went before."""
+    """Group the sites' notes by round; an offer and a receipt belong to the round of the last training."""
     found: dict[int, dict[str, list[float]]] = {}
     for entries in notes.values():
         trained = 0

@@ -1,6 +1,6 @@
-"""An app that trains by waiting: a step takes the same time however busy the machine is, so that many sites fit on it.
+"""An app that trains by waiting: a step takes the same time on a busy machine, so many sites can share one.
 
-It asks after every step whether its task was withdrawn, which is where `hansa learner start --slow` slows it
+After every step it asks whether its task was withdrawn; this is where `hansa learner start --slow` slows it
 down.
 """
 

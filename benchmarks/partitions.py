@@ -1,8 +1,8 @@
 """Shows RADFed's Table I beside our partitions, and what the solvers and the random walk cost.
 
 Table I: all examples of a set (training and test) over 100 sites, sizes Dir(1), classes Dir(1) or Dir(0.1),
-the optimum and then Algorithm 3. The paper has one partition of each, so sizes can only be alike in kind:
-ours are means over seeds with the range. The class sizes are those of the published sets; the examples
+the optimum and then Algorithm 3. The paper has one partition of each, so sizes can only be similar: ours
+are means over seeds with the range. The class sizes are those of the published sets; the examples
 themselves are not needed.
 """
 
@@ -35,7 +35,7 @@ CASES = {  # class sizes, λ, and the paper's min, max, mean, deviation, C-score
 
 
 def table_one(seeds: int) -> list[dict[str, Any]]:
-    """Part each set with several seeds, with and without Algorithm 3."""
+    """Split each data set with several seeds, with and without Algorithm 3."""
     found = []
     for name, (sizes, concentration, paper) in CASES.items():
         labels = np.repeat(np.arange(10), sizes)
@@ -98,7 +98,7 @@ def solvers(times: int) -> list[dict[str, Any]]:
 
 
 def _covertype() -> list[Key]:
-    """Return classes, areas and soils of Covertype, if it is there."""
+    """Return classes, areas and soils of Covertype, if its files exist."""
     root = os.environ.get(ROOT)
     if not root or SOURCES["covertype-binary"].find(Path(root)) is None:
         print("covertype is not below HANSA_DATA: problem (2) is left out")
@@ -109,7 +109,7 @@ def _covertype() -> list[Key]:
 
 
 def main() -> None:
-    """Print both tables and keep the figures."""
+    """Print both tables and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--repetitions", type=int, default=5)
@@ -124,8 +124,11 @@ def main() -> None:
     print_table(("set", "", "min", "max", "mean", "deviation", "C-score", "C-score of the optimum"), rows)
     print()
     timed = solvers(chosen.repetitions)
-    cells = [(t["problem"], *(f"{t[k]:.3f} s" if t[k] else "-" for k in ("solver", "dykstra", "walk", "rounding")),
-              f"{t['deviation']:.3f}") for t in timed]  # fmt: skip
+    steps = ("solver", "dykstra", "walk", "rounding")
+    cells = [
+        (t["problem"], *(f"{t[k]:.3f} s" if t[k] else "-" for k in steps), f"{t['deviation']:.3f}")
+        for t in timed
+    ]
     print_table(("problem", "CLARABEL", "Dykstra", "6·10⁵ moves", "rounding", "deviation / optimum"), cells)
     save("partitions", {"machine": described, "table_one": found, "timings": timed})
 

@@ -1,8 +1,8 @@
 """Other frameworks doing the same idle rounds on this machine, each in a virtual environment of its own.
 
 Optional and never part of CI: it needs a package index. Flower runs on its simulation engine
-(`run_simulation`, Ray actors), NVFLARE in its simulator with as many threads as sites. Both are these
-projects' own ways to run a whole federation on one machine. They are not their deployments (SuperLink and
+(`run_simulation`, Ray actors), NVFLARE in its simulator with as many threads as sites. Both are the projects'
+own ways to run a whole federation on one machine. They are not their deployments (SuperLink and
 SuperNodes, POC mode), whose figures differ.
 """
 
@@ -47,7 +47,7 @@ def run_peer(name: str, sites: int, parameters: int, rounds: int) -> dict[str, A
 
 
 def _output(arguments: list[str], folder: Path) -> str:
-    """Run a command in a session of its own and return what it printed; whatever it leaves behind is ended."""
+    """Run a command in a session of its own and return its output; end what it leaves behind."""
     quiet = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
     with (folder / "errors").open("w+") as errors:
         process = subprocess.Popen(
@@ -70,7 +70,7 @@ def _output(arguments: list[str], folder: Path) -> str:
 
 
 def _end_session(session: int) -> None:
-    """End every process of a session that we started, whatever group it made for itself."""
+    """End every process of a session that we started, in whatever process group."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

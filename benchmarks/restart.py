@@ -1,8 +1,8 @@
-"""Shows how long a controller with many ended jobs takes to start: with their summaries, and from their events alone.
+"""Shows how long a controller with many ended jobs takes to start, with summaries and from events alone.
 
-Every job has some events in an SQLite journal; no job is under way. What a start costs must not grow with the
-events of ended jobs. The second figure is what the first start after a kill would cost if no summary had been
-written: it reads all events and writes the summaries.
+Every job has some events in an SQLite journal; no job is running. The cost of a start must not grow with
+the events of ended jobs. The second figure is what the first start after a kill would cost if no summary had
+been written: it reads all events and writes the summaries.
 """
 
 import argparse

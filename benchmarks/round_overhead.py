@@ -1,4 +1,4 @@
-"""Shows what a round of a whole federation costs beside bare gRPC that moves the same bytes: 8 sites, no training."""
+"""Shows the cost of a round compared with bare gRPC that moves the same bytes: 8 sites, no training."""
 
 import argparse
 import os
@@ -31,7 +31,7 @@ def payload_size(parameters: int) -> int:
 
 
 def limits(size: int) -> dict[str, float]:
-    """Measure, on one core and in GB/s, what no implementation can get round: copies, digests, durable writes."""
+    """Measure, on one core and in GB/s, what no implementation can avoid: copies, digests, durable writes."""
     source = np.random.default_rng(1).integers(0, 255, max(size, 32 << 20), dtype=np.uint8)
     target = np.empty_like(source)
     np.copyto(target, source)
@@ -63,9 +63,8 @@ def measure(parameters: int, rounds: int, repeats: int, sites: int, store: str) 
     federation, yardstick = Federation(f"idle_{parameters}", sites, store), BareGrpc(sites, size)
     with yardstick, federation:
         yardstick.rounds(WARM_UP + 1)
-        first = round_seconds(
-            federation.run(rounds + WARM_UP), WARM_UP
-        )  # the controller loads its compiled sums
+        # In the first job the controller loads its compiled sums.
+        first = round_seconds(federation.run(rounds + WARM_UP), WARM_UP)
         for _ in range(repeats):
             bare += yardstick.rounds(rounds)
             view = federation.run(rounds + WARM_UP)
@@ -97,7 +96,7 @@ def measure(parameters: int, rounds: int, repeats: int, sites: int, store: str) 
 
 
 def _phases(notes: dict[str, list[tuple[str, int, float]]]) -> dict[str, float]:
-    """Split a round by the sites' notes: how far apart they begin, and how long it takes from round to round."""
+    """Split a round by the sites' notes: how far apart they begin, and the time from round to round."""
     rounds: dict[int, dict[str, list[float]]] = {}
     for entries in notes.values():
         job = 0
@@ -124,7 +123,7 @@ def _phases(notes: dict[str, list[tuple[str, int, float]]]) -> dict[str, float]:
 
 
 def report(found: list[dict[str, Any]]) -> None:
-    """Print what was found."""
+    """Print the figures."""
     print_table(
         (
             "parameters",
@@ -153,10 +152,11 @@ def report(found: list[dict[str, Any]]) -> None:
     for case in found:
         rates = case["gigabytes_per_second"]
         moved = case["bytes_per_round"] / 1e9
+        copy, write = moved / rates["memcpy"], moved / 2 / rates["durable_write"]
         print(
-            f"{case['parameters']:,} parameters: one core copies {rates['memcpy']:.1f} GB/s (one copy of a round:"
-            f" {moved / rates['memcpy']:.3f} s), digests {rates['blake3']:.1f} GB/s, writes durably"
-            f" {rates['durable_write']:.2f} GB/s (a round's updates: {moved / 2 / rates['durable_write']:.3f} s)"
+            f"{case['parameters']:,} parameters: one core copies {rates['memcpy']:.1f} GB/s"
+            f" (one copy of a round: {copy:.3f} s), digests {rates['blake3']:.1f} GB/s,"
+            f" writes durably {rates['durable_write']:.2f} GB/s (a round's updates: {write:.3f} s)"
         )
 
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
     parser.add_argument(
-        "--peer", action="append", choices=sorted(PEERS), default=[], help="install and run it, too"
+        "--peer", action="append", choices=sorted(PEERS), default=[], help="also install and run it"
     )
     parser.add_argument("--name", default="round_overhead", help="the results' file name below results/")
     options = parser.parse_args()

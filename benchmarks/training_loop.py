@@ -1,4 +1,4 @@
-"""Shows how much slower the learner's training loop is than a hand-written PyTorch loop on the same batches."""
+"""Compares the learner's training loop with a hand-written PyTorch loop on the same batches."""
 
 import argparse
 import statistics
@@ -143,7 +143,7 @@ def compare(case: Case, repetitions: int) -> dict[str, Any]:
 
 
 def _interval(values: list[float]) -> tuple[float, float]:
-    """Return a 95 % interval for the median by order statistics: no assumption about the noise but independence."""
+    """Return a 95 % interval for the median by order statistics, which assumes only independent noise."""
     ordered, n = sorted(values), len(values)
     reach = 0.98 * n**0.5  # half of 1.96 standard deviations of a binomial count
     return ordered[max(0, int(n / 2 - reach))], ordered[min(n - 1, int(n / 2 + reach))]

@@ -1,4 +1,4 @@
-"""CIFAR-10 pictures, 3×32×32: a convolutional network with two convolutions, as in Metis's experiments but smaller."""
+"""CIFAR-10 pictures, 3×32×32: two convolutions, as in Metis's experiments but smaller."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""The idle federation on Flower's simulation. Runs in the peer's environment: flower_app.py SITES PARAMETERS ROUNDS.
+"""The idle federation on Flower's simulation, run in the peer's environment: SITES PARAMETERS ROUNDS.
 
 The last line of its output is JSON: the moments at which the server had each round's model.
 """
@@ -33,7 +33,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, _context: Context) -> None:
-    """Run the rounds, noting when each model is there."""
+    """Run the rounds, noting when each model is ready."""
     rng = np.random.default_rng(1990)
     sizes = [len(part) for part in np.array_split(np.empty(PARAMETERS, dtype=np.uint8), TENSORS)]
     first = ArrayRecord([rng.random(size, dtype=np.float32) for size in sizes])

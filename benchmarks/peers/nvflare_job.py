@@ -1,4 +1,4 @@
-"""The idle federation in NVFLARE's simulator. Runs in the peer's environment: nvflare_job.py SITES PARAMETERS ROUNDS.
+"""The idle federation in NVFLARE's simulator, run in the peer's environment: SITES PARAMETERS ROUNDS.
 
 The last line of its output is JSON: for each round, the moment at which the first site had its task.
 """

@@ -6,7 +6,7 @@ from hansa import App
 
 
 def build() -> nn.Module:
-    """Return two hidden layers of 200; nothing in it depends on the batch, which exact concordance requires."""
+    """Return two hidden layers of 200. Nothing depends on the batch, as exact concordance requires."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
     )

@@ -1,4 +1,4 @@
-"""Compare training alone, in federations and on pooled data, all with the same epochs and on the same test patients.
+"""Compare training alone, in federations and on pooled data, with the same epochs and test patients.
 
 python examples/hospitals/compare.py [--seeds 3] [--rounds 30] [--federations fedavg equal sync-dvw]
 """

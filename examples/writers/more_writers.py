@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def federate(writers: int, rounds: int, folder: Path) -> tuple[int, float]:
-    """Run one federation; return how many images its writers hold and the accuracy on the images of others."""
+    """Run one federation; return how many images its writers have and the accuracy on images of others."""
     out = folder / f"{writers}-writers"
     report = run_trial(HERE / "job.yaml", out, {"data.sites": writers, "pace.rounds": rounds})
     record = json.loads((out / "data" / "partition.json").read_text())
