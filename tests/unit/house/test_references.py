@@ -93,3 +93,25 @@ def test_links_between_documents_lead_to_files_that_exist() -> None:
     ]
     assert len(links) > 100
     assert wrong == []
+
+
+TO_BE_WRITTEN = {  # by readers of the tutorial, by benchmarks and by `hansa pki`
+    "controller/rules/tempered.py",
+    "tests/unit/rules/test_tempered.py",
+    "benchmarks/results/accuracy_TABLE.json",
+    "deploy/pki/ca.key",
+}
+
+
+def test_files_that_documents_name_exist() -> None:
+    named = {
+        f"{path.relative_to(ROOT)}: {name}": name
+        for path in documents()
+        if path.suffix == ".md"
+        for name in re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]+)`", path.read_text())
+    }
+    wrong = [
+        place for place, name in named.items() if name not in TO_BE_WRITTEN and not (ROOT / name).exists()
+    ]
+    assert len(named) > 100
+    assert wrong == []
