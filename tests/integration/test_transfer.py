@@ -24,7 +24,7 @@ from hansa.common.values.errors import (
     Unoffered,
     Unreachable,
 )
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import PROTOCOL, ModelKey
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
@@ -318,7 +318,7 @@ async def test_another_protocol_version_is_refused_with_both_named(tmp_path: Pat
             async for _ in stub.Attend(old()):
                 pass
         assert "protocol 99 (Hansa 9.9)" in caught.value.details()
-        assert "protocol 1" in caught.value.details()
+        assert f"protocol {PROTOCOL}" in caught.value.details()
         await channel.close()
 
 
