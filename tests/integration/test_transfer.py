@@ -325,7 +325,7 @@ async def test_another_protocol_version_is_refused_with_both_named(tmp_path: Pat
 async def test_a_stream_that_does_not_enrol_or_has_a_bad_name_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         channel, stub = fleet_stub(served.address)
-        enrol = fleet.Enrol(protocol=1, site="../x", role=fleet.LEARNER)
+        enrol = fleet.Enrol(protocol=PROTOCOL, site="../x", role=fleet.LEARNER)
         for first in (fleet.FromSite(heartbeat=fleet.Heartbeat()), fleet.FromSite(enrol=enrol)):
 
             async def once(message: fleet.FromSite = first) -> AsyncIterator[fleet.FromSite]:
