@@ -28,6 +28,7 @@ from hansa.common.rpc import codec
 from hansa.common.rpc.access import TABLE
 from hansa.common.rpc.errors import CUT_SHORT, ErrorStatuses
 from hansa.common.rpc.guard import Guard, Limits
+from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.results import UpdateFacts
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
@@ -205,7 +206,7 @@ async def _play(made: Target) -> None:
     labelled = fleet_pb2.TaskReport(site="a", task="j00000000-1")
     labelled.evaluation.MergeFrom(fleet_pb2.Evaluation(n=4, loss_sum=2.0, labels=[2, 1, 0, 1, 0, 3]))
     enrol = fleet_pb2.Enrol(
-        protocol=1,
+        protocol=PROTOCOL,
         version="0",
         site="b",
         role=fleet_pb2.LEARNER,

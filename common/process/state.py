@@ -16,7 +16,7 @@ from typing import Any
 from hansa.common.values.errors import Broken, HansaError, Refused, StoreFailed, Taken
 
 READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon says that it is up, or why not
-FORMAT = 1
+FORMAT = 2  # of everything in a state directory; older ones are not read before release 0.2.0
 LOOKS = 10  # times that a lock is tried, in half a second
 
 
@@ -73,7 +73,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_format(folder: Path, mark: bool) -> None:
-    """Refuse a state directory that a newer Hansa has written; `mark` a new one as ours."""
+    """Refuse a state directory that another format of Hansa has written; `mark` a new one as ours."""
     path = folder / "format"
     held = path.read_text(errors="replace").strip() if path.exists() else ""
     if not held:  # new, or its disk was full when it was
@@ -84,9 +84,11 @@ def check_format(folder: Path, mark: bool) -> None:
                 raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     elif not held.isdecimal():
         raise Broken(f"{path} is damaged: it should hold the number {FORMAT}")
-    elif int(held) > FORMAT:
+    elif int(held) != FORMAT:
+        age = "a newer" if int(held) > FORMAT else "an older"
         raise Refused(
-            f"state directory {folder} was written by a newer Hansa (format {int(held)}, this one knows {FORMAT})"
+            f"state directory {folder} was written by {age} Hansa (format {int(held)}, this one knows {FORMAT});"
+            " choose another --state"
         )
 
 

@@ -18,6 +18,7 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.tls import TlsFolder
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import InvalidInput, Unproven, Unreachable
+from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators, raw_channel
@@ -222,7 +223,7 @@ async def test_a_learner_cannot_act_as_another_site(served: Served, consortium: 
     async def enrolment(
         site: str, role: "fleet_pb2.DaemonRole.ValueType"
     ) -> AsyncIterator[fleet_pb2.FromSite]:
-        yield fleet_pb2.FromSite(enrol=fleet_pb2.Enrol(protocol=1, site=site, role=role))
+        yield fleet_pb2.FromSite(enrol=fleet_pb2.Enrol(protocol=PROTOCOL, site=site, role=role))
 
     async def upload() -> AsyncIterator[bytes]:
         yield fleet_pb2.UploadHeader(site="b", task="j00000000-1").SerializeToString()

@@ -24,7 +24,7 @@ from hansa.common.values.errors import (
     Unoffered,
     Unreachable,
 )
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import PROTOCOL, ModelKey
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
@@ -318,14 +318,14 @@ async def test_another_protocol_version_is_refused_with_both_named(tmp_path: Pat
             async for _ in stub.Attend(old()):
                 pass
         assert "protocol 99 (Hansa 9.9)" in caught.value.details()
-        assert "protocol 1" in caught.value.details()
+        assert f"protocol {PROTOCOL}" in caught.value.details()
         await channel.close()
 
 
 async def test_a_stream_that_does_not_enrol_or_has_a_bad_name_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         channel, stub = fleet_stub(served.address)
-        enrol = fleet.Enrol(protocol=1, site="../x", role=fleet.LEARNER)
+        enrol = fleet.Enrol(protocol=PROTOCOL, site="../x", role=fleet.LEARNER)
         for first in (fleet.FromSite(heartbeat=fleet.Heartbeat()), fleet.FromSite(enrol=enrol)):
 
             async def once(message: fleet.FromSite = first) -> AsyncIterator[fleet.FromSite]:

@@ -199,9 +199,11 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
     assert findings(tmp_path, store, runner.id) == []
 
 
-@pytest.mark.parametrize(("held", "why"), [(b"2\n", "by a newer Hansa"), (b"\xff\n", "is damaged")])
+@pytest.mark.parametrize(
+    ("held", "why"), [(b"99\n", "by a newer Hansa"), (b"1\n", "by an older Hansa"), (b"\xff\n", "is damaged")]
+)
 @pytest.mark.parametrize("words", [("job", "verify", "test"), ("audit", "verify")])
-async def test_what_a_newer_hansa_has_written_is_not_judged(
+async def test_what_another_format_of_hansa_has_written_is_not_verified(
     tmp_path: Path, words: tuple[str, ...], held: bytes, why: str
 ) -> None:
     await run_job(tmp_path, "", "fedavg")

@@ -20,7 +20,7 @@ from hansa.controller.storage.journal.base import (
     sound,
 )
 
-SCHEMA = 5
+SCHEMA = 6
 PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,

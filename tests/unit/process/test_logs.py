@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hansa.common.process.logs import JsonFormatter, TextFormatter
-from hansa.common.process.state import holder, locked, make_folder
+from hansa.common.process.state import FORMAT, holder, locked, make_folder
 from hansa.common.values.errors import Refused, StoreFailed
 from hansa.common.values.words import plain
 
@@ -119,10 +119,14 @@ def test_those_who_only_look_are_neither_taken_for_the_holder_nor_in_its_way(tmp
         let_go.join()
 
 
-def test_a_state_directory_of_a_newer_hansa_is_refused_and_not_touched(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("age", "number"), [("a newer", FORMAT + 1), ("an older", FORMAT - 1)])
+def test_a_state_directory_of_another_format_is_refused_and_not_touched(
+    tmp_path: Path, age: str, number: int
+) -> None:
     with locked(tmp_path, "controller"):
         pass
-    (tmp_path / "format").write_text("2\n")
-    with pytest.raises(Refused, match="was written by a newer Hansa"), locked(tmp_path, "controller"):
+    (tmp_path / "format").write_text(f"{number}\n")
+    refusal = rf"was written by {age} Hansa \(format {number}, .*; choose another --state"
+    with pytest.raises(Refused, match=refusal), locked(tmp_path, "controller"):
         pass
-    assert (tmp_path / "format").read_text() == "2\n"
+    assert (tmp_path / "format").read_text() == f"{number}\n"
