@@ -24,8 +24,8 @@ from hansa.common.values.errors import Broken, reason
 from hansa.common.values.ids import JobId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.words import plain
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal import Entry, JobRecord, Journal
+from hansa.controller.values.snapshots import Snapshot
 from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)

@@ -28,10 +28,10 @@ from hansa.common.values.errors import HansaError, StoreFailed
 from hansa.common.values.ids import ModelKey
 from hansa.controller.community import kernels
 from hansa.controller.community.grid import Grid, size
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
 from hansa.controller.community.scale import Scale
 from hansa.controller.storage.stores import Draft, StoredModel
+from hansa.controller.values.members import Change, Member
 
 UNIT = 1074  # weights are summed as integers in units of 2^-UNIT: every float is a whole number of them
 

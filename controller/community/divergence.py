@@ -11,10 +11,10 @@ import numpy as np
 
 from hansa.common.models.model import Role
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.controller.community.members import Member
 from hansa.controller.community.reading import Library, ordered
 from hansa.controller.community.robust import Rows
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 Compared = Sequence[tuple[ModelKey, ModelKey | None]]  # models, and what to subtract from each
 

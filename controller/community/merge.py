@@ -20,7 +20,6 @@ from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorI
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
@@ -35,6 +34,7 @@ from hansa.controller.plugin.arithmetic import (
 )
 from hansa.controller.plugin.checks import require_choice, require_finite, require_step, require_words
 from hansa.controller.storage.stores import Draft, StoredModel
+from hansa.controller.values.members import Change, Member
 
 NOBODY = "no update counts; the model before is kept"
 ADVICE = "; try a smaller lr"

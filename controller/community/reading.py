@@ -10,8 +10,8 @@ import numpy as np
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import DTYPES, ModelSpec
 from hansa.common.values.ids import ModelKey
-from hansa.controller.community.members import Member
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 WINDOW = 4  # frames under way at once
 GROUP = 128  # models open at once

@@ -13,11 +13,11 @@ import numpy as np
 
 from hansa.common.models.frames import Span, numbers
 from hansa.common.models.model import DTYPES, Role
-from hansa.controller.community.members import Member
 from hansa.controller.community.reading import WINDOW, Carriers, Library, ordered, read_numbers
 from hansa.controller.plugin.arithmetic import Coordinatewise
 from hansa.controller.plugin.checks import require_array, require_finite
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 LEAST = 1024  # columns that are worked on at once, however little memory there is
 

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from hansa.controller.community.members import Member
+from hansa.controller.values.members import Member
 
 
 class Scale:

@@ -10,9 +10,9 @@ import numpy as np
 
 from hansa.common.models.frames import Span, numbers
 from hansa.common.models.model import DTYPES, ModelSpec, Role
-from hansa.controller.community.members import Member
 from hansa.controller.community.reading import Carriers, Library, read_numbers
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 MEAN, VARIANCE = "running_mean", "running_var"  # as PyTorch calls them, below the name of their layer
 

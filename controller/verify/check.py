@@ -26,7 +26,6 @@ from hansa.common.values.ids import ModelKey, community_key, reference_key, upda
 from hansa.common.values.receipts import Receipt
 from hansa.controller.audit.log import check_job
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, in_order
 from hansa.controller.community.merge import Means, make
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
@@ -35,6 +34,7 @@ from hansa.controller.rulebook.compose import composed_again
 from hansa.controller.storage.backends import Backends
 from hansa.controller.storage.journal import Entry, JobRecord
 from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.values.members import Change, in_order
 
 MEMORY = 256 << 20  # bytes for the numbers of many updates at the same place
 

@@ -8,9 +8,9 @@ from concurrent.futures import Executor
 from hansa.common.values.ids import JobId, ModelKey, hop_key
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.divergence import divergence
-from hansa.controller.community.members import Change
 from hansa.controller.engine.orders import ExamineHop, HopExamined
 from hansa.controller.storage.stores import Store
+from hansa.controller.values.members import Change
 from hansa.controller.work.drafts import Drafts
 
 

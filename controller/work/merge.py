@@ -9,11 +9,11 @@ from hansa.common.process import faults
 from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Membership, Standing, overlay
 from hansa.controller.community.merge import Made, Means, make
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.values.members import Change, Membership, Standing, overlay
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
 

@@ -9,10 +9,10 @@ import pytest
 
 from hansa.common.values.errors import Broken, StoreFailed
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
 from hansa.controller.storage.journal.sqlite import SCHEMA
 from hansa.controller.storage.redis.space import RedisSpace
+from hansa.controller.values.snapshots import Snapshot
 
 A, B = JobId("j-a"), JobId("j-b")
 Open = Callable[[], Journal]

@@ -11,13 +11,13 @@ from redis import RedisCluster
 from hansa.common.models.frames import Layout, Sealer, cut, pack
 from hansa.common.values.errors import Broken, Refused, StoreFailed, Taken
 from hansa.common.values.ids import JobId, ModelKey
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, JobRecord, RedisJournal
 from hansa.controller.storage.redis.lease import TAGS
 from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Store
 from hansa.controller.storage.stores.redis import RedisStore
+from hansa.controller.values.snapshots import Snapshot
 from tests.redis_server import RedisServer, start_cluster
 from tests.support import filled, small_spec
 

@@ -9,7 +9,6 @@ import numpy as np
 from hansa.common.values.history import Account, Version, finite
 from hansa.common.values.ids import SiteName, community_key
 from hansa.common.values.tasks import Train
-from hansa.controller.community.members import Member, Standing, overlay
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Merge, Merged
@@ -18,6 +17,7 @@ from hansa.controller.engine.state import PendingMerge
 from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.view import Contribution
+from hansa.controller.values.members import Member, Standing, overlay
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from hansa.common.process.clock import is_time
 from hansa.common.values.errors import Broken, one_line
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.values.snapshots import Snapshot
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from hansa.common.values.errors import one_line
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal.base import (
     Entry,
     JobRecord,
@@ -18,6 +17,7 @@ from hansa.controller.storage.journal.base import (
 )
 from hansa.controller.storage.redis.lease import GUARD, Script
 from hansa.controller.storage.redis.space import RedisSpace
+from hansa.controller.values.snapshots import Snapshot
 
 # The arguments after the guard's are the number of the first entry, then event, receipt and checksum of each.
 # Returns {} or, if they do not follow the last entry, its number.

@@ -8,7 +8,6 @@ from typing import Any
 
 from hansa.common.values.errors import Broken, StoreFailed
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal.base import (
     Entry,
     JobRecord,
@@ -19,6 +18,7 @@ from hansa.controller.storage.journal.base import (
     missing,
     sound,
 )
+from hansa.controller.values.snapshots import Snapshot
 
 SCHEMA = 5
 PASSING = {  # what may be over in a moment; everything else, such as a damaged page, will not

@@ -21,10 +21,10 @@ from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.values.errors import HansaError, StoreFailed
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.scale import Scale
 from hansa.controller.storage.stores.base import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import payload_of
 
 SPEC = ModelSpec(

@@ -16,9 +16,9 @@ from hansa.common.models.frames import FRAME, FrameCheck, Layout, cut, views
 from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import grid_of, keep, payload_of, spec_of, specs, values
 
 Arrays = Mapping[str, np.ndarray]

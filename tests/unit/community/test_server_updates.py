@@ -12,7 +12,6 @@ from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.merge import NOBODY, Made, Means, make
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.rules.fedasync import Mix
@@ -20,6 +19,7 @@ from hansa.controller.rules.fedavg import Mean, Plain
 from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Optimizer, Yogi
 from hansa.controller.storage.stores import Draft, StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 Arrays = Mapping[str, np.ndarray]

@@ -7,12 +7,12 @@ import pytest
 
 from hansa.common.values.errors import StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.controller.community.members import Member
 from hansa.controller.engine.effects import StartOrder
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Member
 from hansa.controller.work.bench import Bench
 from tests.unit.engine.play import job_spec
 from tests.unit.samples import keep, spec_of, values
