@@ -70,7 +70,7 @@ async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_sta
                 await asyncio.sleep(0.02)
         del site
     async with serving(tmp_path) as served:
-        await absent(served, "it has not attended since the start")
+        await absent(served, "it has not connected since the controller was started")
 
 
 async def test_of_many_that_have_left_only_the_newest_are_remembered(

@@ -119,7 +119,7 @@ async def test_a_second_daemon_under_a_name_is_recorded(tmp_path: Path) -> None:
                     pass
     (found,) = [record for record in lines(tmp_path / "state") if record.what == "refused"]
     assert (found.who, found.about) == ("learner a", "Attend")
-    assert "another learner of site 'a' is attending" in found.why
+    assert "another learner of site 'a' has been connected" in found.why
 
 
 class Turned(SystemClock):

@@ -199,7 +199,7 @@ async def test_a_site_that_is_lost_gets_its_open_task_again(tmp_path: Path) -> N
 
 async def test_a_second_daemon_of_the_same_name_and_role_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        with pytest.raises(Taken, match="another learner of site 'a' is attending"):
+        with pytest.raises(Taken, match="another learner of site 'a' has been connected"):
             async with LightSite(served.address, "a").attending():
                 pass
         async with LightSite(served.address, "a", role="evaluator").attending():

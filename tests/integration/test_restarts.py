@@ -124,7 +124,7 @@ async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
         assert (await client.status()).jobs == {"completed": 1, "waiting": 1}
         shown = await client.show("done")
         assert shown.status == "failed"
-        assert "`hansa job verify` tells more" in shown.reason
+        assert "`hansa job verify` shows details" in shown.reason
 
 
 async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -> None:

@@ -108,7 +108,7 @@ async def test_a_profile_that_makes_no_sense_fails_the_job_by_name(
 async def test_a_model_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:
     async def confuse(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Survey):
-            with pytest.raises(Refused, match="asks for no model"):
+            with pytest.raises(Refused, match="does not ask for a model"):
                 await site.send(task, filled(site.spec, 0))
         await site.do(task)
 
