@@ -13,7 +13,8 @@ from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, InvalidJob, Stale
 from hansa.common.values.ids import JobId, new_job_id
 from hansa.common.values.results import Anatomy
-from hansa.controller.audit.log import Audit, digest_of
+from hansa.controller.audit.log import Audit
+from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet.fleet import Fleet

@@ -7,7 +7,7 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import Clock, is_time
 from hansa.common.values.errors import Broken, InvalidJob
 from hansa.common.values.ids import JobId
-from hansa.controller.audit.log import digest_of
+from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, fault

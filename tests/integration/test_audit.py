@@ -18,7 +18,9 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, Forbidden, Taken
 from hansa.common.values.ids import JobId
-from hansa.controller.audit.log import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
+from hansa.controller.audit.check import check_records
+from hansa.controller.audit.log import REFUSALS, Audit
+from hansa.controller.audit.records import LOG, AuditRecord, read_records
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal
 from hansa.controller.storage.redis.space import key_below
@@ -174,7 +176,7 @@ async def test_a_job_that_was_accepted_and_is_gone_is_a_fault(tmp_path: Path, ki
     db.close()
     done = CliRunner().invoke(hansa, ["audit", "verify", "--state", str(tmp_path)])
     assert done.exit_code == 1
-    assert f"job {runner.id} is gone" in done.output
+    assert f"job {runner.id} is missing" in done.output
 
 
 async def test_a_log_that_cannot_be_continued_does_not_keep_a_job_that_was_entered_from_running(
@@ -279,7 +281,7 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
     assert "lost the receipt" in attempt("update entries set receipt = '' where job = ?", first)
     db.execute("delete from jobs where id = ?", (first,))
-    assert f"job {first} is gone" in verdict()
+    assert f"job {first} is missing" in verdict()
     db.execute("delete from entries where job = ? and sequence = ?", (LOG, number))
     assert "is missing" in verdict()
     db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))

@@ -202,7 +202,7 @@ async def test_progress_that_cannot_be_counted_is_refused_with_the_field(served:
 
     channel, stub = fleet_stub(served.address)
     code, why = await status(whole(stub.Attend(words())))
-    assert (code, "the progress makes no sense: steps: " in why) == (CODE.INVALID_ARGUMENT, True), why
+    assert (code, "invalid progress: steps: " in why) == (CODE.INVALID_ARGUMENT, True), why
     await channel.close()
 
 

@@ -298,7 +298,7 @@ async def test_operators_submit_watch_cancel_and_list_over_the_wire(tmp_path: Pa
                 if seen_view.status == "running" and "cancelled" not in seen:
                     await client.cancel("to-cancel")
             assert seen[-1] == "cancelled"
-            with pytest.raises(Refused, match="has ended already: cancelled"):
+            with pytest.raises(Refused, match="has already ended: cancelled"):
                 await client.cancel(view.job)
             assert [listed.status for listed in await client.jobs()] == ["cancelled"]
             assert [daemon.site for daemon in await client.sites()] == ["a"]

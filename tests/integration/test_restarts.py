@@ -140,7 +140,7 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
         assert [view async for view in client.watch(done.id)] == [before]
         manifest, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest
-        with pytest.raises(Refused, match="has ended already: completed"):
+        with pytest.raises(Refused, match="has already ended: completed"):
             await client.cancel("done")
         with pytest.raises(NotFound, match="there is no job 'nothing'"):
             await client.show("nothing")

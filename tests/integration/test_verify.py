@@ -249,5 +249,5 @@ async def test_a_controller_that_computed_something_else_is_found_out(
         if rule == "fedadam"
         else "tensor layer.weight is not what the rule"
     )
-    assert found[0].what == f"{part} makes of the updates that receipts name"
+    assert found[0].what == f"{part} computes from the updates that receipts name"
     assert f"model {job_id}/v" in found[0].where
