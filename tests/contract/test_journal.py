@@ -93,7 +93,7 @@ def test_repeating_an_event_is_harmless(journal: Journal) -> None:
 def test_repeating_an_event_with_other_contents_is_refused(journal: Journal) -> None:
     _fill(journal, A, "one", "two")
     for other in (Entry(2, "other"), Entry(2, "two", "receipt")):
-        with pytest.raises(Broken, match="j-a: entry 2 is in the journal already"):
+        with pytest.raises(Broken, match="j-a: the journal already has entry 2"):
             journal.append(A, [other])
     with pytest.raises(Broken, match="j-a: entry 1 "):
         journal.append(A, [Entry(1, "other")])
@@ -153,7 +153,7 @@ def test_of_several_events_that_contradict_the_journal_none_is_kept(
     journal: Journal, entries: list[str]
 ) -> None:
     _fill(journal, A, "one", "two", "three", "four")
-    with pytest.raises(Broken, match=r"j-a: entry [34] is in the journal already"):
+    with pytest.raises(Broken, match=r"j-a: the journal already has entry [34]"):
         journal.append(A, [Entry(3 + i, text) for i, text in enumerate(entries)])
     assert _events(journal, A) == ["one", "two", "three", "four"]
 

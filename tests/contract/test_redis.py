@@ -126,7 +126,9 @@ def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(
 
 def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(space: RedisSpace, client: Any) -> None:
     client.set(key("jobs"), "somebody else's")
-    with pytest.raises(Broken, match=r"prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
+    with pytest.raises(
+        Broken, match=r"prefix hansa: WRONGTYPE .*; does another program use this prefix"
+    ) as caught:
         RedisJournal(space).jobs()
     assert not isinstance(caught.value, StoreFailed)  # waiting would not help
 
@@ -192,7 +194,7 @@ def test_a_redis_that_evicts_or_forgets_is_warned_of(
     with opened(server.url, tmp_path):
         pass
     assert "evicts keys when it is full (maxmemory-policy allkeys-lru): set noeviction" in caplog.text
-    assert "a restart of it loses models and jobs" in caplog.text
+    assert "if it is restarted, models and jobs are lost" in caplog.text
     server.kill()
 
 
@@ -401,7 +403,7 @@ def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(
     draft = RedisStore(space).draft(KEY, SPEC)
     draft.write(0, b"a frame")
     draft.discard()
-    with pytest.raises(Broken, match="the draft of j1/v1 was thrown away"):
+    with pytest.raises(Broken, match="the draft of j1/v1 was discarded"):
         draft.write(1, b"the next")
     assert contents(client) == []
 

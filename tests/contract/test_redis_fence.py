@@ -129,7 +129,7 @@ def test_nothing_that_an_overtaken_controller_sends_is_done(spaces: Callable[[],
 
 
 def test_a_controller_whose_successor_is_gone_writes_nothing_either(spaces: Callable[[], RedisSpace]) -> None:
-    """The lease is free, but what this one knows of its jobs is out of date."""
+    """The lease is free, but what this one knows about its jobs is out of date."""
     first, second = spaces(), spaces()
     first.acquire()
     late = deeds(first)
@@ -137,10 +137,12 @@ def test_a_controller_whose_successor_is_gone_writes_nothing_either(spaces: Call
     second.close()
     before = contents(first)
     for name, deed in late.items():
-        with pytest.raises(StoreFailed, match="was in use by another controller while this one stood still"):
+        with pytest.raises(
+            StoreFailed, match="was in use by another controller while this one was suspended"
+        ):
             deed()
         assert contents(first) == before, name
-    with pytest.raises(Taken, match="what this one knows of its jobs is out of date; start it again"):
+    with pytest.raises(Taken, match="what this one knows about its jobs is out of date; start it again"):
         first.acquire()
 
 

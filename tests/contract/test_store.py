@@ -297,7 +297,7 @@ def test_one_model_can_be_read_by_many_threads(store: Store) -> None:
 
 @pytest.mark.parametrize("url", ["", "memory", "memory:x", "disk:", "disk", "s3:bucket", "/path"])
 def test_a_url_that_is_no_store_is_refused(tmp_path: Path, url: str) -> None:
-    with pytest.raises(InvalidInput, match="is no store"), opened(url, tmp_path):
+    with pytest.raises(InvalidInput, match="is not a store"), opened(url, tmp_path):
         pass
 
 

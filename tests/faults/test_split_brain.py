@@ -82,4 +82,4 @@ async def test_split_brain_leaves_nothing_of_the_loser(scene: Site, server: Redi
         log = scene.log(name).read_text()
         assert contents(server, prefix) == before, f"write {moment} came through"
         assert loser.exitcode == 1, log
-        assert "was in use by another controller while this one stood still" in log
+        assert "was in use by another controller while this one was suspended" in log

@@ -266,7 +266,7 @@ async def test_training_goes_on_without_distances_when_the_reference_is_lost(tmp
         view = (await ended(waiting)).view()
         assert view.status == "completed", view.reason
         assert [entry.distance is None for entry in view.history] == [False, False, True, True]
-        assert "no distance: the store holds no model" in view.history[2].note
+        assert "no distance: the store has no model" in view.history[2].note
         assert (model_of(served, waiting)["layer.weight"] == 3).all()
 
 
