@@ -195,7 +195,7 @@ async def test_updates_that_are_worth_nothing_leave_the_model_as_it_is(tmp_path:
         assert (runner.machine.state.status, runner.machine.state.version) == ("completed", 4)
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.zeros((3, 4), np.float32))
         notes = {entry.note for entry in runner.view().history[1:]}
-        assert notes == {"no update counts; the model before is kept"}
+        assert notes == {"no update counts; the previous model is kept"}
 
 
 async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) -> None:

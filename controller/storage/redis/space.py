@@ -179,7 +179,8 @@ class RedisSpace:
     def _was_in_use(self) -> str:
         return (
             f"{self.name} (prefix {self.prefix}) was in use by another controller while this one was"
-            " suspended or could not reach it: what this one knows about its jobs is out of date; start it again"
+            " suspended or could not reach it: what this one knows about its jobs is out of date;"
+            " start it again"
         )
 
     def _forgotten(self) -> Broken:

@@ -207,7 +207,7 @@ def test_krum_with_too_few_updates_keeps_the_model_and_says_why(pool: Executor) 
     assert exactly(got, values(SPEC, 50))
     assert course.made is not None
     assert course.made.note == (
-        "krum: 4 updates came, and 5 are needed to outvote 1; the model before is kept"
+        "krum: 4 updates came, and 5 are needed to outvote 1; the previous model is kept"
     )
 
 

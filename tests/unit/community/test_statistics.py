@@ -9,7 +9,7 @@ import pytest
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import Role
 from hansa.common.values.errors import InvalidJob
-from hansa.controller.community.statistics import pairs
+from hansa.controller.community.statistics import variances
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedavg import Latest, Mean, Plain
@@ -47,14 +47,14 @@ def statistics(seed: int) -> dict[str, np.ndarray]:
 
 def test_variances_are_paired_with_the_means_of_their_layer() -> None:
     names = SPEC.names
-    assert {names[a]: names[b] for a, b in pairs(SPEC).items()} == {
+    assert {names[a]: names[b] for a, b in variances(SPEC).items()} == {
         "bn.running_var": "bn.running_mean",
         "wide.running_var": "wide.running_mean",
     }
     bare = spec_of(
         {"running_mean": ("float32", (2,)), "running_var": ("float32", (2,))}, {"running_mean": STAT}
     )
-    assert pairs(bare) == {}, "a trained tensor of that name is no statistic"
+    assert variances(bare) == {}, "a trained tensor of that name is no statistic"
 
 
 def test_two_sites_give_the_variance_of_their_data_together(pool: Executor) -> None:
