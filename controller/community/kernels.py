@@ -29,38 +29,39 @@ class Kernels:
     add_two_divide: Callable[[Numbers, Numbers, float, Numbers, float, float, bool, float, Numbers], None]
 
 
-_loaded: Kernels | None = None
-_loading: threading.Thread | None = None
+loaded: Kernels | None = None  # None until they are loaded
+loading: threading.Thread | None = None
 _lock = threading.Lock()
 
 
 def preload(elements: int) -> None:
     """Begin to load the kernels if a model of `elements` numbers is large enough; return at once."""
-    global _loading  # noqa: PLW0603 - a process needs them once
+    global loading  # noqa: PLW0603 - a process needs them once
     with _lock:
-        if elements >= LARGE and _loading is None:
-            _loading = threading.Thread(target=load, name="kernels", daemon=True)
-            _loading.start()
+        if elements >= LARGE and loading is None:
+            loading = threading.Thread(target=load, name="kernels", daemon=True)
+            loading.start()
 
 
 def load() -> None:
     """Load the kernels; compile them if this has never been done on this machine."""
-    global _loaded  # noqa: PLW0603
+    global loaded  # noqa: PLW0603
     try:
-        _loaded = _compiled()
+        loaded = compiled()
     except Exception:  # whatever it is, numpy can do the work
         log.exception("sums are computed by numpy, which is slower: the compiled loops cannot be loaded")
 
 
 def ready(*arrays: Numbers) -> Kernels | None:
     """Return the kernels if they are loaded and can take these arrays."""
-    if _loaded is None:
+    if loaded is None:
         return None
     fit = all(array.dtype in (np.float32, np.float64) and array.flags.c_contiguous for array in arrays)
-    return _loaded if fit else None
+    return loaded if fit else None
 
 
-def _compiled() -> Kernels:
+def compiled() -> Kernels:
+    """Return the kernels, from the cache of an earlier compilation if there is one."""
     from numba import njit, types
 
     double, flag, void = types.float64, types.boolean, types.void

@@ -41,6 +41,11 @@ class Downloads:
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
         self._open: dict[ModelKey, _Shared] = {}
 
+    @property
+    def open_models(self) -> set[ModelKey]:
+        """The models that are being read."""
+        return set(self._open)
+
     async def send(
         self,
         key: ModelKey,

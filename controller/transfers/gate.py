@@ -73,6 +73,16 @@ class Gate:
         self._room = _Room(HELD * max(FEWEST, min(MOST, memory // PLACE)))
         self._lines: dict[str, _Line] = {}
 
+    @property
+    def free(self) -> int:
+        """The bytes that no transfer has."""
+        return self._room.free
+
+    @property
+    def callers(self) -> set[str]:
+        """The sites and operators whose transfers have a place or wait for one."""
+        return set(self._lines)
+
     async def enter(self, who: str, size: int = HELD) -> "Place":
         """Wait for a place for a model of `size` bytes; the caller must leave it."""
         place = self.place(who, size)

@@ -130,7 +130,8 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         assert score.missing["c"] == "no report in time"
         assert score.missing["d"].startswith("invalid report: 3 counts do not make a 2×2 matrix")
         assert score.missing["e"] == (
-            "invalid report: a confusion matrix of 3 classes, but the site has stated own functions with 2 classes"
+            "invalid report: a confusion matrix of 3 classes,"
+            " but the site has stated own functions with 2 classes"
         )
         assert "the site left" in {
             score.missing["f"] for site, score in newest(runner).items() if site != "f"
@@ -222,7 +223,7 @@ async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) ->
         assert runner.machine.state.steps == 150
 
 
-async def test_a_site_that_was_away_hears_how_far_the_job_has_come_meanwhile(tmp_path: Path) -> None:
+async def test_a_site_that_was_away_is_told_how_far_the_job_has_come(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         taken, going = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Exported models say what they are, over the real wire; and sites that come back unusable hold nobody up."""
+"""Exported models say what they are, over the real wire; sites that come back unusable delay nobody."""
 
 import json
 from contextlib import AsyncExitStack
@@ -42,7 +42,7 @@ def wrong(folder: Path, job_id: str, file: Path) -> list[str]:
 
 
 def changed(file: Path, tensors: object = False, **told: object) -> Path:
-    """Write a file again with other tensors, or with something else that it says of itself."""
+    """Write a file again with other tensors or another origin."""
     origin = read_origin(file)
     assert origin is not None
     manifest, payload = load_checkpoint(file)
@@ -70,7 +70,7 @@ async def test_an_exported_model_names_its_receipt_and_verify_matches_it(tmp_pat
     assert (receipt["version"], receipt["digest"]) == (2, origin.digest)
 
 
-async def test_what_a_file_claims_cannot_forge_the_words_of_verify(tmp_path: Path) -> None:
+async def test_the_claims_of_a_file_cannot_forge_the_output_of_verify(tmp_path: Path) -> None:
     file, folder = tmp_path / "m.safetensors", tmp_path / "c"
     job_id = await exported(folder, file)
     claim = changed(file, job=f"{NASTY}\njob {job_id}: 4 receipts agree with the journal")
@@ -200,7 +200,7 @@ def test_a_controller_that_describes_another_model_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])
-def test_an_answer_that_is_no_view_is_an_error_of_one_line(text: str) -> None:
+def test_an_answer_that_is_not_a_view_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(Broken, match="the controller's answer cannot be read"):
         client_module._read(JobView, text)
 

@@ -1,4 +1,4 @@
-"""A job's reference over real gRPC: the distance of every version from it, restarts, and what is refused."""
+"""A job's reference over real gRPC: the distance of every version from it, restarts and refusals."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
@@ -174,7 +174,7 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
 
 
 async def test_a_reference_of_another_origin_has_other_roles_and_another_order(tmp_path: Path) -> None:
-    """A plain state dict says nothing of roles; the job's model does."""
+    """A plain state dict says nothing about roles; the job's model does."""
     turned = ModelSpec(
         tuple(
             TensorInfo(i.name, i.dtype, i.shape, Role.PARAM if i.is_float else i.role)
@@ -312,7 +312,7 @@ def _with(name: str, value: float) -> Arrays:
     return drawn(2) | {name: np.full(SPEC.tensors[SPEC.index[name]].shape, value, np.float32)}
 
 
-async def test_references_that_are_no_models_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+async def test_invalid_references_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     good, first = sealed(SPEC, drawn(2)), sealed(SPEC, drawn(1))
     nan, zero = (sealed(SPEC, _with("layer.weight", value)) for value in (float("nan"), 0.0))
     nil = sealed(SPEC, filled(SPEC, 0))

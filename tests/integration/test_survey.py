@@ -46,7 +46,7 @@ async def test_every_task_after_the_survey_bears_the_standard(tmp_path: Path) ->
     assert (view.survey.examples, view.survey.mean) == ({"a": 10, "b": 30}, (4.0,))
 
 
-async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_have_not_told(
+async def test_a_controller_that_was_killed_in_mid_survey_asks_only_sites_that_have_not_answered(
     tmp_path: Path,
 ) -> None:
     told = asyncio.Event()

@@ -26,7 +26,7 @@ from tests.support import LightSite, ended, job, nothing, serving
 CODE = grpc.StatusCode
 
 
-async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: Path) -> None:
+async def test_the_health_service_says_whether_the_store_can_be_used(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         to = Endpoint(served.address)
         assert await ask_health(to)

@@ -42,12 +42,12 @@ class RedisJournal(Journal):
     """All jobs of a controller, below its prefix."""
 
     def __init__(self, space: RedisSpace) -> None:
-        self._space = space
+        self.space = space
 
     def create(self, record: JobRecord) -> None:
         """Enter a job; harmless if the journal already has the same record."""
         text = json.dumps({"spec": record.spec, "at": record.at, "checksum": checksum_of(record)})
-        self._space.write("HSETNX", self._space.key("jobs"), record.id, text)
+        self.space.write("HSETNX", self.space.key("jobs"), record.id, text)
 
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
         """Append consecutive entries, all or none."""
@@ -55,7 +55,7 @@ class RedisJournal(Journal):
         fields: list[str] = []
         for entry in entries:
             fields += (entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
-        last: list[int] = self._space.run(APPEND, (self._space.key("journal", job),), first, *fields)
+        last: list[int] = self.space.run(APPEND, (self.space.key("journal", job),), first, *fields)
         if last:
             present = self.entries(job, first - 1) if first >= 1 else []
             rest = missing(job, entries, present, last[0])
@@ -64,25 +64,25 @@ class RedisJournal(Journal):
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
-        with self._space.answering():
-            jobs = self._space.client.hgetall(self._space.key("jobs"))
+        with self.space.answering():
+            jobs = self.space.client.hgetall(self.space.key("jobs"))
         records = [_record(JobId(job.decode()), text) for job, text in jobs.items()]
         return sorted(records, key=lambda record: (record.at, record.id))
 
     def job(self, job: JobId) -> JobRecord | None:
         """Return a job as it was submitted, if the journal has it."""
-        with self._space.answering():
-            text = self._space.client.hget(self._space.key("jobs"), job)
+        with self.space.answering():
+            text = self.space.client.hget(self.space.key("jobs"), job)
         return _record(job, text) if text is not None else None
 
     def conclude(self, job: JobId, summary: str) -> None:
         """Keep the summary of an ended job, so that the job can be listed without reading its entries."""
-        self._space.write("HSET", self._space.key("summaries"), job, checksum(job, summary) + summary)
+        self.space.write("HSET", self.space.key("summaries"), job, checksum(job, summary) + summary)
 
     def summaries(self) -> dict[JobId, str]:
         """Return all summaries except damaged ones."""
-        with self._space.answering():
-            stored = self._space.client.hgetall(self._space.key("summaries"))
+        with self.space.answering():
+            stored = self.space.client.hgetall(self.space.key("summaries"))
         size, summaries = len(checksum()), {}
         for name, value in stored.items():
             job, text = JobId(name.decode(errors="replace")), value.decode(errors="replace")
@@ -92,8 +92,8 @@ class RedisJournal(Journal):
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
         """Return a job's entries with a higher number than `after`, in order."""
-        with self._space.answering():
-            rows = self._space.client.xrange(self._space.key("journal", job), min=f"{after + 1}-0")
+        with self.space.answering():
+            rows = self.space.client.xrange(self.space.key("journal", job), min=f"{after + 1}-0")
         return [_entry(job, int(number.partition(b"-")[0]), fields) for number, fields in rows]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
@@ -104,12 +104,12 @@ class RedisJournal(Journal):
             str(number): checksum(job, number, text) + text for number, text in snapshot.chapters.items()
         }
         words = [word for field in fields.items() for word in field]
-        self._space.write("HSET", self._space.key("snapshot", job), *words)  # one command: all or none
+        self.space.write("HSET", self.space.key("snapshot", job), *words)  # one command: all or none
 
     def snapshot(self, job: JobId) -> Snapshot | None:
         """Return the newest snapshot with all chapters."""
-        with self._space.answering():
-            stored = self._space.client.hgetall(self._space.key("snapshot", job))
+        with self.space.answering():
+            stored = self.space.client.hgetall(self.space.key("snapshot", job))
         if not stored:
             return None
         try:

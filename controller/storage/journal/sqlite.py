@@ -56,21 +56,21 @@ class SqliteJournal(Journal):
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.text_factory = _text
-            schema = self._db.execute("pragma user_version").fetchone()[0]
+            self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self.db.text_factory = _text
+            schema = self.db.execute("pragma user_version").fetchone()[0]
             if schema not in (0, SCHEMA):
-                self._db.close()
+                self.db.close()
                 age = "a newer" if schema > SCHEMA else "an older"
                 raise Broken(
                     f"{path} was written by {age} Hansa (format {schema}, this one knows {SCHEMA});"
                     " choose another --state"
                 )
-            self._db.execute("pragma journal_mode = wal")
+            self.db.execute("pragma journal_mode = wal")
             # An acknowledged entry must survive a power failure.
-            self._db.execute("pragma synchronous = full")
-            self._db.executescript(TABLES)
-            self._db.execute(f"pragma user_version = {SCHEMA}")
+            self.db.execute("pragma synchronous = full")
+            self.db.executescript(TABLES)
+            self.db.execute(f"pragma user_version = {SCHEMA}")
         except sqlite3.Error as error:
             raise self._trouble(error) from error
 
@@ -141,7 +141,7 @@ class SqliteJournal(Journal):
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self.db.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -151,12 +151,12 @@ class SqliteJournal(Journal):
             yield
             self._do("commit")
         finally:
-            if self._db.in_transaction:
+            if self.db.in_transaction:
                 self._do("rollback")
 
     def _do(self, statement: str, *values: object) -> list[Any]:
         try:
-            return self._db.execute(statement, values).fetchall()
+            return self.db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise self._trouble(error) from error
 

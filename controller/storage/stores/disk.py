@@ -128,12 +128,12 @@ class DiskStore(Store):
         self.url = f"disk:{root}"
         self._lock: int | None = None
         self._root = root
-        self._models, self._drafts = root / "models", root / "drafts"
+        self._models, self.drafts = root / "models", root / "drafts"
         self._spares = Spares(root / "spares")
         self._durable: set[Path] = set()  # folders of jobs whose names have been synced
         try:
             self._models.mkdir(parents=True, exist_ok=True)
-            self._drafts.mkdir(exist_ok=True)
+            self.drafts.mkdir(exist_ok=True)
             (root / "spares").mkdir(exist_ok=True)
         except OSError as error:
             raise _trouble(f"store {root}", error) from error
@@ -159,10 +159,10 @@ class DiskStore(Store):
         """Begin to write a model."""
         try:
             return _Draft(
-                self._spares, self._durable, self._drafts / secrets.token_hex(8), self._path(key), spec
+                self._spares, self._durable, self.drafts / secrets.token_hex(8), self._path(key), spec
             )
         except OSError as error:
-            raise _trouble(f"writing below {self._drafts}", error) from error
+            raise _trouble(f"writing below {self.drafts}", error) from error
 
     def open(self, key: ModelKey) -> StoredModel:
         """Open a model for reading or raise NotFound."""
@@ -204,7 +204,7 @@ class DiskStore(Store):
     def sweep(self) -> None:
         """Remove the drafts and spares of a controller that was killed."""
         try:
-            for path in (*self._drafts.iterdir(), *(self._drafts.parent / "spares").iterdir()):
+            for path in (*self.drafts.iterdir(), *(self.drafts.parent / "spares").iterdir()):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise _trouble(f"sweeping {self._root}", error) from error

@@ -25,12 +25,12 @@ def with_recent(store: Store, memory: int) -> Store:
 
 class _Draft(Draft):
     def __init__(self, store: "RecentStore", key: ModelKey, below: Draft) -> None:
-        self._store, self.key, self._below = store, key, below
+        self._store, self.key, self.below = store, key, below
         self._frames: dict[int, Frame] | None = {}  # None if there is no room for them
         self.overtaken = False  # by a deletion or another draft, while it is published
 
     def write(self, index: int, frame: Buffer) -> None:
-        self._below.write(index, frame)
+        self.below.write(index, frame)
         frames = self._frames
         if frames is not None:
             frames[index] = frozen(frame)
@@ -38,7 +38,7 @@ class _Draft(Draft):
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         self._store.begin(self)
-        self._below.publish(manifest, peaks)
+        self.below.publish(manifest, peaks)
         frames, self._frames = self._frames, None
         ordered = [frames[index] for index in sorted(frames)] if frames is not None else None
         self._store.end(self, None if ordered is None else MemoryModel(self.key, manifest, peaks, ordered))
@@ -46,7 +46,7 @@ class _Draft(Draft):
     def discard(self) -> None:
         self._frames = None
         self._store.end(self, None)
-        self._below.discard()
+        self.below.discard()
 
     def let_go(self) -> None:
         """Drop the frames; the store below has them."""
@@ -58,7 +58,7 @@ class RecentStore(Store):
 
     def __init__(self, below: Store, room: int) -> None:
         self.url = below.url
-        self._below, self._room = below, room
+        self.below, self._room = below, room
         self._lock = threading.Lock()
         self._recent: dict[ModelKey, StoredModel] = {}
         # Sizes of the models and drafts in memory, the oldest first.
@@ -66,9 +66,14 @@ class RecentStore(Store):
         self._free = room
         self._publishing: dict[ModelKey, _Draft] = {}
 
+    @property
+    def free(self) -> int:
+        """The bytes of memory that neither models nor drafts use."""
+        return self._free
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
-        draft, size = _Draft(self, key, self._below.draft(key, spec)), Layout(spec).size
+        draft, size = _Draft(self, key, self.below.draft(key, spec)), Layout(spec).size
         if size * SMALL > self._room:
             draft.let_go()
         else:
@@ -80,11 +85,11 @@ class RecentStore(Store):
         """Open a model for reading or raise NotFound."""
         with self._lock:
             recent = self._recent.get(key)
-        return recent or self._below.open(key)
+        return recent or self.below.open(key)
 
     def has(self, key: ModelKey) -> bool:
         """Whether the store has a model."""
-        return self._below.has(key)
+        return self.below.has(key)
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
@@ -92,15 +97,15 @@ class RecentStore(Store):
             self._forget(key)
             if key in self._publishing:
                 self._publishing[key].overtaken = True
-        self._below.delete(key)
+        self.below.delete(key)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
-        return self._below.keys(prefix)
+        return self.below.keys(prefix)
 
     def sweep(self) -> None:
         """Remove drafts that will never be published."""
-        self._below.sweep()
+        self.below.sweep()
 
     def close(self) -> None:
         """Close the store."""
@@ -108,7 +113,7 @@ class RecentStore(Store):
             self._recent.clear()
             self._sizes.clear()
             self._free = self._room
-        self._below.close()
+        self.below.close()
 
     def touch(self, draft: _Draft) -> None:
         """Note that a draft is being written: idle drafts make room first."""

@@ -36,12 +36,12 @@ class _Model(StoredModel):
         peaks = struct.unpack_from(f"<{count}d", record, HEAD.size)
         wire = model_pb2.Manifest.FromString(record[HEAD.size + 8 * count :])
         super().__init__(key, manifest_from_wire(wire), peaks)
-        self._readers, self._space, self.name = readers, readers.space, name.decode()
+        self._readers, self.space, self.name = readers, readers.space, name.decode()
         self._closed = False
 
     def read(self, index: int) -> bytes:
-        with self._space.answering():
-            frame: bytes | None = self._space.client.get(self._space.key("frame", self.name, index))
+        with self.space.answering():
+            frame: bytes | None = self.space.client.get(self.space.key("frame", self.name, index))
         if frame is None:
             cause = "Redis evicted it, lost it in a restart, or it was deleted"
             raise Broken(f"frame {index} of model {self.key} is gone: {cause}")
@@ -120,7 +120,7 @@ class _Readers:
 
 class _Draft(Draft):
     def __init__(self, readers: _Readers, key: ModelKey, spec: ModelSpec) -> None:
-        self._readers, self._space, self._key = readers, readers.space, key
+        self._readers, self.space, self._key = readers, readers.space, key
         self._id = secrets.token_hex(8)
         self._frames = Layout(spec).frames
         self._open = True
@@ -131,12 +131,12 @@ class _Draft(Draft):
     def write(self, index: int, frame: Buffer) -> None:
         with self._lock:
             self._note()
-            self._space.write("SET", self._space.key("frame", self._id, index), as_bytes(frame))
+            self.space.write("SET", self.space.key("frame", self._id, index), as_bytes(frame))
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         record = HEAD.pack(self._id.encode(), len(peaks)) + struct.pack(f"<{len(peaks)}d", *peaks)
         record += manifest_to_wire(manifest).SerializeToString()
-        space = self._space
+        space = self.space
         with self._lock, space.answering():
             self._note()
             old = space.client.get(space.key("model", self._key))
@@ -153,14 +153,14 @@ class _Draft(Draft):
         if not self._open:
             raise Broken(f"the draft of {self._key} was discarded: frames would be left behind, or missing")
         if not self._noted:
-            note_frames(self._space, self._id, self._frames, self._key)
+            note_frames(self.space, self._id, self._frames, self._key)
             self._noted = True
 
     def discard(self) -> None:
         with self._lock:
             if self._open:
                 try:
-                    remove_frames(self._space, self._id, self._frames)
+                    remove_frames(self.space, self._id, self._frames)
                 except StoreFailed:
                     raise  # it may pass
                 except Broken as error:  # Redis has lost them, or a sweep will remove them
@@ -173,7 +173,7 @@ class RedisStore(Store):
 
     def __init__(self, space: RedisSpace) -> None:
         self.url = space.name
-        self._space = space
+        self.space = space
         self._readers = _Readers(space)
         self._doomed: dict[ModelKey, tuple[str, int]] = {}  # frames of deletions that have not succeeded yet
 
@@ -193,28 +193,28 @@ class RedisStore(Store):
 
     def has(self, key: ModelKey) -> bool:
         """Whether the store has a model."""
-        with self._space.answering():
-            return bool(self._space.client.exists(self._space.key("model", key)))
+        with self.space.answering():
+            return bool(self.space.client.exists(self.space.key("model", key)))
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
         record = self._record(key)
         if record:
             self._doomed[key] = self._readers.condemn(key, record)
-        self._space.write("DEL", self._space.key("model", key))
-        self._space.write("SREM", self._space.key("models"), key)
+        self.space.write("DEL", self.space.key("model", key))
+        self.space.write("SREM", self.space.key("models"), key)
         condemned = self._doomed.pop(key, None)
         if condemned:
             self._readers.retire(*condemned)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
-        with self._space.answering():
-            members = [key.decode() for key in self._space.client.smembers(self._space.key("models"))]
+        with self.space.answering():
+            members = [key.decode() for key in self.space.client.smembers(self.space.key("models"))]
             keys = sorted(ModelKey(key) for key in members if key.startswith(prefix))
-            with self._space.client.pipeline(transaction=False) as pipeline:
+            with self.space.client.pipeline(transaction=False) as pipeline:
                 for key in keys:
-                    pipeline.exists(self._space.key("model", key))
+                    pipeline.exists(self.space.key("model", key))
                 return [key for key, exists in zip(keys, pipeline.execute(), strict=True) if exists]
 
     def sweep(self) -> None:
@@ -222,7 +222,7 @@ class RedisStore(Store):
 
         A controller makes a note before it writes or removes frames, so complete models are not examined.
         """
-        space = self._space
+        space = self.space
         with space.answering():
             for name, note in space.client.hgetall(space.key("drafts")).items():
                 frames, _, key = note.decode().partition(" ")
@@ -241,8 +241,8 @@ class RedisStore(Store):
         self._readers.tidy()
 
     def _record(self, key: ModelKey) -> bytes | None:
-        with self._space.answering():
-            record: bytes | None = self._space.client.get(self._space.key("model", key))
+        with self.space.answering():
+            record: bytes | None = self.space.client.get(self.space.key("model", key))
             return record
 
 
