@@ -166,7 +166,7 @@ async def test_a_damaged_time_in_one_job_does_not_disturb_the_others(tmp_path: P
     ("change", "named"),
     [
         (
-            """update entries set event = replace(event, '"at":1', '"at":2') where job = ? and sequence = 3""",
+            """update entries set event = replace(event, '"at":1', '"at":2') where job = ? and sequence=3""",
             "entry 3",
         ),
         ("update jobs set at = at + 1e9 where id = ?", "the record"),
