@@ -37,9 +37,9 @@ from hansa.controller.community import accumulator as tier
 from hansa.controller.community import kernels
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.grid import Grid
-from hansa.controller.community.members import Change, Member
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.stores import Store, StoredModel
+from hansa.controller.values.members import Change, Member
 
 FLAT, LINEAR, SHARE = 1.1, 0.8, 0.5  # the promises
 MOVED = 28  # bytes per parameter that a commit must read and write

@@ -25,7 +25,7 @@ from hansa.controller.storage.places import places
 
 @click.group()
 def controller() -> None:
-    """Start, stop and look at a controller."""
+    """Start, stop and inspect a controller."""
 
 
 @controller.command()
@@ -35,12 +35,12 @@ def controller() -> None:
     envvar="HANSA_LISTEN",
     default=DEFAULT_CONTROLLER,
     show_default=True,
-    help="The one port that sites and operators dial; port 0 takes a free one.",
+    help="The address that sites and operators connect to; port 0 picks a free port.",
 )
 @click.option(
     "--store",
     envvar="HANSA_STORE",
-    help="Where models live: memory:, disk:PATH or redis://… (default: disk below --state).",
+    help="Where models are stored: memory:, disk:PATH or redis://… (default: disk below --state).",
 )
 @state_option
 @click.option(
@@ -49,7 +49,7 @@ def controller() -> None:
     envvar="HANSA_MEMORY",
     default="1GiB",
     show_default=True,
-    help="What models in transit and sums may take; when it is reached, transfers wait.",
+    help="Memory for models in transit and for sums; when it is used up, transfers wait.",
 )
 @click.option(
     "--max-model",
@@ -59,13 +59,18 @@ def controller() -> None:
     show_default=True,
     help="The largest model that sites and operators may send.",
 )
-@click.option("--metrics", type=Address(), envvar="HANSA_METRICS", help="Serve numbers for Prometheus there.")
+@click.option(
+    "--metrics",
+    type=Address(),
+    envvar="HANSA_METRICS",
+    help="Serve Prometheus metrics at this address.",
+)
 @tls_option
 @click.option(
     "--insecure",
     is_flag=True,
     envvar="HANSA_INSECURE",
-    help="Listen on other addresses than loopback without certificates.",
+    help="Allow listening beyond loopback without certificates.",
 )
 @click.option(
     "--heartbeat",
@@ -81,7 +86,7 @@ def controller() -> None:
     envvar="HANSA_GRACE",
     default=15.0,
     show_default=True,
-    help="Seconds a lost site may take to return.",
+    help="Seconds in which a lost site may reconnect.",
 )
 @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
 def start(
@@ -97,7 +102,7 @@ def start(
     grace: float,
     daemon: bool,
 ) -> None:
-    """Start a controller; resume the jobs of its state directory."""
+    """Start a controller and resume the jobs of its state directory."""
     from hansa.common.process import logs
     from hansa.common.process.state import announce, detach, locked, write_note
 
@@ -126,18 +131,21 @@ def start(
 @controller.command()
 @state_option
 def stop(state: Path | None) -> None:
-    """Stop the controller of a state directory; its jobs resume at the next start."""
-    from hansa.common.process.state import stop as stop_holder
+    """Stop the controller of a state directory; its jobs resume when it is started again."""
+    from hansa.common.process.state import stop as stop_daemon
 
     folder, _ = places(state)
-    stopped = stop_holder(folder, "controller")
+    stopped = stop_daemon(folder, "controller")
     click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
 
 
 @controller.command()
 @controller_option
 def health(controller: Endpoint) -> None:
-    """Ask a controller's health service; exit 1 if it is up but cannot work, 3 if nobody answers. For probes."""
+    """Query a controller's health service, for probes.
+
+    The exit code is 1 if the controller is up but cannot use its store, and 3 if it cannot be reached.
+    """
     from hansa.common.ui.client import ask_health
 
     if not run_async(ask_health(controller)):
@@ -149,7 +157,7 @@ def health(controller: Endpoint) -> None:
 @controller_option
 @json_option
 def status(controller: Endpoint, as_json: bool) -> None:
-    """Say who a controller is and how it is."""
+    """Show a controller's identity and status."""
     from hansa.common.ui.client import Client
     from hansa.common.values.views import StatusView
 
@@ -163,8 +171,8 @@ def status(controller: Endpoint, as_json: bool) -> None:
         return
     jobs = ", ".join(f"{count} {status}" for status, count in sorted(view.jobs.items())) or "none"
     click.echo(f"controller {view.address}  (hansa {view.version}, pid {view.pid}, since {view.since})")
-    click.echo(f"  sites   {view.sites} attending")
+    click.echo(f"  sites   {view.sites} connected")
     click.echo(f"  jobs    {jobs}")
     click.echo(f"  store   {view.store}")
     click.echo(f"  state   {view.state}")
-    click.echo(f"  memory  {view.peak_memory_mib:.0f} MiB at most so far")
+    click.echo(f"  memory  peak {view.peak_memory_mib:.0f} MiB")

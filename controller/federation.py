@@ -1,6 +1,7 @@
-"""The controller without its network, put together: who is handed what, what is opened, and in which order it closes.
+"""The composition root: puts the controller together, except for its network.
 
-One event loop owns all of it. Nothing below this module knows it: every object is handed the others that it uses.
+It decides which object is handed which others, and in which order they close. One event loop owns all of
+them. Nothing below this module knows it.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from hansa.controller.transfers.manifests import Manifests
 from hansa.controller.transfers.uploads import Uploads
 from hansa.controller.work.workers import Workers
 
-LAST_RECORDS = 5.0  # seconds for the last records of the audit log when the controller stops
+LAST_RECORDS = 5.0  # seconds to write the last records of the audit log when the controller stops
 
 
 class Federation:
@@ -48,7 +49,7 @@ class Federation:
         self.clock = clock
         self.memory = memory  # bytes that models in transit and sums may take
         self.store = with_recent(store, memory)
-        self.workers = workers = Workers(self._store_turned)
+        self.workers = workers = Workers(self._show_store_trouble)
         self.records = Records(journal, workers, clock)
         self.audit = Audit(journal, workers, clock)
         reader = Reader(self._make_runner, self.records, clock)
@@ -84,8 +85,8 @@ class Federation:
         )
         self._exit = AsyncExitStack()
 
-    def _store_turned(self) -> None:
-        """Show those who watch a job that it waits for the store, or no longer does."""
+    def _show_store_trouble(self) -> None:
+        """Show everybody who watches a job that it is waiting for the store, or no longer is."""
         self.jobs.changed()
 
     def _make_runner(self, machine: Machine) -> JobRunner:

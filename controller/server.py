@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ControllerOptions:
-    """What `hansa controller start` was given."""
+    """The options of `hansa controller start`."""
 
     listen: str
     state: Path
@@ -59,8 +59,8 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
         raise InvalidInput("--tls and --insecure contradict each other")
     if not is_loopback(parse_address(options.listen)) and not options.tls and not options.insecure:
         raise InvalidInput(
-            f"--listen {options.listen} can be reached from other machines and this controller has no certificates:"
-            " give --tls, listen on 127.0.0.1, or give --insecure if the network is trusted"
+            f"--listen {options.listen} can be reached from other machines and this controller has no"
+            " certificates: give --tls, listen on 127.0.0.1, or give --insecure if the network is trusted"
         )
     tls = ServerTls(options.tls) if options.tls else None
     keep_freed_memory()
@@ -78,7 +78,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
                 listening = serving_metrics(options.metrics, collector(federation, times), tls)
                 log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
-            gc.freeze()  # what start-up made stays: the garbage collector need not look at it
+            gc.freeze()  # what start-up made lives on: the garbage collector need not look at it
             log.info("controller %s listens on %s, store %s", __version__, address, backends.store.url)
             ready(address)
             try:
@@ -90,7 +90,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
 
 
 def make_server(guard: Guard) -> grpc.aio.Server:
-    """Return a server whose every RPC passes the guard."""
+    """Return a server on which every RPC passes the guard."""
     quiet_hang_ups()
     return grpc.aio.server(
         interceptors=[ErrorStatuses(), guard], options=SERVER, maximum_concurrent_rpcs=CONCURRENT
@@ -98,8 +98,10 @@ def make_server(guard: Guard) -> grpc.aio.Server:
 
 
 async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> None:
-    """Wait for a signal. Meanwhile end the calls of callers who have lost their access, and renew the store's lease;
-    stop if another controller has taken it.
+    """Wait for a signal.
+
+    Meanwhile, end the calls of callers that have lost their access, and renew the store's lease. An error
+    that says that another controller has taken the lease stops this one.
     """
     stop = asyncio.create_task(stop_signal())
     while not stop.done():
@@ -109,13 +111,13 @@ async def _until_stopped(backends: Backends, guard: Guard, workers: Workers) -> 
             try:
                 await asyncio.to_thread(backends.renew)
                 workers.tell(backends, "")
-            except Broken as error:  # `health` must show it even if no job has anything to store
+            except Broken as error:  # `health` must show it even while no job stores anything
                 workers.tell(backends, str(error))
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> str:
     host, _, port = listen.rpartition(":")
-    try:  # gRPC would only write the reason to standard error
+    try:  # gRPC itself would only write the reason to standard error
         addresses = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         family, kind, _, _, place = addresses[0]
         with socket.socket(family, kind) as trial:
@@ -151,7 +153,7 @@ def services(
     trained: Callable[[float], None] = lambda _: None,
     submissions: int = SUBMISSIONS,
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return what the controller serves on its port: sites, operators, health."""
+    """Return the services on the controller's port: for sites, for operators, and health."""
     jobs, fleet, clock = federation.jobs, federation.fleet, federation.clock
     downloads, rate = federation.downloads, SubmissionRate(clock, submissions)
     sites = FleetServicer(
@@ -168,6 +170,6 @@ def services(
 
 
 def collector(federation: Federation, times: TaskTimes) -> ControllerCollector:
-    """Return what reads the controller's numbers for Prometheus."""
+    """Return the collector that reads the controller's numbers for Prometheus."""
     parts = (federation.jobs, federation.fleet, federation.workers, federation.audit)
     return ControllerCollector(*parts, times, asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""What sites call: these RPCs translate and delegate."""
+"""The RPCs that sites call; they translate and delegate."""
 
 import asyncio
 import contextlib
@@ -38,11 +38,11 @@ from hansa.controller.transfers.sending import task_message
 from hansa.protos import fleet_pb2 as wire
 
 log = logging.getLogger(__name__)
-LARGEST_COUNT = (1 << 63) - 1  # that a message carries
+LARGEST_COUNT = (1 << 63) - 1  # that fits into a message
 
 
 class FleetServicer:
-    """What sites call."""
+    """The service for sites."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class FleetServicer:
                 if encoded is not None:
                     yield encoded
             if goodbye.done():
-                goodbye.result()  # raises if what the daemon said made no sense
+                goodbye.result()  # raises if a message of the daemon was invalid
         except (asyncio.CancelledError, HansaError) as error:
             why = str(error)  # empty if the connection broke
             raise
         finally:
-            heard = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None
+            listened = goodbye.done() and not goodbye.cancelled() and goodbye.exception() is None
             goodbye.cancel()
-            self._fleet.broken(session, goodbye=heard and goodbye.result(), why=why)
+            self._fleet.broken(session, goodbye=listened and goodbye.result(), why=why)
 
     def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> wire.ToSite | None:
         if isinstance(message, PulseDue):
@@ -93,9 +93,7 @@ class FleetServicer:
         runner = self._jobs.runner(message.job)
         try:
             return task_message(message, runner.machine)
-        except (
-            ANYTHING
-        ) as error:  # a plugin's fault must not cost the site its session, nor other jobs the site
+        except ANYTHING as error:  # a plugin's fault must end neither the site's session nor other jobs
             log.warning("job %s: task %s cannot be sent", message.job, message.id, exc_info=True)
             session.in_hand.discard(message.id)
             why = f"a task of site {message.site} cannot be sent: {reason(error)}"
@@ -121,11 +119,11 @@ class FleetServicer:
         return goodbye
 
     def _note_progress(self, session: Session, message: wire.Progress) -> None:
-        note = parsed(codec.progress_from_wire, message, "the progress makes no sense: ")
-        if note.task in session.in_hand:  # else it is over, or was never this daemon's
-            session.progress[note.task] = note
+        progress = parsed(codec.progress_from_wire, message, "invalid progress: ")
+        if progress.task in session.in_hand:  # else the task is over, or was never this daemon's
+            session.progress[progress.task] = progress
             with contextlib.suppress(NotFound):
-                self._jobs.runner(job_of(note.task)).changed()
+                self._jobs.runner(job_of(progress.task)).changed()
 
     async def Fetch(self, request: wire.FetchRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a model that one of the site's open tasks starts from."""
@@ -140,13 +138,13 @@ class FleetServicer:
                 runner.traffic.down += len(message)
                 yield message
         except StoreFailed as error:
-            raise Unreachable(str(error)) from None  # it may pass: the site asks again
+            raise Unreachable(str(error)) from None  # this may pass: the site asks again
         except (NotFound, Broken) as error:
             runner.post(ev.EngineFailed(at=self._clock.now(), reason=f"a model was lost: {error}"))
             raise
 
     async def Offer(self, request: wire.OfferRequest, context: Any) -> wire.OfferReply:
-        """Check an update's manifest and say where to start."""
+        """Check an update's manifest and answer with the frame to start from."""
         site, task = SiteName(request.site), TaskId(request.task)
         await self._intake.require_wanted(site, task)
         stated = (await self._jobs.recall(job_of(task))).machine.stated("learner", site)
@@ -154,7 +152,7 @@ class FleetServicer:
             facts = parsed(
                 lambda message: codec.facts_from_wire(message, stated),
                 request.facts,
-                "the update's facts make no sense: ",
+                "the update's facts are invalid: ",
             )
         except InvalidInput as error:
             await self._intake.turn_down(site, task, str(error))
@@ -180,12 +178,12 @@ class FleetServicer:
         runner = self._jobs.runner(job_of(task))
         wanted, caller = role_of(runner.open_task(task, site)), caller_of(context)
         if caller and caller.role != wanted:
-            raise Forbidden(f"{caller} cannot answer a task of the site's {wanted}")
+            raise Forbidden(f"{caller} may not report on a task of the site's {wanted}")
         now, stated = self._clock.now(), runner.machine.stated(wanted, site)
         try:
             outcome = parsed(lambda message: codec.outcome_from_wire(message, stated), request)
         except InvalidInput as error:
-            why = f"nonsense reported: {error}"
+            why = f"invalid report: {error}"
             await runner.post(ev.TaskFailed(at=now, task=task, site=site, reason=why, final=False))
             raise
         await runner.post(_reported(outcome, task, site, now))

@@ -1,7 +1,7 @@
-"""The standard health service, grpc.health.v1: probes of load balancers and orchestrators know how to ask it.
+"""The standard health service, grpc.health.v1, which load balancers and orchestrators know how to probe.
 
-Its two messages have one field each, so they are written here byte by byte instead of by a generated module,
-of which another library in the process may bring its own.
+Its two messages have one field each, so they are encoded here by hand: a generated module could clash with
+that of another library in the same process.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from hansa.common.values.errors import InvalidInput, NotFound
 NAME = "grpc.health.v1.Health"
 SERVING, NOT_SERVING, UNKNOWN_SERVICE = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # HealthCheckResponse{status}
 SERVICES = ("", "hansa.v1.Fleet", "hansa.v1.Operator")
-PAUSE = 1.0  # seconds between two looks for those who watch
+PAUSE = 1.0  # seconds between two checks for callers that watch
 
 
 class Health:
-    """Says whether the controller can do its work: it can while its store can be used."""
+    """Says whether the controller can work: it can while its store can be used."""
 
     def __init__(self, trouble: Callable[[], str]) -> None:
         self._trouble = trouble
@@ -33,7 +33,7 @@ class Health:
         """Answer once."""
         status = self._status(request)
         if status == UNKNOWN_SERVICE:
-            raise NotFound("there is no such service")
+            raise NotFound("unknown service")
         return status
 
     async def watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -63,7 +63,7 @@ def _service(request: bytes) -> str:
         return ""
     try:
         if request[0] != 0x0A or request[1] != len(request) - 2 or request[1] > 127:
-            raise InvalidInput("the health service is asked with the name of a service")
+            raise InvalidInput("a health check must name a service")
         return request[2:].decode()
     except (IndexError, UnicodeDecodeError):
         raise InvalidInput("the health service is asked with the name of a service") from None

@@ -1,4 +1,4 @@
-"""What one operator may ask for, and how large models may be."""
+"""Limits: how many jobs one operator may submit, and how large models may be."""
 
 from collections import deque
 
@@ -6,13 +6,13 @@ from hansa.common.models.model import DTYPES, Manifest
 from hansa.common.process.clock import Clock
 from hansa.common.values.errors import TooLarge
 
-SUBMISSIONS, WINDOW = 120, 60.0  # jobs of one operator in so many seconds
-OPERATORS = 1000  # whose submissions are remembered
+SUBMISSIONS, WINDOW = 120, 60.0  # jobs that one operator may submit, in this many seconds
+OPERATORS = 1000  # operators whose submissions are remembered
 LARGEST_MODEL = 64 << 30
 
 
 class SubmissionRate:
-    """How often each operator submits."""
+    """Limits how often each operator submits."""
 
     def __init__(self, clock: Clock, most: int = SUBMISSIONS) -> None:
         self._clock, self._most = clock, most
@@ -33,10 +33,12 @@ class SubmissionRate:
 
 
 def require_size(manifest: Manifest, largest: int) -> None:
-    """Refuse a model that claims to be larger than this controller takes; nonsense is left to `check_manifest`."""
+    """Refuse a model that claims to be too large; `check_manifest` refuses invalid manifests."""
     total = 0
     for info in manifest.spec.tensors:
         if info.dtype in DTYPES and len(info.shape) <= 32:
             total += info.nbytes
     if total > largest:
-        raise TooLarge(f"the model has {total} bytes; this controller takes at most {largest} (--max-model)")
+        raise TooLarge(
+            f"the model has {total} bytes; this controller accepts at most {largest} (--max-model)"
+        )

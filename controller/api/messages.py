@@ -1,4 +1,4 @@
-"""Messages of callers decoded into values; a message that makes no sense is refused in one line."""
+"""Decodes callers' messages into values, and refuses an invalid message with one line."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.words import plain
 
 T = TypeVar("T")
-SHOWN = 3  # faults of a message that makes no sense
+SHOWN = 3  # faults of an invalid message that are named
 
 
 def header_of(kind: Any, message: bytes) -> Any:
@@ -28,9 +28,6 @@ def parsed(parse: Callable[[Any], T], wire: Any, what: str = "") -> T:
     try:
         return parse(wire)
     except ValueError as error:
-        faults = (
-            [located(fault, {}) for fault in problems(error)[:SHOWN]]
-            if isinstance(error, ValidationError)
-            else []
-        )
-        raise InvalidInput(what + plain("; ".join(faults) or str(error))) from None
+        found = problems(error)[:SHOWN] if isinstance(error, ValidationError) else []
+        faults = "; ".join(located(problem, {}) for problem in found)
+        raise InvalidInput(what + plain(faults or str(error))) from None

@@ -1,4 +1,4 @@
-"""What operators call: these RPCs translate and delegate."""
+"""The RPCs that operators call; they translate and delegate."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
 class OperatorServicer:
-    """What operators call."""
+    """The service for operators."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class OperatorServicer:
         spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
         manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
         reference = codec.manifest_from_wire(header.reference) if header.HasField("reference") else None
-        for brought in filter(None, (manifest, reference)):
-            require_size(brought, self._largest)
+        for model in filter(None, (manifest, reference)):
+            require_size(model, self._largest)
         runner = await self._admission.submit(spec, manifest, stream, who, reference)
         return wire.JobReply(view_json=runner.whole_view().model_dump_json())
 
@@ -86,7 +86,7 @@ class OperatorServicer:
         """End a job."""
         runner = await self._jobs.find(request.job)
         if runner.machine.ended:
-            raise Refused(f"job {runner.id} has ended already: {runner.machine.state.status}")
+            raise Refused(f"job {runner.id} has already ended: {runner.machine.state.status}")
         name, who = _operator(context)
         await self._audit.record(who, "cancelled", runner.id)
         await runner.post(ev.CancelAsked(at=self._clock.now(), operator=name))
@@ -122,23 +122,23 @@ class OperatorServicer:
 
 
 def peak_memory() -> float:
-    """Return the most memory this process ever had, in MiB."""
+    """Return the peak memory of this process, in MiB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
 def _document(text: str) -> object:
     if len(text) > LARGEST_JOB:
-        raise TooLarge(f"a job of {len(text)} characters; at most {LARGEST_JOB} are allowed")
+        raise TooLarge(f"the job has {len(text)} characters; at most {LARGEST_JOB} are allowed")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise InvalidJob("the job is not a JSON document") from None
 
 
-def _operator(context: Any, said: str = "") -> tuple[str, str]:
-    """Return the operator's name, and the name in the audit log; what a message says counts only without TLS."""
+def _operator(context: Any, claimed: str = "") -> tuple[str, str]:
+    """Return the operator's name, and that for the audit log; the claimed name counts only without TLS."""
     caller = caller_of(context)
     if caller:
         return caller.name, str(caller)
-    name = said if NAME.fullmatch(said) else ""
+    name = claimed if NAME.fullmatch(claimed) else ""
     return name, f"operator {name or 'unnamed'} (not proven)"

@@ -1,4 +1,4 @@
-"""`hansa audit show|verify`: reads a controller's state itself; no controller is needed."""
+"""`hansa audit show|verify`: reads a controller's state directly; the controller need not run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ import click
 from hansa.common.process.clock import iso
 from hansa.common.ui.options import json_option, print_json, print_table, state_option
 from hansa.common.values.errors import HansaError, NotFound
-from hansa.controller.audit.log import check_records, read_records
+from hansa.controller.audit.check import check_records
+from hansa.controller.audit.records import read_records
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Journal
 from hansa.controller.storage.places import places
@@ -21,23 +22,23 @@ store_option = click.option(
 
 @click.group()
 def audit() -> None:
-    """Show and verify who did what on a controller."""
+    """Show and verify the log of who did what on a controller."""
 
 
 @audit.command()
 @state_option
 @store_option
-@click.option("--last", type=click.IntRange(1), help="Only so many of the newest records.")
+@click.option("--last", type=click.IntRange(1), help="Show only the newest N records.", metavar="N")
 @json_option
 def show(state: Path | None, store: str | None, last: int | None, as_json: bool) -> None:
-    """List who submitted, cancelled, joined, left and was refused, oldest first."""
+    """List who submitted or cancelled jobs, joined, left or was refused, oldest first."""
     with _journal(state, store) as journal:
         records = read_records(journal)[-last if last else 0 :]
     if as_json:
         print_json([record.model_dump() for record in records])
         return
     rows = [(str(r.sequence), iso(r.at), r.who, r.what, r.about, r.why) for r in records]
-    print_table(("record", "time", "who", "what", "about", "why"), rows, "nothing is recorded yet")
+    print_table(("record", "time", "who", "what", "about", "why"), rows, "nothing has been recorded yet")
 
 
 @audit.command()
@@ -48,8 +49,8 @@ def show(state: Path | None, store: str | None, last: int | None, as_json: bool)
 def verify(state: Path | None, store: str | None, head: str | None, as_json: bool) -> None:
     """Check the chain of records, and that jobs still have the receipts it names; exit 1 on any fault.
 
-    A chain cannot show that its newest records were cut off: write down the hash that is printed, and give it
-    as --head the next time.
+    A chain cannot show that its newest records were cut off: write down the hash that this command prints,
+    and pass it as --head the next time.
     """
     with _journal(state, store) as journal:
         faults = list(check_records(journal))
@@ -72,6 +73,6 @@ def verify(state: Path | None, store: str | None, head: str | None, as_json: boo
 def _journal(state: Path | None, store: str | None) -> Iterator[Journal]:
     folder, url = places(state, store)
     if not (folder / "journal.sqlite").exists() and url.startswith(("disk:", "memory:")):
-        raise NotFound(f"--state {folder}: no journal there")
+        raise NotFound(f"--state {folder}: there is no journal")
     with opened(url, folder, lease=False) as backends:
         yield backends.journal

@@ -1,20 +1,18 @@
-"""The community accumulator: un-normalised sums of models, exact for ever (Metis's caching tier; methods/README §4).
+"""The community accumulator: exact un-normalised sums of models (Metis's caching tier; methods/README §4).
 
-For every tensor it knows what is in the sum W = Σ p·w. A commit adds and removes a few contributions and
-costs O(model), however many others are in the sum. The sums can always be built anew from the store and are
-then the same, bit for bit: the grid they lie on follows from the set of contributions alone.
+For every tensor it knows which terms are in the sum W = Σ p·w. A commit adds and removes a few contributions
+and costs O(model), however many others are in the sum. The sums can always be rebuilt from the store and are
+then the same, bit for bit: their grid follows from the set of contributions alone.
 
-The mean of one round is the same thing with nothing kept from the round before. COUNT tensors are never
-averaged: they are copied from the newest contribution with the largest weight. A tensor that is the same in
-all contributions is copied, too, and one that nobody carries comes from the current model.
+The mean of one round is the same, with nothing kept from the round before. COUNT tensors are never averaged:
+they are copied from the newest contribution with the largest weight. A tensor that is the same in all
+contributions is copied, too, and a tensor that no contribution carries comes from the current model.
 
-Only the ratios of weights matter: what all of them have in common is divided out before they are used
-(`scale`).
+Only the ratios of weights matter: a factor that all weights have in common is divided out first (`scale`).
 """
 
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -27,63 +25,27 @@ from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.common.values.errors import HansaError, StoreFailed
 from hansa.common.values.ids import ModelKey
 from hansa.controller.community import kernels
-from hansa.controller.community.grid import Grid, size
-from hansa.controller.community.members import Change, Member
+from hansa.controller.community.column import Column
+from hansa.controller.community.grid import Grid
 from hansa.controller.community.reading import GROUP, Cache, Carriers, Library, carried, ordered, read_numbers
 from hansa.controller.community.scale import Scale
 from hansa.controller.storage.stores import Draft, StoredModel
-
-UNIT = 1074  # weights are summed as integers in units of 2^-UNIT: every float is a whole number of them
-
-
-@dataclass
-class _Column:
-    """What is in the sum of one tensor, without the numbers."""
-
-    count: int = 0
-    weight: int = 0  # the exact sum of the weights, in units
-    terms: Counter[int] = field(default_factory=Counter)  # sizes of the terms
-    digests: int = 0  # the sum of the digests, as whole numbers
-    squares: int = 0  # and of their squares
-
-    def change(self, weight: float, peak: float, digest: bytes, sign: int) -> None:
-        top, bottom = weight.as_integer_ratio()
-        self.weight += sign * ((top << UNIT) // bottom)
-        self.count += sign
-        number = int.from_bytes(digest)
-        self.digests += sign * number
-        self.squares += sign * number**2
-        height = size(weight, peak)
-        self.terms[height] += sign
-        if not self.terms[height]:
-            del self.terms[height]
-
-    @property
-    def alike(self) -> bool:
-        """Whether all contributions are the same tensor, bit for bit: their digests have no variance."""
-        return self.count * self.squares == self.digests**2
-
-    def grid(self) -> Grid:
-        return Grid.over(max(self.terms), self.count)
-
-    def total(self, grid: Grid) -> float:
-        """Return the sum of the scaled weights, rounded once."""
-        return self.weight / (1 << (UNIT + grid.shift))
+from hansa.controller.values.members import Change, Member
 
 
 @dataclass
 class _Plan:
-    """What to do with one tensor. Without a grid its bytes are copied; with one, terms are added and divided."""
+    """How one tensor is computed: without a grid, its bytes are copied; with one, a sum is divided."""
 
     grid: Grid | None = None
     total: float = 1.0
-    fresh: bool = False  # the sum begins at zero
-    terms: dict[ModelKey, float] = field(default_factory=dict)  # weights; negative: taken out
-    copied: ModelKey | None = None  # bytes come from this model, or from the current one
+    fresh: bool = False  # whether the sum starts at zero
+    terms: dict[ModelKey, float] = field(default_factory=dict)  # weights; negative ones remove a term
+    copied: ModelKey | None = None  # the model that bytes are copied from; None for the current model
 
     @property
     def averages(self) -> bool:
-        """Whether the tensor's numbers are made from the sum."""
+        """Whether the tensor's numbers are computed from the sum."""
         return self.grid is not None and self.copied is None
 
 
@@ -92,7 +54,7 @@ class Accumulator:
 
     def __init__(self, spec: ModelSpec, kept: bool, memory: int = 1 << 40) -> None:
         self._spec = spec
-        self._memory = memory  # bytes of sums that may be held; larger ones are mapped from a scratch file
+        self._memory = memory  # bytes; larger sums are mapped from a scratch file
         self._kept = kept
         kernels.preload(sum(info.elements for info in spec.tensors))
         self._scale = Scale()
@@ -100,19 +62,16 @@ class Accumulator:
         self._sums: list[np.ndarray] | None = self._room() if kept else None
 
     def _clear(self) -> None:
-        """Forget what is in the sums; what they hold is written over by the next terms."""
-        self._columns = [_Column() for _ in self._spec.tensors]
+        """Forget the terms in the sums; the next terms overwrite the numbers."""
+        self._columns = [Column() for _ in self._spec.tensors]
         self._grids: list[Grid | None] = [None] * len(self._spec.tensors)
 
     def _room(self) -> list[np.ndarray]:
-        """Return zeroed sums for every tensor that is averaged."""
+        """Return sums of zero for every tensor that is averaged."""
         counts = [0 if info.role is Role.COUNT else info.elements for info in self._spec.tensors]
         total = sum(counts)
-        if 8 * total <= self._memory:
-            whole = np.zeros(total)
-        else:
-            whole = _mapped(total)
-        return np.split(whole, np.cumsum(counts)[:-1])
+        numbers = np.zeros(total) if 8 * total <= self._memory else _mapped(total)
+        return np.split(numbers, np.cumsum(counts)[:-1])
 
     def commit(
         self,
@@ -122,9 +81,9 @@ class Accumulator:
         draft: Draft,
         pool: Executor,
     ) -> tuple[Manifest, list[float]]:
-        """Change what is in the sums and write the new mean into a draft, which the caller publishes.
+        """Change the sums and write the new mean into a draft, which the caller publishes.
 
-        After an error the sums are void: make a new accumulator and commit all members to it.
+        After an error the sums are invalid: make a new accumulator and commit all members to it.
         """
         sealer = Sealer(self._spec, pool=pool)
         for index, frame in enumerate(self.frames(change, open_model, current, pool)):
@@ -139,7 +98,7 @@ class Accumulator:
         current: StoredModel,
         pool: Executor,
     ) -> Iterator[np.ndarray]:
-        """Change what is in the sums and yield the frames of the new mean; the sums are void until all are taken."""
+        """Change the sums and yield the frames of the new mean; the sums are invalid until all are taken."""
         with Library(open_model) as library:
             plans = self._plan(change, library)
             terms = sorted({key for plan in plans for key in plan.terms})
@@ -155,10 +114,10 @@ class Accumulator:
                         yield frame
 
     def _plan(self, change: Change, library: Library) -> list[_Plan]:
-        """Enter the change into the columns and decide for each tensor what to do."""
+        """Enter the change into the columns and decide how each tensor is computed."""
         self._scale.change(change.added, 1)
         self._scale.change(change.removed, -1)
-        if self._scale.settle():  # all terms are others now
+        if self._scale.settle():  # all terms are different now
             self._clear()
             added, removed = self._enter(change.members, 1, library), self._enter((), -1, library)
         else:
@@ -171,14 +130,10 @@ class Accumulator:
             column, before = self._columns[tensor], self._grids[tensor]
             if info.role is Role.COUNT or not column.count:
                 self._grids[tensor] = None
-                told = (
-                    [member for member in added[tensor] if member.model in newest]
-                    if info.role is Role.COUNT
-                    else []
-                )
-                chosen = max(
-                    told, key=lambda member: member.weight, default=None
-                )  # max keeps the first of equals
+                counted = added[tensor] if info.role is Role.COUNT else ()
+                candidates = [member for member in counted if member.model in newest]
+                # `max` returns the first of several equal ones.
+                chosen = max(candidates, key=lambda member: member.weight, default=None)
                 plans.append(_Plan(copied=chosen.model if chosen else None))
                 if self._sums is not None:
                     self._sums[tensor].fill(0)
@@ -188,14 +143,13 @@ class Accumulator:
                 total = column.total(grid)
             except OverflowError:
                 raise HansaError(
-                    f"tensor {info.name}: the weights of its {column.count} updates are too large: they add up to more"
-                    " than any float64; the weigher must give smaller ones"
+                    f"tensor {info.name}: the weights of its {column.count} updates are too large: their sum"
+                    " exceeds the largest float64; the weigher must give smaller ones"
                 ) from None
             plan = _Plan(grid, total, fresh=grid != before or not self._kept)
             if column.alike:
-                plan.copied = (added[tensor] or carriers.of(tensor))[
-                    0
-                ].model  # Σp·w / Σp is w, not w on the grid
+                # Σp·w / Σp is w itself, not w rounded to the grid.
+                plan.copied = (added[tensor] or carriers.of(tensor))[0].model
             if plan.fresh:
                 plan.terms = {member.model: weight(member) for member in carriers.of(tensor)}
             else:
@@ -206,7 +160,7 @@ class Accumulator:
 
     def _enter(self, members: Iterable[Member], sign: int, library: Library) -> list[list[Member]]:
         """Enter contributions into the columns of the tensors they carry; return them by tensor."""
-        found: list[list[Member]] = [[] for _ in self._spec.tensors]
+        by_tensor: list[list[Member]] = [[] for _ in self._spec.tensors]
         for member in members:
             if member.weight <= 0:
                 continue
@@ -216,16 +170,16 @@ class Accumulator:
                 self._columns[tensor].change(
                     self._scale(member), model.peaks[at], model.manifest.digests[at], sign
                 )
-                found[tensor].append(member)
-        return found
+                by_tensor[tensor].append(member)
+        return by_tensor
 
 
 def _mapped(total: int) -> np.ndarray:
-    """Return zeros in a scratch file: derived data, which need not outlive us."""
+    """Return zeros in a scratch file: derived data, which need not outlive the process."""
     try:
         with tempfile.TemporaryFile() as scratch:
             scratch.truncate(8 * total)
-            if hasattr(os, "posix_fallocate"):  # a full disk says so now, not by a fatal signal later
+            if hasattr(os, "posix_fallocate"):  # a full disk fails here, not by a fatal signal later
                 os.posix_fallocate(scratch.fileno(), 0, 8 * total)
             return np.memmap(scratch, dtype=np.float64, mode="r+", shape=(total,))
     except OSError as error:
@@ -249,12 +203,12 @@ class _Step:
     def frame(self, index: int) -> np.ndarray:
         """Add this group's terms to one frame's sums; in the last pass return the frame of the mean.
 
-        It runs on a worker thread; numpy lets go of the interpreter lock.
+        It runs on a worker thread; numpy releases the interpreter lock.
         """
         layout, tensors = self.current.layout, self.current.manifest.spec.tensors
         spans = [(span, self.plans[span.tensor]) for span in layout.spans(index)]
-        made = layout.blank(index) if self.last else np.empty(0, dtype=np.uint8)
-        rooms = [numbers(tensors[span.tensor], span, made) for span, _ in spans] if self.last else []
+        frame = layout.blank(index) if self.last else np.empty(0, dtype=np.uint8)
+        rooms = [numbers(tensors[span.tensor], span, frame) for span, _ in spans] if self.last else []
         sums = [self._sum(span, plan) for span, plan in spans]
         fresh = [plan.fresh and self.first for _, plan in spans]
         open_means = {i for i, (_, plan) in enumerate(spans) if self.last and plan.averages}
@@ -276,7 +230,7 @@ class _Step:
                     plan.grid.add(sums[i], terms, fresh[i])
                 fresh[i] = False
         for total, untouched in zip(sums, fresh, strict=True):
-            if untouched:  # its terms are in groups to come
+            if untouched:  # its terms are in later groups
                 total.fill(0)
         for i, room in enumerate(rooms):
             span, plan = spans[i]
@@ -285,16 +239,16 @@ class _Step:
                 room[...] = self._read(source, span, {})
             elif i in open_means and plan.grid is not None:
                 plan.grid.mean(sums[i], plan.total, room)
-        return made
+        return frame
 
     def _pairs(self) -> Iterator[dict[ModelKey, StoredModel]]:
-        """Yield the group's models by twos: that many frames are in memory, however many models there are."""
+        """Yield the group's models in pairs: only two frames are in memory, however many models there are."""
         models = iter(self.models.items())
         while pair := dict(islice(models, 2)):
             yield pair
 
     def _sum(self, span: Span, plan: _Plan) -> np.ndarray:
-        """Return the place of a span's sum; what a fresh one holds is written over by its first terms."""
+        """Return the array of a span's sum; the first terms of a fresh sum overwrite it."""
         width = DTYPES[self.current.manifest.spec.tensors[span.tensor].dtype].itemsize
         if plan.grid is None:
             return np.empty(0)
@@ -303,7 +257,7 @@ class _Step:
         return self.sums[span.tensor][span.start // width : span.stop // width]
 
     def _read(self, model: StoredModel, span: Span, cache: Cache) -> np.ndarray:
-        """Return a span of a tensor from a model whose payload may be laid out differently (a partial update)."""
+        """Return a span of a tensor from a model, which may be laid out differently (a partial update)."""
         info = self.current.manifest.spec.tensors[span.tensor]
         width = DTYPES[info.dtype].itemsize
         return read_numbers(model, info.name, span.start // width, span.stop // width, cache)

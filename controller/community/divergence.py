@@ -1,7 +1,7 @@
-"""How far models are apart: the mean of 1 − cos over all pairs of them, from one matrix of inner products (radfed §5).
+"""How far apart models are: the mean of 1 − cos over all pairs of models (radfed §5).
 
-Only parameters count, and of partial updates those that all carry. It is a diagnosis: nothing is computed
-from it.
+It is computed from one matrix of inner products. Only parameters count, and of partial updates only those
+that all of them carry. It is a diagnosis: nothing else is computed from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ import numpy as np
 
 from hansa.common.models.model import Role
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.controller.community.members import Member
 from hansa.controller.community.reading import Library, ordered
 from hansa.controller.community.robust import Rows
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 Compared = Sequence[tuple[ModelKey, ModelKey | None]]  # models, and what to subtract from each
 
@@ -26,17 +26,17 @@ def divergence(
     pool: Executor,
     memory: int,
 ) -> float | None:
-    """Return the mean over pairs, none if there are fewer than two models."""
-    return (
-        mean_distance(_products(compared, open_model, current, pool, memory)) if len(compared) > 1 else None
-    )
+    """Return the mean over pairs, or None if there are fewer than two models."""
+    if len(compared) < 2:
+        return None
+    return mean_distance(_products(compared, open_model, current, pool, memory))
 
 
 def mean_distance(products: np.ndarray) -> float:
     """Return the mean of 1 − cos over all pairs, from the vectors' inner products.
 
-    A vector of zeros has no direction: two of them are alike, and one is as far from any other as a right
-    angle.
+    A vector of zeros has no direction: two of them count as equal, and one of them and any other vector count
+    as orthogonal.
     """
     lengths = np.sqrt(np.diag(products))
     zero = lengths == 0
@@ -62,22 +62,22 @@ def _products(
         before = Rows(_members(bases), others, current, memory // 2) if bases else None
         carried = [len(rows.carriers.of(at)) == count for at in range(len(spec.tensors))]
         if before:
-            before.carriers.of(0)  # worked out before threads ask
+            before.carriers.of(0)  # computed before threads ask for it
 
         def partial(index: int) -> np.ndarray:
-            found = np.zeros((count, count))
+            products = np.zeros((count, count))
             for span in layout.spans(index):
                 if not carried[span.tensor] or spec.tensors[span.tensor].role is not Role.PARAM:
                     continue
                 pieces = before.of(span) if before else None
                 for _, piece in rows.of(span):
                     vectors = piece - next(pieces)[1] if pieces else piece
-                    found += vectors @ vectors.T
-            return found
+                    products += vectors @ vectors.T
+            return products
 
         total = np.zeros((count, count))
-        for found in ordered(pool, partial, layout.frames):
-            total += found
+        for products in ordered(pool, partial, layout.frames):
+            total += products
     return total
 
 

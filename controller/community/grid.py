@@ -1,8 +1,8 @@
 """Exact sums: terms are rounded to a fixed grid before they are added, so that all additions are exact.
 
 Each term p·w is rounded to a multiple of 2^-bits (by adding and subtracting 1.5·2^(52-bits)). Sums of such
-terms stay multiples of 2^-bits below 2^(53-bits), which float64 holds exactly: the sum depends on the set of
-contributions, never on their order, and taking one away restores the sum bit for bit.
+terms stay multiples of 2^-bits below 2^(53-bits), which float64 represents exactly: the sum depends on the
+set of contributions, never on their order, and removing one restores the sum bit for bit.
 
 The grid is a function of the set, too: of the largest term and the number of terms. The magnitudes of models
 are taken in steps of 2^STEP and the number of terms in steps of HEADROOM, so that a set that changes a little
@@ -18,11 +18,8 @@ import numpy as np
 from hansa.controller.community import kernels
 
 HEADROOM = (4, 8, 12)  # up to 2^4, 2^8, 2^12 terms: the fewer there are, the finer the grid may be
-STEP, OFFSET = (
-    8,
-    3,
-)  # the grid changes where a model's largest number passes …, 2^-5, 2^3, 2^11, …, which is rare
-FINEST, TALLEST = 1074, 900  # keep the grid's constants, and terms, within float64's own limits
+STEP, OFFSET = 8, 3  # the grid changes when a model's largest number passes …, 2^-5, 2^3, 2^11, …: rarely
+FINEST, TALLEST = 1074, 900  # limits that keep the grid's constants and terms within the range of float64
 CHUNK = 1 << 16  # numbers added at once: their float64 terms stay in the cache
 
 
@@ -31,7 +28,7 @@ Term = tuple[np.ndarray, float]  # numbers and their weight
 
 @dataclass(frozen=True)
 class Grid:
-    """Terms are multiples of 2^-bits. Weights are multiplied by 2^-shift, 0 but for gigantic and for minute terms."""
+    """Terms are multiples of 2^-bits. Weights are multiplied by 2^-shift, which is seldom other than 1."""
 
     shift: int
     bits: int
@@ -45,15 +42,15 @@ class Grid:
         return cls(shift, min(51 - headroom - (term - shift), FINEST))
 
     def scaled(self, weight: float) -> float:
-        """Return the weight that terms of this grid are made with."""
+        """Return the weight with which terms of this grid are computed."""
         return math.ldexp(weight, -self.shift)
 
     def add(self, total: np.ndarray, terms: Sequence[Term], fresh: bool = False) -> None:
-        """Add each term's weight·numbers, rounded to the grid, to the float64 array `total`; `fresh`: write over it.
+        """Add each term's weight·numbers, rounded to the grid, to the float64 array `total`.
 
-        A negative weight takes numbers out. The constant that rounds a term need not be taken away again if
-        the next term is rounded with its negative (both round alike: the constant is even), which saves a
-        pass over memory.
+        If `fresh`, the terms overwrite `total`. A negative weight removes a term. The constant that rounds a
+        term need not be subtracted again if the next term is rounded with its negative (both round alike: the
+        constant is even), which saves a pass over memory.
         """
         constant = math.ldexp(1.5, 52 - self.bits)
         factors = [(_wide(numbers), self.scaled(weight)) for numbers, weight in terms]
@@ -86,13 +83,13 @@ class Grid:
         else:
             with np.errstate(over="ignore"):
                 np.divide(total, divisor, out=room, casting="unsafe")
-        if self.shift > 0:  # rounding must not carry a mean of gigantic numbers beyond the last one
+        if self.shift > 0:  # rounding must not turn a mean of huge numbers into infinity
             np.nan_to_num(room, copy=False)
 
     def add_and_mean(
         self, total: np.ndarray, terms: Sequence[Term], fresh: bool, divisor: float, room: np.ndarray
     ) -> None:
-        """Add the last terms and write the mean: at once, if it is the two of a commit, which saves a pass."""
+        """Add the last terms and write the mean; two terms, as in a commit, take one pass over memory."""
         kinds = {room.dtype, *(numbers.dtype for numbers, _ in terms)}
         alike = len(terms) == 2 and len(kinds) == 1 and not self.shift
         loops = kernels.ready(room, *(numbers for numbers, _ in terms)) if alike else None
@@ -108,7 +105,7 @@ class Grid:
     def _add_compiled(
         loops: kernels.Kernels, total: np.ndarray, factors: Sequence[Term], constant: float, fresh: bool
     ) -> None:
-        """Do the same at once."""
+        """Add one or two terms with compiled loops."""
         (one, of_one), *more = factors
         if more and more[0][0].dtype == one.dtype:
             loops.add_two(total, one, of_one, *more[0], constant, fresh)
@@ -119,7 +116,7 @@ class Grid:
 
 
 def _wide(numbers: np.ndarray) -> np.ndarray:
-    """Return numbers that numpy multiplies without a detour."""
+    """Return numbers in a type that numpy multiplies directly."""
     return numbers.astype(np.float32) if numbers.dtype.itemsize < 4 else numbers
 
 

@@ -1,9 +1,9 @@
-"""The inner loops of exact sums, compiled: numpy goes over memory eight times for what they do at once.
+"""The compiled inner loops of exact sums: they do in one pass over memory what takes numpy eight.
 
 They round and add exactly as numpy does, operation by operation (no fused multiply-add, no reordering), so
 that it does not matter which of the two has computed a model. Loading the compiler takes seconds and memory,
-and the first time on a machine it compiles: `preload` does it on a thread of its own, for large models only,
-and until it is done, or if the compiler cannot be had, numpy does the work.
+and on a new machine the loops are compiled first: `preload` does this on a thread of its own, for large
+models only. Until it is done, or if the compiler is not available, numpy does the work.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-LARGE = 1_000_000  # numbers of a model for which it is worth the while
+LARGE = 1_000_000  # numbers of a model from which on loading pays off
 log = logging.getLogger(__name__)
 Numbers = np.ndarray
 
@@ -25,42 +25,43 @@ class Kernels:
 
     add_one: Callable[[Numbers, Numbers, float, float, bool], None]  # total, numbers, factor, constant, fresh
     add_two: Callable[[Numbers, Numbers, float, Numbers, float, float, bool], None]
-    divide: Callable[[Numbers, float, Numbers], None]  # total, divisor, where to
+    divide: Callable[[Numbers, float, Numbers], None]  # total, divisor, output
     add_two_divide: Callable[[Numbers, Numbers, float, Numbers, float, float, bool, float, Numbers], None]
 
 
-_loaded: Kernels | None = None
-_loading: threading.Thread | None = None
+loaded: Kernels | None = None  # None until they are loaded
+loading: threading.Thread | None = None
 _lock = threading.Lock()
 
 
 def preload(elements: int) -> None:
-    """Begin to load the kernels if a model of so many numbers is worth it; returns at once."""
-    global _loading  # noqa: PLW0603 - a process needs them once
+    """Begin to load the kernels if a model of `elements` numbers is large enough; return at once."""
+    global loading  # noqa: PLW0603 - a process needs them once
     with _lock:
-        if elements >= LARGE and _loading is None:
-            _loading = threading.Thread(target=load, name="kernels", daemon=True)
-            _loading.start()
+        if elements >= LARGE and loading is None:
+            loading = threading.Thread(target=load, name="kernels", daemon=True)
+            loading.start()
 
 
 def load() -> None:
-    """Load the kernels; compile them if this machine never has."""
-    global _loaded  # noqa: PLW0603
+    """Load the kernels; compile them if this has never been done on this machine."""
+    global loaded  # noqa: PLW0603
     try:
-        _loaded = _compiled()
-    except Exception:  # whatever it is, numpy can do without
-        log.exception("sums are made by numpy, which is slower: the compiled loops cannot be loaded")
+        loaded = compiled()
+    except Exception:  # whatever it is, numpy can do the work
+        log.exception("sums are computed by numpy, which is slower: the compiled loops cannot be loaded")
 
 
 def ready(*arrays: Numbers) -> Kernels | None:
     """Return the kernels if they are loaded and can take these arrays."""
-    if _loaded is None:
+    if loaded is None:
         return None
     fit = all(array.dtype in (np.float32, np.float64) and array.flags.c_contiguous for array in arrays)
-    return _loaded if fit else None
+    return loaded if fit else None
 
 
-def _compiled() -> Kernels:
+def compiled() -> Kernels:
+    """Return the kernels, from the cache of an earlier compilation if there is one."""
     from numba import njit, types
 
     double, flag, void = types.float64, types.boolean, types.void

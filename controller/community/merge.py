@@ -1,11 +1,11 @@
-"""One merge: from the current model and the contributions to the next community model and the moments it carries on.
+"""One merge: computes the next community model and its moments from the current model and contributions.
 
     contributions ── aggregator ──► proposal ── server update ──► next model
                                                   ▲      │
                                      moments before      moments
 
-All are streams of frames; nothing here is as large as a model. The controller and `hansa job verify` both
-compute a version with `make`, so that the same inputs give the same bits.
+All of these are streams of frames; nothing here is as large as a model. The controller and `hansa job verify`
+both compute a version with `make`, so that the same inputs give the same bits.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,7 +22,6 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
@@ -37,15 +36,16 @@ from hansa.controller.plugin.arithmetic import (
 )
 from hansa.controller.plugin.checks import require_choice, require_finite, require_step, require_text
 from hansa.controller.storage.stores import Draft, StoredModel
+from hansa.controller.values.members import Change, Member
 
-NOBODY = "no update counts; the model before is kept"
+NOBODY = "no update counts; the previous model is kept"
 ADVICE = "; try a smaller lr"
 OpenDraft = Callable[[str, ModelSpec], Draft]  # for the community model (no name) or a moment
 
 
 @dataclass(frozen=True)
 class Means:
-    """What merges are carried out with."""
+    """The means to carry out merges."""
 
     open_model: Callable[[ModelKey], StoredModel]
     pool: Executor
@@ -64,10 +64,10 @@ class Made:
 
 @dataclass(frozen=True)
 class _Proposal:
-    """What the aggregator makes of the contributions."""
+    """The model that the aggregator proposes."""
 
     frames: Iterator[np.ndarray]
-    touched: Collection[str]  # tensors that somebody contributed to
+    touched: Collection[str]  # tensors with contributions
     note: str = ""
 
 
@@ -77,12 +77,12 @@ def make(
     sums: Accumulator,
     change: Change,
     current: StoredModel,
-    before: Mapping[str, StoredModel],  # moments of the current model; none: those to start from
+    before: Mapping[str, StoredModel],  # moments of the current model; missing ones have their first values
     info: MergeInfo,
     means: Means,
     draft: OpenDraft,
 ) -> Made:
-    """Compute the next community model into drafts; `publish` of the result makes them appear, the moments first."""
+    """Compute the next community model into drafts; `publish` of the result publishes them, moments first."""
     spec = current.manifest.spec
     with ExitStack() as stack:
         proposal = _propose(stack, aggregator, sums, change, current, means)
@@ -104,12 +104,12 @@ def make(
             writer.publish()
         main.publish(sealer.manifest(), sealer.peaks)
 
-    made = {name: writer.finish() for name, writer in moments.items()}
-    return Made(sealer.manifest(), made, proposal.note, publish)
+    manifests = {name: writer.finish() for name, writer in moments.items()}
+    return Made(sealer.manifest(), manifests, proposal.note, publish)
 
 
 def moment_spec(server: ServerUpdate[Any], spec: ModelSpec) -> ModelSpec:
-    """Return what one of a server update's moments looks like: the tensors that it updates, in float64."""
+    """Return the tensors of each of a server update's moments: those that it updates, in float64."""
     return ModelSpec(tuple(replace(info, dtype="float64") for info in spec.tensors if _updates(server, info)))
 
 
@@ -137,10 +137,10 @@ def _propose(
         return _Proposal(_copied(current), (), NOBODY)
     if isinstance(aggregator, Coordinatewise):
         library = stack.enter_context(Library(means.open_model))
-        made = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
+        frames = coordinatewise(aggregator, counting, library, current, means.pool, means.memory)
         with calling(aggregator):
             remark = aggregator.remark(len(counting))
-        return _Proposal(made, touched, require_text(aggregator, remark))
+        return _Proposal(frames, touched, require_text(aggregator, remark))
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:
@@ -149,9 +149,10 @@ def _propose(
             with calling(aggregator, TooFew):
                 selected = aggregator.select(apart)
         except TooFew as error:
-            return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the model before is kept")
+            return _Proposal(_copied(current), (), f"{aggregator.kind}: {error}; the previous model is kept")
         chosen = require_choice(aggregator, selected, len(counting))
-        note = f"{aggregator.kind} took {listed((counting[i].site for i in chosen), 10)} of {len(counting)} updates"
+        sites = listed((counting[i].site for i in chosen), 10)
+        note = f"{aggregator.kind} took {sites} of {len(counting)} updates"
         counting = [counting[i] for i in chosen]
     whole = Change(tuple(counting), (), counting, change.newest)
     frames = sums.frames(whole, means.open_model, current, means.pool)
@@ -172,15 +173,15 @@ def _copied(current: StoredModel) -> Iterator[np.ndarray]:
 def _touched(
     members: Iterable[Member], scope: frozenset[str] | None, current: StoredModel
 ) -> Collection[str]:
-    """Return the tensors that somebody contributes to and that the merge is about."""
+    """Return the tensors that the merge is about and that have contributions."""
     names = frozenset(current.manifest.spec.names) if scope is None else scope
-    found: set[str] = set()
+    touched: set[str] = set()
     for member in members:
         if member.weight > 0:
             if member.tensors is None:
                 return names
-            found |= member.tensors
-    return found & names
+            touched |= member.tensors
+    return touched & names
 
 
 def _updated(
@@ -192,12 +193,12 @@ def _updated(
     moments: "Mapping[str, _Writer]",
     info: MergeInfo,
 ) -> Iterator[np.ndarray]:
-    """Yield the frames of the next model, made from those of the proposal, which are written over."""
+    """Yield the frames of the next model; they are computed in place, in the frames of the proposal."""
     with calling(server):
         first = server.moments
     caches: dict[str, Cache] = {name: {} for name in moments}
     for index, frame in enumerate(frames):
-        held = current.read(index)
+        before_step = current.read(index)
         for span in current.layout.spans(index):
             tensor = current.manifest.spec.tensors[span.tensor]
             if not _updates(server, tensor):
@@ -211,13 +212,14 @@ def _updated(
             room = numbers(tensor, span, frame)
             if tensor.name in touched:
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    standing = numbers(tensor, span, held).astype(np.float64)
+                    standing = numbers(tensor, span, before_step).astype(np.float64)
                     with calling(server):
-                        made = server.step(standing, room.astype(np.float64), carried, info)
-                    room[...], carried = require_step(server, made, len(room), moments)
+                        step = server.step(standing, room.astype(np.float64), carried, info)
+                    room[...], carried = require_step(server, step, len(room), moments)
                 require_finite(server, tensor.name, room, *carried.values(), advice=ADVICE)
             else:
-                room[...] = numbers(tensor, span, held)  # a mean of last updates is not where steps have led
+                # The mean of the last updates is not the model that the steps have led to.
+                room[...] = numbers(tensor, span, before_step)
             for name, writer in moments.items():
                 writer.put(tensor, stop, carried[name])
         yield frame
@@ -229,7 +231,7 @@ def _moment(
     if before is None:
         return np.full(stop - start, first)
     for frame in [frame for frame in cache if len(cache) > 2]:
-        del cache[frame]  # spans come in order: what was read before the last frames is not needed again
+        del cache[frame]  # spans come in order: frames before the last ones are not needed again
     return read_numbers(before, name, start, stop, cache)
 
 
@@ -243,7 +245,7 @@ class _Writer:
         self._written = 0
 
     def put(self, tensor: TensorInfo, stop: int, array: np.ndarray) -> None:
-        """Write the next numbers; `stop` says where in their tensor they end."""
+        """Write the next numbers, which end at `stop` in their tensor."""
         self._room += np.ascontiguousarray(array, dtype="<f8").data.cast("B")
         if stop == tensor.elements:
             self._room += bytes(-len(self._room) % ALIGN)
@@ -264,5 +266,5 @@ class _Writer:
         return self._sealer.manifest()
 
     def publish(self) -> None:
-        """Let the moment appear."""
+        """Publish the moment."""
         self._draft.publish(self._sealer.manifest(), self._sealer.peaks)

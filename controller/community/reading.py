@@ -1,4 +1,4 @@
-"""Reading many stored models at once: which are open, which carry a tensor, and the numbers of a part of one."""
+"""Reads many stored models at once: keeps them open, finds carriers of tensors, reads parts of tensors."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import DTYPES, ModelSpec
 from hansa.common.values.ids import ModelKey
-from hansa.controller.community.members import Member
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 WINDOW = 4  # frames under way at once
 GROUP = 128  # models open at once
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Library:
-    """Open models, not more than a few groups at a time."""
+    """Open models, at most a few groups at a time."""
 
     def __init__(self, open_model: Callable[[ModelKey], StoredModel]) -> None:
         self._open_model = open_model
         self._open: dict[ModelKey, StoredModel] = {}
 
     def get(self, key: ModelKey) -> StoredModel:
-        """Return a model; whoever was opened first may be closed for it."""
+        """Return a model; the one that was opened first may be closed to make room."""
         if key not in self._open:
             if len(self._open) >= 2 * GROUP:
                 self._open.pop(next(iter(self._open))).close()
@@ -49,21 +49,21 @@ class Library:
 
 
 class Carriers:
-    """Which members carry which tensor; found out only if somebody asks."""
+    """Which members carry which tensor; computed when first needed."""
 
     def __init__(self, members: Sequence[Member], spec: ModelSpec, library: Library) -> None:
         self._members, self._spec, self._library = members, spec, library
-        self._found: list[list[Member]] | None = None
+        self._carriers: list[list[Member]] | None = None
 
     def of(self, tensor: int) -> list[Member]:
         """Return the members that carry a tensor and count."""
-        if self._found is None:
-            self._found = [[] for _ in self._spec.tensors]
+        if self._carriers is None:
+            self._carriers = [[] for _ in self._spec.tensors]
             for member in self._members:
                 if member.weight > 0:
                     for at in carried(member, self._library.get(member.model), self._spec):
-                        self._found[at].append(member)
-        return self._found[tensor]
+                        self._carriers[at].append(member)
+        return self._carriers[tensor]
 
 
 def carried(member: Member, model: StoredModel, spec: ModelSpec) -> Iterator[int]:
@@ -74,7 +74,7 @@ def carried(member: Member, model: StoredModel, spec: ModelSpec) -> Iterator[int
 
 
 def read_numbers(model: StoredModel, name: str, start: int, stop: int, cache: Cache) -> np.ndarray:
-    """Return numbers start … stop-1 of a tensor, wherever in its payload the model has it."""
+    """Return the numbers start … stop-1 of a tensor, wherever it is in the model's payload."""
     at = model.manifest.spec.index[name]
     kind = DTYPES[model.manifest.spec.tensors[at].dtype]
     begin = model.layout.offsets[at] + start * kind.itemsize
@@ -90,7 +90,7 @@ def read_numbers(model: StoredModel, name: str, start: int, stop: int, cache: Ca
 
 
 def ordered(pool: Executor, work: Callable[[int], T], count: int, window: int = WINDOW) -> Iterator[T]:
-    """Yield work(0), work(1), … with a few under way at once, so that memory stays bounded."""
+    """Yield work(0), work(1), … with a few of them under way at once, so that memory stays bounded."""
     waiting: deque[Future[T]] = deque()
     try:
         for index in range(count):
@@ -100,5 +100,5 @@ def ordered(pool: Executor, work: Callable[[int], T], count: int, window: int = 
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for left in waiting:
-            left.cancel()
+        for future in waiting:
+            future.cancel()

@@ -1,16 +1,16 @@
-"""Weights without what they have in common, so that weights in the same ratios give the same bits.
+"""Weights without their common factor, so that weights in the same ratios give the same bits.
 
-n, n, n means the same as 1, 1, 1, but n·w is rounded to the grid elsewhere than w. So the greatest common
-divisor of all weights is divided out, exactly. Powers of two may stay, for they move numbers and grid alike
-and change no bit; what is left is an odd number. Like the grid, it follows from the set of contributions and
-not from their order.
+The weights n, n, n mean the same as 1, 1, 1, but n·w is rounded to the grid at another place than w. So the
+greatest common divisor of all weights is divided out, exactly. Powers of two may stay, because they shift
+numbers and grid alike and change no bit; the remaining divisor is odd. Like the grid, it depends on the set
+of contributions and not on their order.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable
 
-from hansa.controller.community.members import Member
+from hansa.controller.values.members import Member
 
 
 class Scale:
@@ -18,14 +18,14 @@ class Scale:
 
     def __init__(self) -> None:
         self._odds: Counter[int] = Counter()  # odd parts of the weights
-        self._floor = 0  # divides all of them
+        self._floor = 0  # a number that divides all of them
         self.divisor = 1
 
     def change(self, members: Iterable[Member], sign: int) -> None:
-        """Enter weights, or take them out."""
+        """Add weights (sign 1) or remove them (sign -1)."""
         for member in members:
             if member.weight > 0:
-                top, _ = member.weight.as_integer_ratio()  # the other is a power of two
+                top, _ = member.weight.as_integer_ratio()  # the denominator is a power of two
                 odd = top // (top & -top)
                 self._odds[odd] += sign
                 if not self._odds[odd]:
@@ -34,9 +34,9 @@ class Scale:
                     self._floor = math.gcd(self._floor, odd)
 
     def settle(self) -> bool:
-        """Find the common factor of what is there now; return whether it is another than before.
+        """Compute the common factor of the present weights; return whether it has changed.
 
-        What divides all of them is known as a rule, so that a few show that nothing larger does.
+        Usually a common divisor is known already, and a few weights show that there is no larger one.
         """
         common = 0
         for odd in self._odds:

@@ -1,7 +1,7 @@
-"""Batch-norm statistics of all sites' data together, instead of the mean of each site's (methods/README §4).
+"""Batch-norm statistics of all sites' data together, instead of the mean of the sites' (methods/README §4).
 
-The variance of data that come from several sites is the mean of their variances and the variance of their
-means. The plain mean of variances leaves the second part out, and where sites differ much that is most of it.
+The variance of data from several sites is the mean of their variances plus the variance of their means. The
+plain mean of variances leaves out the second part, which is the larger one where sites differ much.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,44 +10,44 @@ import numpy as np
 
 from hansa.common.models.frames import Span, numbers
 from hansa.common.models.model import DTYPES, ModelSpec, Role
-from hansa.controller.community.members import Member
 from hansa.controller.community.reading import Carriers, Library, read_numbers
 from hansa.controller.storage.stores import StoredModel
+from hansa.controller.values.members import Member
 
 MEAN, VARIANCE = "running_mean", "running_var"  # as PyTorch calls them, below the name of their layer
 
 
-def pairs(spec: ModelSpec) -> Mapping[int, int]:
-    """Return the tensors that are variances, each with the one that holds its means."""
-    found: dict[int, int] = {}
+def variances(spec: ModelSpec) -> Mapping[int, int]:
+    """Return the tensors that are variances, each with the tensor of its means."""
+    pairs: dict[int, int] = {}
     for at, info in enumerate(spec.tensors):
         layer, dot, name = info.name.rpartition(".")
         mean = spec.index.get(f"{layer}{dot}{MEAN}")
         if name == VARIANCE and mean is not None:
             other = spec.tensors[mean]
             if info.role is Role.STAT and other.role is Role.STAT and info.shape == other.shape:
-                found[at] = mean
-    return found
+                pairs[at] = mean
+    return pairs
 
 
 def with_pooled_variances(
     frames: Iterator[np.ndarray], members: Sequence[Member], library: Library, current: StoredModel
 ) -> Iterator[np.ndarray]:
-    """Yield the frames of a mean with the variances of all data together in the place of means of variances.
+    """Yield the frames of a mean in which variances of all data together replace means of variances.
 
-    It is Σp(v + m²)/P − M² in the form Σp(v + (m − M)²)/P, which cannot become negative.
+    The variance is Σp(v + m²)/P − M² in the form Σp(v + (m − M)²)/P, which cannot become negative.
     """
     spec = current.manifest.spec
     carriers = Carriers(members, spec, library)
-    wanted = pairs(spec)
+    wanted = variances(spec)
     for index, frame in enumerate(frames):
         for span in current.layout.spans(index):
             if span.tensor in wanted:
                 mean = wanted[span.tensor]
                 both = [member for member in carriers.of(span.tensor) if member in carriers.of(mean)]
-                if len(both) > 1:  # of one it is a copy already
-                    found = _pooled(spec, span, mean, both, library)
-                    numbers(spec.tensors[span.tensor], span, frame)[...] = found
+                if len(both) > 1:  # the tensor of a single member has been copied already
+                    pooled = _pooled(spec, span, mean, both, library)
+                    numbers(spec.tensors[span.tensor], span, frame)[...] = pooled
         yield frame
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Task
-from hansa.controller.community.members import Standing
 from hansa.controller.engine.orders import Order
+from hansa.controller.values.members import Standing
 
 
 @dataclass(frozen=True)

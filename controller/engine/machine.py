@@ -53,9 +53,9 @@ from hansa.controller.engine.phases import (
     updates,
 )
 from hansa.controller.engine.phases.rounds import GATHER, act, pulse
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.engine.state import JobState
 from hansa.controller.plugin.composition import Composition
+from hansa.controller.values.snapshots import Snapshot
 
 TIME = "time"  # the alarm that ends training
 EARLY = 0.01  # seconds by which an alarm may ring too soon

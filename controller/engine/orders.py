@@ -14,8 +14,8 @@ from pydantic import AllowInfNan, Field, JsonValue
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import ModelKey
-from hansa.controller.community.members import Member
 from hansa.controller.plugin.view import Contribution
+from hansa.controller.values.members import Member
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,15 @@
-"""Snapshots: a job's memory as text, so that a restart need not replay every event.
-
-The history grows with the job; it is cut into chapters, and a snapshot holds only those that have changed
-since the last one. Whoever keeps snapshots puts the new chapters in the place of the old ones, all at once.
-"""
+"""Snapshots of a job: its state and its plugins' memories as text, and back."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
 from hansa.common.values.history import Version
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import CHAPTER, JobState
+from hansa.controller.values.snapshots import Snapshot
 
 HISTORY = TypeAdapter(list[Version])
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A job's memory as of an event."""
-
-    sequence: int
-    state: str  # JSON
-    chapters: Mapping[int, str]  # JSON, by number
 
 
 def take(job: Job) -> Snapshot:

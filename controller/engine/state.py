@@ -12,11 +12,11 @@ from hansa.common.values.results import Evaluation, Profile
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
 from hansa.common.values.training import Standard
-from hansa.controller.community.members import Member
 from hansa.controller.engine.orders import Examine, Merge, Order
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.view import Contribution
+from hansa.controller.values.members import Member
 
 CHAPTER = 256  # versions of the history that a snapshot writes together
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]

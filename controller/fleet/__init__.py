@@ -1,1 +1,1 @@
-"""The daemons of all sites: their sessions, comings and goings."""
+"""The daemons of all sites: which are connected, and which are away."""

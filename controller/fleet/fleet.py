@@ -15,7 +15,7 @@ from hansa.controller.fleet.sessions import AppState, DaemonRole, Session
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 1000  # daemons that have left
+REMEMBERED = 1000  # daemons that have left and are still shown to operators
 
 
 @dataclass
@@ -24,21 +24,21 @@ class Absence:
 
     since: float
     why: str
-    departing: "asyncio.Task[None] | None" = None  # ends with the grace period; none: it has left
+    departing: "asyncio.Task[None] | None" = None  # waits for the grace period; None once the daemon has left
 
 
 class FleetListener(Protocol):
-    """What is told when daemons come and go."""
+    """An object that is told when daemons come and go."""
 
     def attended(self, session: Session) -> None:
-        """A daemon has connected, for the first time or again."""
+        """Handle a daemon that has connected, for the first time or again."""
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
-        """A daemon is gone for good: it said goodbye or was away for longer than the grace period."""
+        """Handle a daemon that has left: it said goodbye or was away for longer than the grace period."""
 
 
 class Fleet:
-    """All daemons. A daemon whose stream breaks is away; only after the grace period has it left."""
+    """All daemons. A daemon whose stream breaks is away; after the grace period it counts as having left."""
 
     def __init__(self, clock: Clock, listener: FleetListener, heartbeat: float, grace: float) -> None:
         self.heartbeat = heartbeat
@@ -58,15 +58,16 @@ class Fleet:
         return self._sessions.get((site, role))
 
     def attend(self, session: Session) -> None:
-        """Enter a daemon; refuse it if another living process has its name and role."""
+        """Enter a daemon's session, or raise Taken if another living process has its name and role."""
         key = (session.site, session.role)
         former = self._sessions.get(key)
         if former and former.instance != session.instance:
             silent = self._clock.now() - former.last_seen
             if silent < 2 * self.heartbeat:
                 raise Taken(
-                    f"another {session.role} of site {session.site!r} is attending from {former.peer or 'elsewhere'}"
-                    f" since {iso(former.since)}; stop it first or choose another --site name"
+                    f"another {session.role} of site {session.site!r} has been connected from"
+                    f" {former.peer or 'elsewhere'} since {iso(former.since)};"
+                    " stop it first or choose another --site name"
                 )
         if former:
             former.close()
@@ -74,14 +75,14 @@ class Fleet:
         absence = self._away.pop(key, None)
         if absence and absence.departing:
             absence.departing.cancel()
-        log.info("%s attends from %s", session.name, session.peer)
+        log.info("%s is connected from %s", session.name, session.peer)
         self._listener.attended(session)
 
     def broken(self, session: Session, goodbye: bool, why: str = "") -> None:
-        """Take note that a daemon's stream has ended, and why, if it is known."""
+        """Note that a daemon's stream has ended, and why, if that is known."""
         key = (session.site, session.role)
         if self._sessions.get(key) is not session:
-            return  # it is connected again already
+            return  # it has already reconnected
         del self._sessions[key]
         if goodbye:
             log.info("%s said goodbye", session.name)
@@ -92,15 +93,18 @@ class Fleet:
             self.expect(*key, why or "its connection was lost")
 
     def expect(
-        self, site: SiteName, role: DaemonRole, why: str = "it has not attended since the start"
+        self,
+        site: SiteName,
+        role: DaemonRole,
+        why: str = "it has not connected since the controller was started",
     ) -> None:
-        """Give a daemon the grace period to attend."""
+        """Give a daemon the grace period to connect."""
         key = (site, role)
         if key not in self._sessions and key not in self._away:
             self._remember(key, Absence(self._clock.now(), why, asyncio.create_task(self._depart(key))))
 
     def _remember(self, key: tuple[SiteName, DaemonRole], absence: Absence) -> None:
-        """Keep an absence for operators to see; of those that have left, the newest."""
+        """Keep an absence for operators to see; of daemons that have left, only the newest are kept."""
         gone = [daemon for daemon, absent in self._away.items() if absent.departing is None]
         for daemon in gone[: max(0, len(gone) - REMEMBERED + 1)]:
             del self._away[daemon]
@@ -115,7 +119,7 @@ class Fleet:
                 self.broken(session, goodbye=False, why=f"it was silent for {3 * self.heartbeat:g} s")
 
     async def watch(self) -> None:
-        """Look for silent daemons once per heartbeat, for as long as this is awaited."""
+        """Look for silent daemons once per heartbeat, until this is cancelled."""
         while True:
             await self._clock.sleep_until(self._clock.now() + self.heartbeat)
             self.reap()
@@ -129,7 +133,7 @@ class Fleet:
                 absence.departing.cancel()
 
     def views(self) -> list[DaemonView]:
-        """Return what operators see."""
+        """Return the daemons as operators see them."""
         here = [_view(session) for session in self.sessions]
         away = [
             DaemonView(site=site, role=role, state="away", since=iso(absence.since), why=absence.why)
@@ -152,7 +156,7 @@ def _view(session: Session) -> DaemonView:
         state="attending",
         since=iso(session.since),
         doing=tuple(sorted(session.in_hand, key=in_order)),
-        apps={ref: _words(app) for ref, app in session.apps.items()},
+        apps={ref: _describe(app) for ref, app in session.apps.items()},
         sources={ref: app.stated.source for ref, app in session.apps.items() if app.stated.source},
         changed=tuple(sorted(ref for ref, app in session.apps.items() if app.stated.changed)),
         version=session.version,
@@ -160,7 +164,7 @@ def _view(session: Session) -> DaemonView:
     )
 
 
-def _words(app: AppState) -> str:
+def _describe(app: AppState) -> str:
     """Say whether an app can be used, with how many examples, and which source was loaded."""
     if app.error:
         return app.error

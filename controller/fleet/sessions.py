@@ -1,4 +1,4 @@
-"""A daemon's session: what it said of itself, what it has in hand, and what it has yet to be sent."""
+"""A daemon's session: what it said about itself, its tasks in hand, and messages that are yet to be sent."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ class CancelTask:
 
 @dataclass(frozen=True)
 class PulseDue:
-    """Tell a daemon how far a job has come; the session knows."""
+    """Tell a daemon how far a job has come; `Session.pulses` has the number."""
 
     job: JobId
 
 
 @dataclass
 class Session:
-    """One daemon that is connected."""
+    """A connected daemon."""
 
     site: SiteName
     role: DaemonRole
@@ -52,9 +52,8 @@ class Session:
     version: str = ""
     peer: str = ""
     outbox: asyncio.Queue[Task | CancelTask | PulseDue | None] = field(default_factory=asyncio.Queue)
-    pulses: dict[JobId, int] = field(
-        default_factory=dict
-    )  # committed steps that the daemon has yet to hear of
+    # Committed steps of each job that the daemon has yet to be told.
+    pulses: dict[JobId, int] = field(default_factory=dict)
     progress: dict[TaskId, Progress] = field(default_factory=dict)
 
     def send(self, message: Task | CancelTask) -> None:
@@ -66,7 +65,7 @@ class Session:
         self.outbox.put_nowait(message)
 
     def pulse(self, job: JobId, steps: int) -> None:
-        """Tell the daemon how far a job has come; a slow daemon hears only the newest."""
+        """Tell the daemon how far a job has come; a slow daemon is told only the newest number."""
         if job not in self.pulses:
             self.outbox.put_nowait(PulseDue(job))
         self.pulses[job] = steps
@@ -77,10 +76,10 @@ class Session:
 
     @property
     def name(self) -> str:
-        """How logs call it."""
+        """The daemon's name in logs."""
         return f"{self.role} {self.site}"
 
 
 def role_of(task: Task) -> DaemonRole:
-    """Return which daemon of a site does such tasks."""
+    """Return which daemon of a site carries out a task."""
     return "evaluator" if task.work.kind == "evaluate" else "learner"

@@ -1,4 +1,4 @@
-"""How a submission becomes a job: checked, its models stored, made durable, launched."""
+"""How a submission becomes a job: it is checked, its models are stored, it is made durable and launched."""
 
 import asyncio
 import logging
@@ -13,7 +13,8 @@ from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, InvalidJob, Stale
 from hansa.common.values.ids import JobId, new_job_id
 from hansa.common.values.results import Anatomy
-from hansa.controller.audit.log import Audit, digest_of
+from hansa.controller.audit.log import Audit
+from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet.fleet import Fleet
@@ -21,7 +22,7 @@ from hansa.controller.jobs.invitations import gather
 from hansa.controller.jobs.launcher import Launcher
 from hansa.controller.jobs.records import Records, read_again
 from hansa.controller.jobs.runner import JobRunner
-from hansa.controller.jobs.submission import Brought, Submission
+from hansa.controller.jobs.submission import Submission, SubmittedModel
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
@@ -53,7 +54,7 @@ class Admission:
         self._entering: set[asyncio.Task[JobRunner]] = set()
 
     def close(self) -> None:
-        """Stop the submissions that are being made durable; a restart finds each whole or not at all."""
+        """Stop submissions that are being made durable; a restart finds each complete or not at all."""
         for entering in self._entering:
             entering.cancel()
 
@@ -65,9 +66,9 @@ class Admission:
         who: str = "unknown",
         reference: Manifest | None = None,
     ) -> JobRunner:
-        """Check a job, store the models that it brings, and start it, even if the operator hangs up.
+        """Check a job, store the models submitted with it, and start it, even if the operator hangs up.
 
-        If there is a manifest of a first model, its frames come first; the frames of the reference follow.
+        The frames of the first model come first, if there is one; the frames of the reference follow.
         """
         spec = read_again(spec)
         rule = compose(spec)
@@ -79,9 +80,9 @@ class Admission:
         misfits = _misfits(rule, outline) if outline else []
         if misfits:
             raise InvalidJob([located(problem, {}) for problem in misfits])
-        brought = await models.take(job, frames, self._store, self._workers)
+        drafts = await models.take(job, frames, self._store, self._workers)
         entering = asyncio.create_task(  # not in the launcher's group: it may fail
-            self._enter(job, models.named(spec), rule, brought, None if rule.needs_anatomy else outline, who)
+            self._enter(job, models.named(spec), rule, drafts, None if rule.needs_anatomy else outline, who)
         )
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
@@ -92,38 +93,38 @@ class Admission:
         job: JobId,
         spec: JobSpec,
         rule: Composition,
-        brought: Sequence[Brought],
+        models: Sequence[SubmittedModel],
         outline: Outline | None,
         who: str,
     ) -> JobRunner:
         """Make a job durable and start it."""
         now = self._clock.now()
         record = JobRecord(job, spec.model_dump_json(), now)
-        words = f"{spec.name}: rule {spec.rule}, app {spec.app}"
+        summary = f"{spec.name}: rule {spec.rule}, app {spec.app}"
         try:
             runner = self._make_runner(Machine(job, spec, rule, now))  # a plugin may fail here
-            await self._audit.record(who, "submitted", job, words, digest_of(record.spec))
+            await self._audit.record(who, "submitted", job, summary, digest_of(record.spec))
             faults.reach("job-announced")
             await self._records.enter(record)
             faults.reach("job-entered")
-            with suppress(Broken):  # the job is there and will run, even if the log cannot be written
+            with suppress(Broken):  # the job is durable and will run, even if the log cannot be written
                 await self._audit.record("controller", "accepted", job)
-            for model in brought:  # not before the journal knows the job: nobody would ever remove it
+            for model in models:  # only now: models of a job that is not in the journal are never removed
                 await self._workers.io(model.draft.publish, model.manifest, model.peaks)
         finally:
-            for model in brought:
+            for model in models:
                 await self._workers.io(model.draft.discard)
         self._launcher.launch(runner, runner.machine.start())
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if spec.init:
-            with suppress(Stale):  # the job itself says why its rule cannot use the model
+            with suppress(Stale):  # the job itself shows why its rule cannot use the model
                 await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline))
         await gather(runner, self._fleet.sessions)
         return runner
 
 
 def _misfits(rule: Composition, outline: Outline) -> list[Problem]:
-    """Return why a rule cannot use a model that came from a file.
+    """Return the reasons why a rule cannot use a model that came from a file.
 
     Where a site will describe the model in more detail, the model is refused only if no description could
     make it fit.

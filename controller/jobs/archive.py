@@ -1,7 +1,7 @@
-"""Jobs that had ended before the controller was started: listed by their summaries, read in full on request.
+"""Jobs that ended before the controller was started: listed by their summaries, read in full on request.
 
 A summary is written when a job has ended, its models are tidied up and its end is in the audit log. A start
-therefore reads the events only of jobs without a summary: those under way, and those that ended just as the
+therefore only reads the events of jobs without a summary: those under way, and those that ended just as the
 controller was killed. Everything in a summary follows from the job's journal; a damaged one is made again.
 """
 
@@ -16,13 +16,13 @@ from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 
 log = logging.getLogger(__name__)
-LOADED = 16  # jobs that are kept in full: those that were asked for last
+LOADED = 16  # jobs that are kept in full: those requested last
 
 
 class Summary(Value):
-    """What is known of an ended job without reading its events."""
+    """What is known about an ended job without reading its events."""
 
-    view: JobView  # as it is listed: without sites and history
+    view: JobView  # as in a list of jobs: without sites and history
     submitted: float
     ended: float
     models: frozenset[ModelKey]  # that the store keeps
@@ -68,10 +68,10 @@ class Archive:
             raise Stale(f"task {task} is over")
 
     async def recall(self, job: JobId) -> JobRunner:
-        """Return a job in full; the last few are remembered."""
+        """Return a job in full; the last few are kept."""
         if job not in self.summaries:
             raise NotFound(f"there is no job {job}")
-        async with self._loading:  # the next who asks for the same job finds it loaded
+        async with self._loading:  # the next caller that asks for the same job finds it loaded
             runner = self._loaded.pop(job, None) or self._with_traffic(await self._load(job))
             self._loaded[job] = runner
             while len(self._loaded) > LOADED:
@@ -79,7 +79,7 @@ class Archive:
         return runner
 
     def _with_traffic(self, runner: JobRunner) -> JobRunner:
-        """Add what was moved after the last version: no version accounts for it, only the summary does."""
+        """Add the traffic since the last version: no version accounts for it, only the summary does."""
         view, state = self.summaries[runner.id].view, runner.machine.state
         runner.traffic.up = max(0, view.bytes_up - state.bytes_up)
         runner.traffic.down = max(0, view.bytes_down - state.bytes_down)

@@ -1,4 +1,4 @@
-"""A job's work in the background: orders, deletions, alarms. The outcome of each is an event."""
+"""A job's work in the background: orders, deletions and alarms. Orders and alarms end with an event."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ class Traffic:
     down: int = 0
 
     def take(self) -> tuple[int, int]:
-        """Return both counts and begin anew."""
-        taken = self.up, self.down
+        """Return both counts and reset them."""
+        counts = self.up, self.down
         self.up = self.down = 0
-        return taken
+        return counts
 
 
 class Chores:
@@ -50,8 +50,8 @@ class Chores:
     ) -> None:
         self._post, self._traffic, self._bench = post, traffic, bench
         self._store, self._workers, self._clock = store, workers, clock
-        self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; dropped once the job has ended
-        self._preparations: set[asyncio.Task[None]] = set()  # dropped then, too
+        self._alarms: dict[str, asyncio.Task[None]] = {}  # by name; cancelled when the job has ended
+        self._preparations: set[asyncio.Task[None]] = set()  # cancelled then, too
         self._duties: set[asyncio.Task[None]] = set()  # orders and deletions: finished even then
 
     def carry_out(self, effect: ef.Effect) -> None:
@@ -67,16 +67,16 @@ class Chores:
                 self._bench.forget()
 
     def warm_up(self, rule: Composition) -> None:
-        """Let parts load what they will need while sites train."""
+        """Let the rule's parts load what they will need, while sites train."""
         self._start(self._warm_up(rule), self._preparations)
 
     async def finish(self) -> None:
-        """Wait for everything that must not be left undone."""
+        """Wait for everything that must be finished even after the job has ended."""
         while self._duties:
             await asyncio.wait(self._duties)
 
     def cancel(self) -> None:
-        """Give up everything that is under way."""
+        """Cancel everything that is under way."""
         for chore in (*self._alarms.values(), *self._preparations, *self._duties):
             chore.cancel()
 
@@ -86,23 +86,23 @@ class Chores:
         task.add_done_callback(group.discard)
 
     async def _order(self, start: ef.StartOrder) -> None:
-        """Have an order carried out by a worker thread, and post the outcome."""
+        """Have an order carried out by a worker thread, and post its result or its failure."""
         drafts = self._bench.drafts()
         try:
-            done = await self._carried_out(start, drafts)
+            done = await self._carry_out(start, drafts)
         except ANYTHING as error:
             log.exception("job %s: %s failed", self._bench.job, self._bench.name(start.order))
             self._start(self._workers.io(drafts.discard), self._duties)
             self._fail(start.number, reason(error))
             return
-        result = self._accounted(start.order, done.result)
+        result = self._with_traffic(start.order, done.result)
         event = ev.OrderDone(at=self._clock.now(), order=start.number, result=result)
         try:
             await self._post(event)
         except Stale:  # the job no longer waits for it
             await self._drop(done.models)
 
-    async def _carried_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
+    async def _carry_out(self, start: ef.StartOrder, drafts: Drafts) -> Done:
         """Wait for a worker thread. One that takes too long cannot be stopped: the job goes on without it."""
         io, order = self._workers.io, start.order
         if prepare := self._bench.preparation(order):
@@ -113,12 +113,12 @@ class Chores:
             await asyncio.wait((working,), timeout=seconds)
             if not working.done():
                 self._fail(start.number, f"{self._bench.name(order)} took longer than {seconds:g} s")
-            return await working  # what it stores must be dropped
+            return await working  # even if it is too late: the models that it stores must be dropped
         finally:
             working.cancel()
 
-    def _accounted(self, order: Order, result: Result) -> Result:
-        """Account for the traffic since the last version in a new one."""
+    def _with_traffic(self, order: Order, result: Result) -> Result:
+        """Let a new version account for the traffic since the last one."""
         if not isinstance(result, Merged):
             return result
         if result.note:
@@ -134,25 +134,25 @@ class Chores:
             try:
                 await self._workers.io(warm_up, part)
             except PluginFailed:
-                log.exception("job %s: %s %r is not ready", self._bench.job, part.point, part.kind)
+                log.exception("job %s: %s %r could not be prepared", self._bench.job, part.point, part.kind)
 
     def _set_alarm(self, alarm: str, at: float) -> None:
-        """Set an alarm, in the place of one of the same name: many are set anew long before they would ring."""
+        """Set an alarm in place of one of the same name: many are set again long before they would ring."""
         if alarm in self._alarms:
             self._alarms[alarm].cancel()
         self._alarms[alarm] = asyncio.create_task(self._ring(alarm, at))
 
     async def _ring(self, alarm: str, at: float) -> None:
         await self._clock.sleep_until(at)
-        del self._alarms[alarm]  # it is this one: another of the name would have cancelled it
+        del self._alarms[alarm]  # it is this one: another one of this name would have cancelled it
         self._post(ev.AlarmRang(at=self._clock.now(), alarm=alarm))
 
     async def _drop(self, keys: tuple[ModelKey, ...]) -> None:
         def delete() -> None:
             for key in keys:
-                self._store.delete(key)  # harmless if it is repeated because the store was away
+                self._store.delete(key)  # harmless if it is repeated because the store was unavailable
 
         try:
             await self._workers.io(delete)
-        except Broken as error:  # the job no longer needs them, and a restart drops what nobody needs
+        except Broken as error:  # the job no longer needs them, and a restart drops unneeded models
             log.warning("job %s: models could not be removed: %s", self._bench.job, error)

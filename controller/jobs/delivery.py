@@ -11,12 +11,12 @@ from hansa.controller.fleet.sessions import ROLES, CancelTask, Session, role_of
 
 
 class Delivery:
-    """Brings one job's messages to those daemons that are connected; the others get them when they come back."""
+    """Sends one job's messages to connected daemons; the others get them when they reconnect."""
 
     def __init__(self, job: JobId, fleet: Fleet, discard: Callable[[TaskId], None]) -> None:
         self._job, self._fleet = job, fleet
-        self._discard = discard  # throws away what has arrived of an update
-        self.unsent: set[TaskId] = set()  # tasks of events that are not durable yet
+        self._discard = discard  # throws away the frames of an update that have arrived
+        self.unsent: set[TaskId] = set()  # tasks of events that are not yet durable
 
     def carry_out(self, effect: ef.Effect) -> None:
         """Send what an effect asks for."""
@@ -37,7 +37,7 @@ class Delivery:
                     session.pulse(self._job, steps)
 
     def settle(self, event: ev.Event) -> None:
-        """Take a task out of its daemon's hands once its result is durable."""
+        """Remove a task from its daemon's tasks in hand once its result is durable."""
         task, site = getattr(event, "task", None), getattr(event, "site", None)
         if task and site:
             for role in ROLES:

@@ -1,4 +1,4 @@
-"""All jobs that the controller knows: the runners of this life, and the archive of jobs that ended before it."""
+"""All jobs that the controller knows: those with a runner, and the archive of those that ended earlier."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from hansa.controller.jobs.runner import JobRunner
 
 
 class Jobs:
-    """Finds jobs by id or name. A job has a runner if it is under way or has ended since the start."""
+    """Finds jobs by id or name. Jobs under way, and those that ended since the start, have a runner."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -54,7 +54,7 @@ class Jobs:
         return self._runners[job] if job in self._runners else await self.archive.recall(job)
 
     def identify(self, words: str) -> JobId:
-        """Return the id of a job from the id itself, a unique prefix of it, or a name that only one job has."""
+        """Return the id of a job, given that id, a unique prefix of it, or a name that only one job has."""
         if words in self.known:
             return JobId(words)
         names = {job: summary.view.name for job, summary in self.archive.summaries.items()}
@@ -72,7 +72,7 @@ class Jobs:
         return await self.recall(self.identify(words))
 
     def views(self) -> list[JobView]:
-        """Return all jobs as they are listed, newest first."""
+        """Return the views of all jobs for a list, newest first."""
         views = {(summary.submitted, job): summary.view for job, summary in self.archive.summaries.items()}
         views |= {
             (runner.machine.state.submitted, job): runner.view(history=False)

@@ -1,4 +1,4 @@
-"""How daemons are offered to a job: those that can run its app join it, the others are named with the reason."""
+"""How daemons are offered to a job: those that can run its app join, the others are named with the reason."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from hansa.controller.engine.state import JobState
 from hansa.controller.fleet.sessions import AppState, DaemonRole, Session
 from hansa.controller.jobs.runner import JobRunner
 
-MOMENT = 5.0  # seconds that a submission waits at most for the daemons that are connected to be taken in
+MOMENT = 5.0  # seconds that a submission waits at most until the connected daemons have joined
 
 
 async def gather(runner: JobRunner, sessions: Sequence[Session]) -> None:
-    """Offer the connected daemons to a new job, and wait a moment so that its operator sees what comes of it.
+    """Offer the connected daemons to a new job, and wait a moment so that its operator sees the outcome.
 
-    Daemons that cannot take part come first, and then whatever keeps the others from working together;
-    otherwise the job might begin with the first few.
+    Daemons that cannot take part come first, followed by the reason why the others cannot work together, if
+    there is one; otherwise the job might begin with the first few.
     """
     spec = runner.machine.spec
     fit = [session for session in sessions if not _obstacle(spec, session)]
@@ -34,7 +34,7 @@ async def gather(runner: JobRunner, sessions: Sequence[Session]) -> None:
 
 
 def offer(runner: JobRunner, session: Session) -> "asyncio.Future[int] | None":
-    """Offer a daemon to a job and send it what it has missed; return the outcome of the offer, if it was made."""
+    """Offer a daemon to a job and send it what it has missed; return the outcome, or None if not invited."""
     spec = runner.machine.spec
     if runner.machine.ended or not _is_invited(spec, session):
         return None
@@ -54,7 +54,7 @@ def offer(runner: JobRunner, session: Session) -> "asyncio.Future[int] | None":
 
 
 def expected(state: JobState) -> list[tuple[SiteName, DaemonRole]]:
-    """Return the daemons that a job believes to be connected."""
+    """Return the daemons that take part in a job, as far as the job knows."""
     learners: list[tuple[SiteName, DaemonRole]] = [(site, "learner") for site in state.learners]
     return learners + [(site, "evaluator") for site in state.evaluators]
 

@@ -14,7 +14,7 @@ from hansa.controller.jobs.records import Records
 from hansa.controller.jobs.runner import JobRunner
 
 log = logging.getLogger(__name__)
-MOMENT = 5.0  # seconds that jobs which have ended may take to tidy up when the controller stops
+MOMENT = 5.0  # seconds in which ended jobs may tidy up when the controller stops
 
 
 class Launcher:
@@ -22,7 +22,7 @@ class Launcher:
 
     def __init__(self, jobs: Jobs, records: Records, audit: Audit, trouble: Callable[[], str]) -> None:
         self._jobs, self._records, self._audit = jobs, records, audit
-        self._trouble = trouble  # why the store cannot be used just now
+        self._trouble = trouble  # says why the store cannot be used right now
         self._tasks = asyncio.TaskGroup()
         self._runs: dict[JobId, asyncio.Task[None]] = {}
 
@@ -32,7 +32,7 @@ class Launcher:
 
     async def __aexit__(self, *error: object) -> None:
         closing = [self._runs[runner.id] for runner in self._jobs.runners if self._is_closing(runner)]
-        if closing and not self._trouble():  # they tidy up and record their end, which takes a moment
+        if closing and not self._trouble():  # tidying up and recording the end takes a moment
             await asyncio.wait(closing, timeout=MOMENT)
         self.stop()
         await self._tasks.__aexit__(None, None, None)
@@ -42,7 +42,7 @@ class Launcher:
 
     @property
     def running(self) -> set[JobId]:
-        """The jobs whose task is not over: they run, or tidy up and record their end."""
+        """The jobs that run, and those that have ended and are still tidying up and recording their end."""
         return set(self._runs)
 
     async def settled(self) -> None:
@@ -63,7 +63,7 @@ class Launcher:
         run.add_done_callback(lambda _: self._runs.pop(runner.id))
 
     async def _run(self, runner: JobRunner, effects: list[Effect]) -> None:
-        """Run a job and record its end, with the digest of its journal unless there is no time for it."""
+        """Run a job and record its end, with the digest of its journal if there is time to compute it."""
         digest = ""
         try:
             await runner.run(effects)
@@ -73,15 +73,15 @@ class Launcher:
         finally:
             state = runner.machine.state
             if runner.machine.ended:
-                words = (f"{state.status}: {state.reason}", state.chain, digest)
-                recorded = self._audit.note("controller", "ended", runner.id, *words)
+                details = (f"{state.status}: {state.reason}", state.chain, digest)
+                recorded = self._audit.note("controller", "ended", runner.id, *details)
         if digest and not runner.abandoned:
             await self._conclude(runner, recorded)
 
     async def _conclude(self, runner: JobRunner, recorded: "asyncio.Future[None]") -> None:
-        """Sum up a job whose end is durable, so that the next start need not read its events."""
+        """Summarize a job whose end is durable, so that the next start need not read its events."""
         try:
             await recorded
             await self._records.conclude(runner.id, summary_of(runner).model_dump_json())
-        except Broken as error:  # it only saves time
-            log.warning("job %s is not summed up: %s", runner.id, error)
+        except Broken as error:  # a summary only saves time
+            log.warning("job %s: its summary could not be saved: %s", runner.id, error)

@@ -1,4 +1,4 @@
-"""Jobs as the journal has them: brought back by replay, or failed with the reason why they cannot be."""
+"""Jobs read from the journal: restored by replay, or failed with the reason why that is impossible."""
 
 import logging
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.storage.journal import JobRecord
 
 log = logging.getLogger(__name__)
-CUT = "its journal lost how it ended"
-ADVICE = "`hansa job verify` tells more"
+CUT = "its journal lost the entry of its end"
+ADVICE = "`hansa job verify` shows details"
 
 
 class Reader:
@@ -33,10 +33,10 @@ class Reader:
         return machine
 
     async def load(self, job: JobId) -> JobRunner:
-        """Return a job that has ended; one that cannot be read has failed, and says why."""
+        """Return a job that has ended; one that cannot be read is shown as failed, with the reason."""
         record = await self._records.one(job)
         if record is None:
-            return self.failed(JobRecord(job, "", 0.0), f"the journal has lost job {job}")
+            return self.failed(JobRecord(job, "", 0.0), f"the journal lost job {job}")
         try:
             machine = await self.replayed(record)
         except Exception as error:
@@ -45,13 +45,13 @@ class Reader:
         return self._make_runner(machine) if machine.ended else self.failed(record, f"{CUT}; {ADVICE}")
 
     def failed(self, record: JobRecord, why: str) -> JobRunner:
-        """Return a job that cannot be resumed as failed; its journal stays as it is, for `hansa job verify`."""
+        """Return a job that cannot be resumed as failed; its journal stays, for `hansa job verify`."""
         unknown = JobSpec(name=record.id, app="unknown:app")
         try:
             spec = read_spec(record)
         except Broken:
             spec = unknown  # even its specification cannot be read
-        # the job's own rule may be what is missing, and nothing will be asked of it
+        # The job's own rule may be what is missing, and a failed job does not need it.
         machine = Machine(record.id, spec, compose(unknown), record.at)
         machine.abandon(why, record.at)
         return self._make_runner(machine)

@@ -1,4 +1,4 @@
-"""The journal's records of jobs: submissions, events and snapshots, written as they come, read on a restart."""
+"""The journal's records of jobs: submissions, events and snapshots, read again after a restart."""
 
 import logging
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import Clock, is_time
 from hansa.common.values.errors import Broken, InvalidJob
 from hansa.common.values.ids import JobId
-from hansa.controller.audit.log import digest_of
+from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, fault
 from hansa.controller.work.workers import Workers
 
 log = logging.getLogger(__name__)
-NO_EVENTS = "the journal lost the job's events: the store has models of it"
-SNAPSHOT_EVERY = 500  # entries; a restart replays about so many, or two for each site
+NO_EVENTS = "the journal lost the job's events, but the store still has its models"
+SNAPSHOT_EVERY = 500  # entries; a restart replays about this many, or two for each site
 
 
 class Records:
@@ -29,7 +29,7 @@ class Records:
         return await self._workers.journal(self._journal.jobs)
 
     async def one(self, job: JobId) -> JobRecord | None:
-        """Return a submission."""
+        """Return a submission, if the journal has it."""
         return await self._workers.journal(self._journal.job, job)
 
     async def summaries(self) -> dict[JobId, str]:
@@ -49,9 +49,9 @@ class Records:
         await self._workers.journal(self._journal.append, job, entries)
 
     async def save(self, machine: Machine) -> None:
-        """Save a snapshot of a job now and then."""
-        often = max(SNAPSHOT_EVERY, 2 * len(machine.state.learners))  # a snapshot's size grows with the sites
-        if machine.unsaved >= often:
+        """Save a snapshot of a job if the last one is old enough."""
+        interval = max(SNAPSHOT_EVERY, 2 * len(machine.state.learners))  # snapshots grow with the sites
+        if machine.unsaved >= interval:
             await self._workers.journal(self._journal.save_snapshot, machine.job, machine.snapshot())
 
     async def catch_up(self, machine: Machine) -> Machine:
@@ -61,7 +61,7 @@ class Records:
             snapshot = await self._workers.journal(self._journal.snapshot, machine.job)
             if snapshot:
                 machine.restore(snapshot)
-        except (Broken, KeyError, ValueError) as error:  # it only saves time: every event is in the journal
+        except (Broken, KeyError, ValueError) as error:  # it only saves time: the journal has every event
             log.warning(
                 "job %s is replayed from its first event: its snapshot is damaged: %s", machine.job, error
             )
@@ -83,12 +83,12 @@ class Records:
     def _digest(self, job: JobId) -> str:
         record = self._journal.job(job)
         if record is None:
-            raise Broken(f"the journal has lost job {job}")
+            raise Broken(f"the journal lost job {job}")
         return digest_of(record.spec, self._journal.entries(job))
 
 
 def read_again(spec: JobSpec) -> JobSpec:
-    """Return a job as a restart would read it from the journal; refuse one that it could not read."""
+    """Return a job as a restart would read it from the journal; refuse a job that could not be read."""
     try:
         return JobSpec.model_validate_json(spec.model_dump_json())
     except (ValueError, RecursionError) as error:
@@ -96,7 +96,7 @@ def read_again(spec: JobSpec) -> JobSpec:
 
 
 def read_spec(record: JobRecord) -> JobSpec:
-    """Return what was submitted or raise Broken, naming the job, if the record is damaged."""
+    """Return the job as it was submitted, or raise Broken, naming the job, if the record is damaged."""
     try:
         return JobSpec.model_validate_json(record.spec)
     except ValueError as error:
@@ -104,7 +104,7 @@ def read_spec(record: JobRecord) -> JobSpec:
 
 
 def replay(machine: Machine, entry: Entry) -> ev.Event:
-    """Apply a journal entry and return its event; raise Broken, naming it, if it is damaged or cannot follow."""
+    """Apply a journal entry and return its event; raise Broken if the entry is damaged or out of order."""
     if entry.sequence != machine.state.sequence + 1:
         raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
     if not entry.sound:

@@ -1,4 +1,4 @@
-"""What a start does with the journal's jobs: it resumes those under way, lists ended ones and names lost ones."""
+"""What a start does with the journal's jobs: it resumes open jobs, lists ended ones and reports lost ones."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Resumption:
-    """Brings all jobs back from the journal when the controller starts."""
+    """Restores all jobs from the journal when the controller starts."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Resumption:
         self._fleet, self._audit, self._records = fleet, audit, records
 
     async def resume_all(self) -> None:
-        """Resume the journal's jobs, and name those that only the store knows."""
+        """Resume the journal's jobs, and report those that only the store knows."""
         records, summaries = await self._records.all(), await self._summaries()
         for record in records:
-            if record.id in self._audit.interrupted:  # the controller was killed just after it was entered
+            if record.id in self._audit.interrupted:  # the controller was killed just after it entered it
                 self._audit.note("controller", "accepted", record.id)
         machines: list[tuple[JobRecord, Machine]] = []
         for record in records:  # no alarm is set before the clock has caught up with every recorded time
@@ -64,7 +64,7 @@ class Resumption:
         await self._look_for_lost_jobs()
 
     async def _summaries(self) -> Mapping[JobId, str]:
-        """Return the journal's summaries; none if they cannot be read, for they only save time."""
+        """Return the journal's summaries, or none if they cannot be read: they only save time."""
         try:
             return await self._records.summaries()
         except Broken as error:
@@ -72,7 +72,7 @@ class Resumption:
             return {}
 
     def _is_archived(self, record: JobRecord, summaries: Mapping[JobId, str]) -> bool:
-        """Put a job whose summary can be used into the archive; return whether it is there."""
+        """Put a job with a usable summary into the archive; return whether it has one."""
         text = summaries.get(record.id) if record.spec else None
         summary = read_summary(record.id, text) if text is not None else None
         if summary is None or self._audit.lacks_end(record.id, summary.ended):
@@ -100,7 +100,7 @@ class Resumption:
             runner.post(ev.EngineFailed(at=self._clock.now(), reason=loss))
             return
         for key in stored:
-            if key not in machine.state.models:  # the crash came just after it arrived or was dropped
+            if key not in machine.state.models:  # the controller crashed just after it arrived or was dropped
                 await io(self._store.delete, key)
         if machine.state.ended is not None and not self._audit.lacks_end(machine.job, machine.state.ended):
             await self._conclude(runner)
@@ -112,15 +112,15 @@ class Resumption:
                 self._fleet.expect(site, role)
 
     async def _conclude(self, runner: JobRunner) -> None:
-        """Sum up a job that had ended without a summary; if that cannot be kept, the next start does it again."""
+        """Summarize a job that ended without a summary; if this fails, the next start does it again."""
         summary = self._jobs.archive.summaries[runner.id] = summary_of(runner)
         try:
             await self._records.conclude(runner.id, summary.model_dump_json())
         except Broken as error:
-            log.warning("job %s is not summed up: %s", runner.id, error)
+            log.warning("job %s: its summary could not be saved: %s", runner.id, error)
 
     async def _loss(self, machine: Machine, stored: Collection[ModelKey]) -> str:
-        """Say what a job has lost that it cannot go on without; empty if it has everything."""
+        """Say what a job has lost and cannot go on without; empty if it has everything."""
         spec, state, end = machine.spec, machine.state, self._audit.end(machine.job)
         if not state.sequence and (
             spec.init or (state.reference is not None and state.reference not in stored)
@@ -135,11 +135,11 @@ class Resumption:
         return ""
 
     async def _look_for_lost_jobs(self) -> None:
-        """Name the jobs that only the store knows; drop models that an ended job does not need."""
+        """Report the jobs that only the store knows; drop models that an ended job does not need."""
         try:
             stored = await self._workers.io(self._store.keys)
         except Broken as error:  # the job that the damaged model belongs to has already failed
-            log.warning("jobs that the journal has lost are not looked for: %s", error)
+            log.warning("cannot look for jobs that the journal lost: %s", error)
             return
         known = set(self._jobs.known)
         for key in stored:
@@ -148,7 +148,10 @@ class Resumption:
             if summary and key not in summary.models:
                 await self._drop(summary, key)
             elif job not in known:
-                why = f"the store has models of job {job}, but the journal has no record of it: it was evicted or lost"
+                why = (
+                    f"the store has models of job {job}, but the journal has no record of it:"
+                    " it was evicted or lost"
+                )
                 log.error(why)
                 self._jobs.adopt(self._reader.failed(JobRecord(job, "", self._clock.now()), why))
                 known.add(job)
@@ -157,4 +160,4 @@ class Resumption:
         try:
             await self._workers.io(self._store.delete, key)
         except Broken as error:
-            log.warning("job %s: model %s, which it does not need, stays: %s", summary.view.job, key, error)
+            log.warning("job %s: unneeded model %s could not be removed: %s", summary.view.job, key, error)

@@ -1,4 +1,4 @@
-"""The shell around one job's engine: events go in one by one, are journaled, and their effects are carried out."""
+"""The shell around one job's engine: it handles events, journals them, and carries out their effects."""
 
 import asyncio
 import logging
@@ -48,13 +48,13 @@ class _Outcome:
     event: ev.Event
     done: "asyncio.Future[int]"
     effects: list[ef.Effect] = field(default_factory=list)
-    entry: Entry | None = None  # none if it was refused
+    entry: Entry | None = None  # None if the event was refused
     refusal: Stale | None = None
     fault: str = ""  # why the engine failed on it
 
 
 class JobRunner:
-    """Runs one job. All methods belong to the event loop; none but `run` waits."""
+    """Runs one job. All methods belong to the event loop; only `run` waits."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class JobRunner:
         fleet: Fleet,
         records: Records,
         memory: int,  # bytes that the sums of merges may take
-        discard: Callable[[TaskId], None],  # throws away what has arrived of an update
+        discard: Callable[[TaskId], None],  # throws away the frames of an update that have arrived
     ) -> None:
         self.machine = machine
         self.traffic = Traffic()
-        self.abandoned = False  # it ended, but not in the journal
+        self.abandoned = False  # whether it ended without an event in the journal
         self._workers, self._clock, self._fleet, self._records = workers, clock, fleet, records
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -84,9 +84,9 @@ class JobRunner:
         return self.machine.job
 
     def post(self, event: ev.Event) -> "asyncio.Future[int]":
-        """Queue an event; the future gives its number in the journal once it is durable and has taken effect."""
+        """Queue an event; the future yields its journal number once it is durable and has taken effect."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_heed)
+        done.add_done_callback(_mark_as_seen)
         if self.machine.ended:
             done.set_exception(Stale(f"job {self.id} has ended"))
         else:
@@ -109,7 +109,7 @@ class JobRunner:
                     for _, done in batch:
                         _refuse(done, Stale(f"job {self.id} failed"))
                     self._abandon(f"unexpected error: {one_line(error)}")
-            self._turn_away()  # a merge may wait for its event, which comes too late
+            self._turn_away()  # a merge may be waiting for its event, which comes too late
             await self._chores.finish()
         finally:
             self._chores.cancel()
@@ -129,8 +129,8 @@ class JobRunner:
     async def _handle(self, batch: "list[Post]") -> None:
         """Apply events, make them durable together, and only then answer and act.
 
-        Only a merge begins before: its result shows nowhere until an event of its own is durable, and
-        whatever the store holds that the journal does not know is swept after a crash.
+        Only merges start earlier: the result of a merge is invisible until an event of its own is durable,
+        and after a crash, models that the journal does not know are swept from the store.
         """
         outcomes: list[_Outcome] = []
         while batch and not (outcomes and outcomes[-1].fault):
@@ -142,7 +142,7 @@ class JobRunner:
         if entries:
             try:
                 await self._records.append(self.id, entries)
-                if not outcomes[-1].fault:  # it has left the state half changed
+                if not outcomes[-1].fault:  # else the state is half changed
                     await self._records.save(self.machine)
             except Exception as error:
                 log.exception("job %s: its journal cannot be continued", self.id)
@@ -173,15 +173,15 @@ class JobRunner:
         )
 
     async def _fail(self, fault: str, batch: "list[Post]") -> None:
-        """End a job whose rule failed on an event, from the state before it: a replay knows nothing of that event."""
+        """End a job whose rule failed on an event, from the state before it: the event is not journaled."""
         failed = self.machine
-        again = Machine(self.id, failed.spec, failed.rule, failed.state.submitted)
-        self.machine = await self._records.catch_up(again)
+        restored = Machine(self.id, failed.spec, failed.rule, failed.state.submitted)
+        self.machine = await self._records.catch_up(restored)
         ending = ev.EngineFailed(at=self.now(), reason=f"the rule failed: {fault}")
         await self._handle([(ending, asyncio.get_running_loop().create_future()), *batch])
 
     def _conclude(self, outcome: "_Outcome") -> None:
-        """Act on an event that is durable, and answer its caller."""
+        """Carry out the effects of a durable event, and answer its caller."""
         if outcome.entry:
             event = outcome.event
             if point := JOURNALED.get(event.result.kind if isinstance(event, ev.OrderDone) else event.kind):
@@ -204,17 +204,17 @@ class JobRunner:
         """Return the time for an event that happens now."""
         return self._clock.now()
 
-    # What happens in the fleet.
+    # Changes in the fleet.
 
     def catch_up(self, session: Session) -> None:
         """Send a daemon what it has missed."""
         self._delivery.catch_up(session, self.machine)
 
     def left(self, site: SiteName, role: DaemonRole) -> None:
-        """A daemon is gone."""
+        """Tell the job that a daemon has left."""
         self.post(ev.SiteLeft(at=self.now(), site=site, role=role))
 
-    # What operators and sites ask.
+    # Questions of operators and sites.
 
     def open_task(self, task: TaskId, site: SiteName) -> Task:
         """Return an open task of a site or raise Stale."""
@@ -229,27 +229,27 @@ class JobRunner:
         return receipt if receipt is not None and receipt.task == task else None
 
     def changed(self) -> None:
-        """Wake those who watch."""
+        """Wake everybody who watches the job."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def next_change(self) -> asyncio.Event:
-        """Return an event that is set by the next change; take it before looking, so that none is missed."""
+        """Return an event that the next change sets; take it before reading the state, to miss nothing."""
         return self._changed
 
     @cached_property
     def resolved(self) -> Resolved | None:
-        """The job with every default filled in; none if it cannot be read, or its rule is not known any more."""
+        """The job with every default filled in; None if it cannot be read or its rule is no longer known."""
         if self.machine.ended and not self.machine.state.sequence:
             return None
         try:
             return resolved(self.machine.spec)
         except (InvalidJob, KeyError, ValueError):
-            log.warning("job %s: its rule cannot be described", self.id, exc_info=True)
+            log.warning("job %s: its defaults cannot be filled in", self.id, exc_info=True)
             return None
 
     def origin(self, version: int) -> ModelOrigin:
-        """Return what an exported community model says of itself."""
+        """Return the origin that is written into an exported community model."""
         record = self.machine.state.history[version]
         return ModelOrigin(
             job=self.id,
@@ -261,11 +261,11 @@ class JobRunner:
         )
 
     def whole_view(self) -> JobView:
-        """Return what operators see of a job that they ask for by itself."""
+        """Return the job as `hansa job show` shows it."""
         return self.view().model_copy(update={"resolved": self.resolved})
 
     def view(self, history: bool = True, since: int = 0) -> JobView:
-        """Return what operators see; of the history, the versions from `since` on."""
+        """Return the job as operators see it; of its history, the versions from `since` on."""
         around = Surroundings(
             fleet=self._fleet,
             now=self.now(),
@@ -286,7 +286,7 @@ def _refuse(done: "asyncio.Future[int]", error: Stale) -> None:
         done.set_exception(error)
 
 
-def _heed(done: "asyncio.Future[int]") -> None:
+def _mark_as_seen(done: "asyncio.Future[int]") -> None:
     """Mark an outcome as seen: a caller that does not await it does not care whether the event was stale."""
     if not done.cancelled():
         done.exception()

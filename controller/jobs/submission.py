@@ -1,4 +1,4 @@
-"""Models that come with a submission: version 0 and the reference, frame by frame, each into its own draft."""
+"""The models of a submission: version 0 and the reference, each received frame by frame into a draft."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -18,8 +18,8 @@ FIRST, REFERENCE = "first model", "reference"  # what messages call them
 
 
 @dataclass(frozen=True)
-class Brought:
-    """A model that came with a submission; nobody sees it before it is published."""
+class SubmittedModel:
+    """A model that came with a submission; it is invisible until it is published."""
 
     draft: Draft
     manifest: Manifest
@@ -28,7 +28,7 @@ class Brought:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submission says of its models before their frames come."""
+    """The manifests of a submission's models, which come before their frames."""
 
     first: Manifest | None = None
     reference: Manifest | None = None
@@ -41,30 +41,30 @@ class Submission:
             with _naming(REFERENCE):
                 check_manifest(self.reference)
         if spec.reference != (self.reference.digest.hex() if self.reference else None):
-            raise InvalidJob("reference: the submission does not bring the model that the job names")
+            raise InvalidJob("reference: the submission does not contain the model that the job names")
         if self.first and self.reference:
             require_reference(self.first.spec, self.reference.spec)
 
     def named(self, spec: JobSpec) -> JobSpec:
-        """Return the job with the digests of what it brings."""
+        """Return the job with the digests of its models."""
         models = {"init": self.first, "reference": self.reference}
         digests = {name: manifest.digest.hex() if manifest else None for name, manifest in models.items()}
         return spec.model_copy(update=digests)
 
     async def take(
         self, job: JobId, frames: AsyncIterator[bytes], store: Store, workers: Workers
-    ) -> list[Brought]:
-        """Take the models' frames, those of the first model before those of the reference."""
+    ) -> list[SubmittedModel]:
+        """Receive the models' frames: those of the first model, then those of the reference."""
         keys = ((community_key(job, 0), self.first), (reference_key(job), self.reference))
         models = [(key, manifest) for key, manifest in keys if manifest]
-        taken: list[Brought] = []
+        taken: list[SubmittedModel] = []
         try:
             for key, manifest in models:
                 last, what = key == models[-1][0], REFERENCE if manifest is self.reference else FIRST
                 taken.append(await _take(key, manifest, frames, store, workers, what, last))
         except BaseException:
-            for brought in taken:
-                await asyncio.shield(workers.io(brought.draft.discard))
+            for model in taken:
+                await asyncio.shield(workers.io(model.draft.discard))
             raise
         return taken
 
@@ -77,7 +77,7 @@ async def _take(
     workers: Workers,
     what: str,
     last: bool,
-) -> Brought:
+) -> SubmittedModel:
     check = FrameCheck(manifest)
     draft = await _begin(key, manifest, store, workers)
     try:
@@ -87,11 +87,11 @@ async def _take(
     except BaseException:
         await asyncio.shield(workers.io(draft.discard))  # the operator may have hung up
         raise
-    return Brought(draft, manifest, check.sealer.peaks)
+    return SubmittedModel(draft, manifest, check.sealer.peaks)
 
 
 async def _begin(key: ModelKey, manifest: Manifest, store: Store, workers: Workers) -> Draft:
-    """Begin a draft. Should the operator hang up meanwhile, it is thrown away once it is there: no thread can stop."""
+    """Begin a draft. If the operator hangs up meanwhile, discard it once the thread has begun it."""
     beginning = asyncio.ensure_future(workers.io(store.draft, key, manifest.spec))
     try:
         return await asyncio.shield(beginning)
@@ -117,7 +117,7 @@ def _require_all(check: FrameCheck, what: str) -> None:
     if not check.complete:
         raise Refused(f"the {what} ended after {check.next} frames")
     if what == REFERENCE and not any(check.sealer.peaks):
-        raise InvalidJob("reference: it holds nothing but zeros, so that nothing can be measured against it")
+        raise InvalidJob("reference: it contains only zeros, so no distance from it can be computed")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What operators see of a job: its course, its versions and what its sites are doing."""
+"""A job as operators see it: its progress, its versions and what its sites are doing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from hansa.common.process.clock import iso
 from hansa.common.values.history import Version, VersionView
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import JobView, SiteProgress, SurveyView
+from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet.fleet import Fleet
 
-NAMED = 1000  # sites that contributed little; a view must not grow with everybody who ever came
+NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Surroundings:
     now: float
     bytes_up: int  # since the newest version
     bytes_down: int
-    trouble: str  # why the store cannot be used just now
+    trouble: str  # why the store cannot be used right now
 
 
 def _needs(machine: Machine) -> str:
@@ -33,11 +33,11 @@ def _needs(machine: Machine) -> str:
     needed = machine.spec.sites.min
     if machine.state.status != "waiting":
         return ""
-    return f"needs {needed} sites that attend" if needed > 1 else "needs a site that attends"
+    return f"needs {needed} connected sites" if needed > 1 else "needs a connected site"
 
 
 def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
-    """Return a job as operators see it, with its sites and the versions from `since` on, or without either."""
+    """Return a job as operators see it, with its sites and the versions from `since` on, or without both."""
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
@@ -64,16 +64,20 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         bytes_down=state.bytes_down + around.bytes_down,
         sites=tuple(_site_views(machine, around.fleet)) if history else (),
         evaluators=len(state.evaluators),
-        shortfalls=tuple(shortfalls(state, machine.rule.pace.common_rounds)[:NAMED]) if history else (),
+        shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(_history_views(machine, since)) if history else (),
     )
 
 
+def _shortfalls(machine: Machine) -> tuple[Shortfall, ...]:
+    return tuple(shortfalls(machine.state, machine.rule.pace.common_rounds)[:NAMED])
+
+
 def _metrics(machine: Machine, record: Version) -> Mapping[str, float | None]:
     try:
         return machine.metrics(record)
-    except Exception:  # the plan that cannot combine its findings ends the job, which names it; show the rest
+    except Exception:  # an evaluation plan that fails ends the job, whose reason names it; show the rest
         return {}
 
 
@@ -105,7 +109,7 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
     for site in sorted(asked, key=in_order):
         session = fleet.find(site, "learner")
         task = training.get(site)
-        note = session.progress.get(task.id) if session and task else None
+        progress = session.progress.get(task.id) if session and task else None
         if machine.ended:
             doing = "done"
         elif session is None:
@@ -115,9 +119,9 @@ def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
         yield SiteProgress(
             site=site,
             state=doing,
-            epoch=note.epoch if note else 0,
-            epochs=note.epochs if note else _epochs(task) or machine.rule.epochs,
-            loss=note.loss if note else None,
+            epoch=progress.epoch if progress else 0,
+            epochs=progress.epochs if progress else _epochs(task) or machine.rule.epochs,
+            loss=progress.loss if progress else None,
             examples=state.learners.get(site, 0),
         )
 

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus."""
+"""Metrics for Prometheus: the numbers, and the web server that serves them."""

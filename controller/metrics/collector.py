@@ -1,7 +1,7 @@
 """Numbers for Prometheus: `--metrics HOST:PORT`.
 
-A scrape is answered on a thread of its own; the event loop, which owns all state, is asked for a snapshot. On
-loopback the numbers are served plainly; elsewhere only over TLS, to operators and controllers.
+Every scrape has a thread of its own, which asks the event loop, the owner of all state, for a snapshot. On
+loopback the numbers are served in plain HTTP; elsewhere only over TLS, to operators and controllers.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from hansa.controller.metrics.server import bound
 from hansa.controller.work.workers import Workers
 
 PATIENCE = 5.0  # seconds for the event loop to answer
-SHOWN = 20  # ended jobs, besides all that run
+SHOWN = 20  # ended jobs that are shown, besides all jobs under way
 BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)  # seconds of training
 
 
@@ -44,7 +44,7 @@ class TaskTimes:
         self.total += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return the counts as Prometheus adds them up."""
+        """Return the cumulative counts that Prometheus expects."""
         edges = [*(f"{edge:g}" for edge in BUCKETS), "+Inf"]
         return [(edge, float(sum(self.counts[: i + 1]))) for i, edge in enumerate(edges)]
 
@@ -78,13 +78,13 @@ class ControllerCollector(Collector):
             return []
 
     def describe(self) -> Iterable[Metric]:
-        """Names are the same at every scrape; nothing is asked when the collector is registered."""
+        """Return nothing: the event loop is not asked when the collector is registered."""
         return []
 
     def _of_controller(self) -> Iterator[Metric]:
         yield _gauge("hansa_info", "Always 1.", {(__version__,): 1}, ["version"])
         roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in self._fleet.sessions)
-        yield _gauge("hansa_daemons", "Daemons that attend.", roles, ["role"])
+        yield _gauge("hansa_daemons", "Connected daemons.", roles, ["role"])
         states: dict[tuple[str, ...], int] = {(name,): n for name, n in self._jobs.statuses().items()}
         yield _gauge("hansa_jobs", "Jobs.", states, ["status"])
         usable = 0 if self._workers.trouble else 1
@@ -109,10 +109,10 @@ class ControllerCollector(Collector):
             "hansa_job_bytes_down": "Bytes to sites.",
         }
         gauges = {
-            "hansa_job_open_tasks": "Tasks that sites have yet to answer.",
-            "hansa_job_waiting_merges": "Merges that are decided on and not done.",
-            "hansa_job_staleness_versions": "Mean staleness of the contributions to the newest community model.",
-            "hansa_job_lost_updates": "Updates that did not come or were refused, in all rounds.",
+            "hansa_job_open_tasks": "Tasks whose results sites have yet to return.",
+            "hansa_job_waiting_merges": "Merges that are due but not done.",
+            "hansa_job_staleness_versions": "Mean staleness of contributions to the newest community model.",
+            "hansa_job_lost_updates": "Updates that did not arrive or were refused, in all rounds.",
         }
         metrics: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             **{name: CounterMetricFamily(name, text, labels=labels) for name, text in counters.items()},

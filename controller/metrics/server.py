@@ -1,7 +1,7 @@
-"""The web server behind `--metrics`: every connection on a thread of its own, handshake included.
+"""The web server behind `--metrics`: every connection has a thread of its own, handshake included.
 
-On loopback it answers plainly. Elsewhere it speaks TLS and answers operators and controllers, whose
-certificates are checked as those of RPCs are: sites have no business with other sites' jobs.
+On loopback it speaks plain HTTP. Elsewhere it speaks TLS and answers operators and controllers, whose
+certificates are checked like those of RPCs: sites must not see other sites' jobs.
 """
 
 import logging
@@ -21,12 +21,12 @@ from hansa.common.values.errors import Forbidden, HansaError
 
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds for the handshake, the request and each part of the answer
-CONNECTIONS = 32  # at once; more are hung up on
+CONNECTIONS = 32  # at once; further ones are closed
 ROLES = ("operator", "controller")
 
 
 class MetricsServer(ThreadingWSGIServer):
-    """Answers scrapes. A caller that is silent holds up nobody but itself."""
+    """Answers scrapes. A silent caller delays only itself."""
 
     tls: ServerTls | None = None
     _context: ssl.SSLContext | None = None
@@ -50,7 +50,7 @@ class MetricsServer(ThreadingWSGIServer):
             self._room.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands, look at the certificate, answer."""
+        """Shake hands, check the certificate, and answer."""
         request.settimeout(PATIENCE)
         if self.tls is None:
             super().finish_request(request, client_address)
@@ -60,23 +60,24 @@ class MetricsServer(ThreadingWSGIServer):
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write a line, where the standard library writes a traceback to standard error."""
-        log.info("no metrics for %s", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
+        """Log one line; the standard library would write a traceback to standard error."""
+        debugging = log.isEnabledFor(logging.DEBUG)
+        log.info("could not send metrics to %s", client_address[0], exc_info=debugging)
 
     def _fresh(self, tls: ServerTls) -> ssl.SSLContext:
-        """Return a context with the newest files; the last good ones while a renewal is half done."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.verify_mode = ssl.CERT_REQUIRED
+        """Return a context with the newest files, or with the last good ones while a renewal is half done."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
         try:
-            made.load_cert_chain(tls.folder / files.CERTIFICATE, tls.folder / files.KEY)
-            made.load_verify_locations(tls.folder / files.CA)
+            context.load_cert_chain(tls.folder / files.CERTIFICATE, tls.folder / files.KEY)
+            context.load_verify_locations(tls.folder / files.CA)
         except OSError:  # ssl.SSLError is one
             if self._context is None:
                 raise
             return self._context
-        self._context = made
-        return made
+        self._context = context
+        return context
 
     @staticmethod
     def _require_allowed(tls: ServerTls, secured: ssl.SSLSocket) -> None:
@@ -84,7 +85,7 @@ class MetricsServer(ThreadingWSGIServer):
         try:
             tls.require_good(caller)
             if caller.role not in ROLES:
-                raise Forbidden(f"{caller} may not read metrics: they are for {' or '.join(ROLES)}")
+                raise Forbidden(f"{caller} may not read metrics: only {' or '.join(ROLES)} may")
         except HansaError as error:
             log.warning("%s", error)
             raise
@@ -98,11 +99,11 @@ class _Quiet(WSGIRequestHandler):
 
 
 def bound(host: str, port: int, app: Callable[..., Any], tls: ServerTls | None) -> MetricsServer:
-    """Return a server that listens and is yet to serve."""
+    """Return a server that listens but does not serve yet."""
 
     class Server(MetricsServer):
         address_family = AF_INET6 if ":" in host else AF_INET
 
-    made = make_server(host, port, app, Server, _Quiet)
-    made.tls = tls
-    return made
+    server = make_server(host, port, app, Server, _Quiet)
+    server.tls = tls
+    return server

@@ -1,4 +1,4 @@
-"""Opening what a controller keeps: store and journal together, from the words of the command line."""
+"""Opens a controller's store and journal together, as the command line names them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +17,7 @@ from hansa.controller.storage.stores.redis import RedisStore
 
 @dataclass(frozen=True)
 class Backends:
-    """Where models and events live. `renew` keeps a lease alive, where there is one."""
+    """Where models and events are stored. `renew` keeps a lease alive, if there is one."""
 
     store: Store
     journal: Journal
@@ -26,14 +26,12 @@ class Backends:
 
 @contextmanager
 def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
-    """Open `memory:`, `disk:PATH` (journal in the state directory) or a Redis URL (journal in Redis, too)."""
+    """Open `memory:` or `disk:PATH` (journal in the state directory), or a Redis URL (journal in Redis)."""
     if is_redis(url):
         space = RedisSpace(url)
         try:
             if lease:
-                space.check_format(
-                    mark=False
-                )  # a takeover changes what is there: not in a space of another Hansa
+                space.check_format(mark=False)  # first: a takeover must not change another Hansa's space
                 space.acquire()
                 space.warn_of_settings()
             space.check_format(mark=lease)
@@ -42,7 +40,7 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
         finally:
             space.close()
         return
-    if not lease:  # a controller has checked it with its lock
+    if not lease:  # a controller checks the format when it takes its lock
         check_format(state, mark=False)
     with closing(_local_store(url)) as store:
         if lease and isinstance(store, DiskStore):
@@ -58,4 +56,4 @@ def _local_store(url: str) -> Store:
     if kind == "disk" and place:
         return DiskStore(Path(place).expanduser())
     known = ", ".join(f"{scheme}://…" for scheme in SCHEMES)
-    raise InvalidInput(f"{url!r} is no store: write memory:, disk:PATH or a Redis URL ({known})")
+    raise InvalidInput(f"{url!r} is not a store: write memory:, disk:PATH or a Redis URL ({known})")

@@ -1,4 +1,4 @@
-"""Descriptions of models: where version 0 came from a file, a site only describes what it built, without numbers."""
+"""Descriptions: if version 0 came from a file, a site only describes the model it built, without numbers."""
 
 from hansa.common.models.distance import misfit
 from hansa.common.models.model import Manifest, ModelSpec, check_manifest
@@ -32,7 +32,7 @@ async def describe(
     from_file = (await manifests.read(current)).spec
     try:
         check_manifest(manifest)
-        _require_likeness(manifest.spec, from_file)
+        _require_same_model(manifest.spec, from_file)
     except Rejected as error:
         await quarantine.put(runner, task, str(error))
         raise
@@ -45,7 +45,7 @@ async def describe(
     )
     try:
         await runner.post(event)
-    except Stale:  # the same offer may have come twice
+    except Stale:  # the same offer may have arrived twice
         if not runner.receipt(task.id, task.site):
             raise
     receipt = runner.receipt(task.id, task.site)
@@ -53,7 +53,7 @@ async def describe(
     return receipt
 
 
-def _require_likeness(built: ModelSpec, from_file: ModelSpec) -> None:
+def _require_same_model(built: ModelSpec, from_file: ModelSpec) -> None:
     wrong = misfit(built, from_file, types=False)  # learners convert types
     if wrong:
         raise Rejected(f"init: the file does not fit the app's model: {wrong}")

@@ -1,4 +1,4 @@
-"""Models on their way to sites and operators: only what they lack travels, and the store reads it once for all."""
+"""Models on their way to sites and operators: only missing tensors are sent, read once for all receivers."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,21 +18,21 @@ from hansa.controller.transfers.gate import Gate
 from hansa.controller.work.workers import Workers
 from hansa.protos import fleet_pb2 as fleet
 
-AHEAD = 2  # frames read at once while those before are sent: memory for each download is twice that
-HOT = 64 << 20  # bytes of frames that are kept, at most
+AHEAD = 2  # frames that are read while as many are being sent: a download has at most twice this in memory
+HOT = 64 << 20  # bytes of recent frames that are kept, at most
 Reading = asyncio.Future[list[bytes]]
 
 
 @dataclass
 class _Shared:
-    """An open model and how many read it."""
+    """An open model and the number of its readers."""
 
     opening: asyncio.Future[StoredModel]
     readers: int = 0
 
 
 class Downloads:
-    """Sends models. The frames sent last are kept: the sites of a round fetch the same model at about the same time."""
+    """Sends models. Recent frames are kept: the sites of a round fetch the same model at the same time."""
 
     def __init__(self, store: Store, workers: Workers, memory: int) -> None:
         self._store, self._workers = store, workers
@@ -40,6 +40,11 @@ class Downloads:
         self._room = min(HOT, memory // 8)
         self._hot: OrderedDict[tuple[ModelKey, int], list[bytes]] = OrderedDict()  # models never change
         self._open: dict[ModelKey, _Shared] = {}
+
+    @property
+    def open_models(self) -> set[ModelKey]:
+        """The models that are being read."""
+        return set(self._open)
 
     async def send(
         self,
@@ -54,7 +59,7 @@ class Downloads:
 
         A receiver that was interrupted names the digest of the header that it has (`continued`) and the first
         frame that it lacks (`start`); it gets an empty message in place of the header, and the frames from
-        there on. `origin` is what the header says of a community model beside its manifest.
+        there on. `origin` goes into the header of a community model, next to its manifest.
         """
         async with self._opened(key) as model:
             sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in present]
@@ -65,12 +70,11 @@ class Downloads:
             start = start if goes_on else 0
             whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
             reading = self._whole(model, start) if whole else self._part(model, sent, start)
-            # A receiver that hangs up frees its place at once; the model stays open until pending reads are done.
+            # A receiver that hangs up frees its place at once; the model stays open until reads are done.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
                 batch = await anext(batches, None)
-                yield (
-                    b"" if goes_on else header
-                )  # not before there are frames: sites count answers that bring nothing
+                # Not before there are frames: sites count the attempts that brought no frame.
+                yield b"" if goes_on else header
                 while batch is not None:
                     for frame in batch:
                         await place.moved()
@@ -79,25 +83,25 @@ class Downloads:
 
     @asynccontextmanager
     async def _opened(self, key: ModelKey) -> AsyncIterator[StoredModel]:
-        """Lend a model that is open as long as somebody reads it."""
+        """Lend a model that stays open as long as anybody reads it."""
         shared = self._open.get(key)
         if shared is None:
             opening = asyncio.ensure_future(self._workers.io(self._store.open, key))
             shared = self._open[key] = _Shared(opening)
         shared.readers += 1
         try:
-            yield await asyncio.shield(shared.opening)  # others wait for it, too
+            yield await asyncio.shield(shared.opening)  # others may be waiting for it, too
         finally:
             shared.readers -= 1
             if not shared.readers:
                 del self._open[key]
                 if not shared.opening.done():
-                    shared.opening.cancel()  # the store may be away; what it opens nevertheless closes itself
+                    shared.opening.cancel()  # a model that the store opens later closes itself
                 elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
     async def _whole(self, model: StoredModel, start: int) -> AsyncGenerator[list[bytes], None]:
-        """Yield all frames of a model from one on; those that were sent a moment ago come from memory."""
+        """Yield all frames of a model from `start` on; frames that were sent recently come from memory."""
         ahead: Reading | None = None
         try:
             for at in range(start - start % AHEAD, model.layout.frames, AHEAD):
@@ -110,12 +114,12 @@ class Downloads:
                 yield frames[max(start - at, 0) :]
         finally:
             if ahead:
-                await asyncio.wait([ahead])  # it needs the model open
+                await asyncio.wait([ahead])  # it needs the model to be open
 
     async def _part(
         self, model: StoredModel, sent: Sequence[int], start: int
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the frames of some of a model's tensors, from one on."""
+        """Yield the frames of some of a model's tensors, from frame `start` on."""
         frames = select(model.layout, model.read, sent, start)
         ahead = self._workers.begin(lambda: list(islice(frames, AHEAD)))
         try:

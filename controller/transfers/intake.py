@@ -56,10 +56,10 @@ class Intake:
     async def offer(
         self, site: SiteName, task_id: TaskId, manifest: Manifest, facts: UpdateFacts
     ) -> tuple[int, Receipt | None]:
-        """Announce an update; return the first frame wanted, or the receipt if the update is already here."""
+        """Announce an update; return the first frame wanted, or the receipt if it is already committed."""
         runner = await self._jobs.recall(job_of(task_id))
         upload = self._uploads.get(task_id)
-        if upload and upload.commit and upload.task.site == site:  # a receipt is given once it is durable
+        if upload and upload.commit and upload.task.site == site:  # its receipt comes when it is durable
             return 0, await asyncio.shield(upload.commit)
         receipt = runner.receipt(task_id, site)
         if receipt:
@@ -79,11 +79,11 @@ class Intake:
             upload = Upload(task, manifest, facts, check, place)
             self._uploads.enter(upload)
         else:
-            await upload.settle()  # what came over a connection that is stuck need not come again
+            await upload.settle()  # frames that came over a stuck connection need not be sent again
         await upload.place.enter()
         if not self._uploads.is_current(upload):
             upload.place.leave()
-        if upload.commit:  # the rest of it came meanwhile
+        if upload.commit:  # the rest of it arrived meanwhile
             return 0, await asyncio.shield(upload.commit)
         self._uploads.require_current(upload)
         return upload.check.next, None
@@ -91,19 +91,19 @@ class Intake:
     async def receive(
         self, site: SiteName, task_id: TaskId, start: int, frames: AsyncIterator[bytes]
     ) -> Receipt:
-        """Take the frames of an offered update and commit it; what has come stays if the connection breaks."""
+        """Take the frames of an offered update and commit it; if the connection breaks, they are kept."""
         runner = self._jobs.runner(job_of(task_id))
         upload = self._uploads.get(task_id)
         if upload is None or upload.task.site != site:
             runner.open_task(task_id, site)  # if it ended between offer and upload, that is the reason
-            # It was never offered, or the controller was restarted since.
+            # It was never offered, or the controller has been restarted since.
             raise Unoffered(f"task {task_id}: offer the update before uploading it")
         upload.stream += 1
         mine = upload.stream
         async with upload.turn:  # an older connection may still be writing its last frame
             if upload.commit is None:
                 self._uploads.require_current(upload, mine)
-                await upload.settle()  # an older connection may have ended without waiting for it
+                await upload.settle()  # an older connection may have ended without waiting for its frames
                 if start > upload.check.next:
                     raise Unoffered(f"task {task_id}: frame {upload.check.next} is expected, not {start}")
                 try:
@@ -113,20 +113,20 @@ class Intake:
                     await self._reject(runner, upload, error)
                     raise
                 upload.commit = asyncio.create_task(self._commit(runner, upload, rest))
-                upload.commit.add_done_callback(_heed)
+                upload.commit.add_done_callback(_mark_as_seen)
         return await asyncio.shield(upload.commit)
 
     async def _take(
         self, upload: Upload, mine: int, start: int, frames: AsyncIterator[bytes], runner: JobRunner
     ) -> deque[bytes]:
-        """Check and store frames on a worker thread while the next ones arrive; return the last few, still to do."""
+        """Check and store frames on a worker thread while others arrive; return the last, unprocessed."""
         conveyor = upload.conveyor = Conveyor[bytes](
             lambda batch: self._workers.io(upload.keep, self._store, batch)
         )
         place, came, wanted = upload.place, upload.check.next, upload.check.sealer.layout.frames
         place.working, place.lost = lambda: upload.working, conveyor.hasten
-        known = came - start  # frames that an older connection brought after the site was told where to start
-        whole = False
+        known = came - start  # frames that came by an older connection after the site was told where to start
+        complete = False
         try:
             await place.enter()
             async for frame in frames:
@@ -139,17 +139,17 @@ class Intake:
                 await conveyor.put(frame)
                 came += 1
                 if not place.held:
-                    conveyor.hasten()  # without a place no frames may gather
+                    conveyor.hasten()  # without a place, no frames may pile up
             if came < wanted:
-                await conveyor.drain()  # if a frame was wrong, that is what the site is told
+                await conveyor.drain()  # if a frame was wrong, the site is told that instead
                 raise Refused(f"task {upload.task.id}: the stream ended after {came} frames")
             rest = await conveyor.rest()
-            self._uploads.require_current(upload)  # its draft may have been thrown away
-            whole = True
+            self._uploads.require_current(upload)  # its draft may have been discarded
+            complete = True
             return rest
         finally:
             await conveyor.settle()
-            if not whole:
+            if not complete:
                 place.leave()
 
     async def _commit(self, runner: JobRunner, upload: Upload, rest: deque[bytes]) -> Receipt:
@@ -164,7 +164,7 @@ class Intake:
 
     @contextmanager
     def _ending(self, runner: JobRunner, why: str) -> Iterator[None]:
-        """End a job whose models the store cannot handle, now or later: its sites would try for ever."""
+        """End a job whose models the store has lost or cannot keep: its sites would try for ever."""
         try:
             yield
         except (NotFound, Broken) as error:
@@ -212,7 +212,7 @@ class Intake:
                     wanted = wanted.subset(task.work.tensors)
                 require_fit(wanted, manifest.spec)
             elif not isinstance(task.work, Init):
-                raise Refused(f"task {task.id} asks for no model")
+                raise Refused(f"task {task.id} does not ask for a model")
             return FrameCheck(manifest)
         except Rejected as error:
             self._uploads.discard(task.id)
@@ -220,7 +220,7 @@ class Intake:
             raise
 
     async def turn_down(self, site: SiteName, task_id: TaskId, reason: str) -> None:
-        """Refuse an update with nonsensical facts; the task is lost, unless the update is already here."""
+        """Refuse an update with invalid facts; the task is lost unless the update is being committed."""
         upload = self._uploads.get(task_id)
         runner = self._jobs.runner(job_of(task_id))
         task = runner.machine.state.tasks.get(task_id)
@@ -229,26 +229,26 @@ class Intake:
             await self.quarantine.put(runner, task, reason)
 
     async def _reject(self, runner: JobRunner, upload: Upload, error: Rejected) -> None:
-        """Throw away an update whose frames are wrong, unless another took its place."""
+        """Discard an update whose frames are wrong, unless another upload has replaced it."""
         if self._uploads.is_current(upload):
             self._uploads.discard(upload.task.id)
             await self.quarantine.put(runner, upload.task, str(error))
 
 
 def _facts(upload: Upload) -> UpdateFacts:
-    """Return what the job is told of an update; an anatomy only with version 0."""
+    """Return the facts that the job is told about an update; an anatomy comes only with version 0."""
     if isinstance(upload.task.work, Init):
         return upload.facts
     return upload.facts.model_copy(update={"anatomy": None})
 
 
 def _outline(runner: JobRunner, upload: Upload) -> Outline | None:
-    """Describe version 0 to a rule that needs to know it."""
+    """Return the outline of version 0 for a rule that needs it."""
     wanted = isinstance(upload.task.work, Init) and runner.machine.rule.needs_outline
     return outline_of(upload.manifest.spec, upload.facts.anatomy) if wanted else None
 
 
-def _heed(commit: "asyncio.Task[Receipt]") -> None:
-    """Mark an outcome as seen: the connection that wanted it may be gone."""
+def _mark_as_seen(commit: "asyncio.Task[Receipt]") -> None:
+    """Mark an outcome as seen: the connection that waits for it may be gone."""
     if not commit.cancelled():
         commit.exception()

@@ -1,4 +1,4 @@
-"""The manifests of models that were asked for lately."""
+"""The manifests of models that were needed recently."""
 
 from hansa.common.models.model import Manifest
 from hansa.common.values.ids import ModelKey
@@ -9,7 +9,7 @@ REMEMBERED = 32
 
 
 class Manifests:
-    """Reads manifests from the store and remembers the last few: models never change."""
+    """Reads manifests from the store and keeps the last few: models never change."""
 
     def __init__(self, store: Store, workers: Workers) -> None:
         self._store, self._workers = store, workers

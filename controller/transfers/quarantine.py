@@ -14,7 +14,7 @@ REMEMBERED = 256  # reasons
 
 
 class Quarantine:
-    """Why updates were rejected: the newest few."""
+    """Remembers why the newest few updates were rejected."""
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[SiteName, TaskId], str] = {}
@@ -25,7 +25,7 @@ class Quarantine:
             raise Rejected(self._reasons[site, task])
 
     async def put(self, runner: JobRunner, task: Task, reason: str) -> None:
-        """Reject the update for a task; return when the job knows."""
+        """Reject the update for a task; return when the job has taken note."""
         while len(self._reasons) >= REMEMBERED:
             self._reasons.pop(next(iter(self._reasons)))
         self._reasons[task.site, task.id] = reason

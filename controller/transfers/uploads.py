@@ -1,6 +1,6 @@
 """Updates on their way in, and how far each has come.
 
-An upload belongs to its task, not to a connection: what has come stays when a connection breaks, and the
+An upload belongs to its task, not to a connection: its frames are kept when a connection breaks, and the
 newest connection continues it.
 """
 
@@ -24,14 +24,14 @@ from hansa.controller.work.workers import Workers
 
 @dataclass
 class Upload:
-    """An update under way. It outlives the connection that brings it."""
+    """An update under way. It outlives the connection that it comes over."""
 
     task: Task
     manifest: Manifest
     facts: UpdateFacts
     check: FrameCheck
-    place: Place  # at the gate, entered with the offer: the site sends nothing before it may
-    draft: Draft | None = None  # made with the first frames
+    place: Place  # at the gate, entered with the offer: until then the site sends nothing
+    draft: Draft | None = None  # begun with the first frames
     conveyor: Conveyor[bytes] | None = None  # of the newest connection
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     commit: "asyncio.Task[Receipt] | None" = None  # goes on when the connection breaks
@@ -39,7 +39,7 @@ class Upload:
 
     @property
     def working(self) -> bool:
-        """Whether its frames are being worked on."""
+        """Whether its frames are being processed."""
         return bool(self.conveyor and self.conveyor.busy) or bool(self.commit and not self.commit.done())
 
     async def settle(self) -> None:
@@ -48,19 +48,19 @@ class Upload:
             await self.conveyor.settle()
 
     def keep(self, store: Store, batch: deque[bytes]) -> None:
-        """Store and check frames, on a worker thread; what is done is taken from the batch."""
+        """Store and check frames, on a worker thread; processed frames are removed from the batch."""
         if self.draft is None:
             self.draft = store.draft(update_key(self.task.id), self.manifest.spec)
         while batch:
             if not self.check.complete:  # else the check will say that there are too many
-                self.draft.write(self.check.next, batch[0])  # may be repeated if the store was away
-            self.check.feed(batch[0])  # may not
+                self.draft.write(self.check.next, batch[0])  # may be repeated if the store was unavailable
+            self.check.feed(batch[0])  # must not be repeated
             batch.popleft()
 
     def finish(self, store: Store, rest: deque[bytes]) -> None:
         """Keep the last frames and make the update durable, on a worker thread."""
         self.keep(store, rest)
-        self.check.finish()  # a connection that broke may have hidden what was wrong
+        self.check.finish()  # a broken connection may have hidden an error
         assert self.draft is not None
         self.draft.publish(self.manifest, self.check.sealer.peaks)
 
@@ -83,11 +83,11 @@ class Uploads:
         return self._uploads.get(task)
 
     def enter(self, upload: Upload) -> None:
-        """Take an upload in."""
+        """Enter an upload."""
         self._uploads[upload.task.id] = upload
 
     def remove(self, upload: Upload) -> None:
-        """Forget an upload that is over, unless another took its place."""
+        """Forget an upload that is over, unless another has replaced it."""
         if self.is_current(upload):
             del self._uploads[upload.task.id]
 
@@ -96,24 +96,24 @@ class Uploads:
         return self._uploads.get(upload.task.id) is upload
 
     def require_current(self, upload: Upload, stream: int | None = None) -> None:
-        """Raise Stale if an upload is over, or if a connection is given that is not its newest."""
+        """Raise Stale if an upload is over, or if `stream` is not its newest connection."""
         if stream not in (None, upload.stream) or not self.is_current(upload):
             raise Stale(f"task {upload.task.id}: another connection took over, or the task is over")
 
     def discard(self, task: TaskId) -> None:
-        """Throw away what has come for a task, unless it is being committed."""
+        """Throw away the upload of a task, unless it is being committed."""
         upload = self._uploads.pop(task, None)
         if upload and upload.commit is None:
             upload.place.leave()
             self.throw_away(upload)
 
     def throw_away(self, upload: Upload) -> None:
-        """Discard an upload's draft on a worker thread: the store may be slow or away."""
+        """Discard an upload's draft on a worker thread: the store may be slow or unavailable."""
         discard = asyncio.create_task(self._discard(upload))
         self._discards.add(discard)
         discard.add_done_callback(self._discards.discard)
 
     async def _discard(self, upload: Upload) -> None:
-        await upload.settle()  # no thread may write a draft that is thrown away
+        await upload.settle()  # no thread may write to a discarded draft
         if upload.draft:
             await self._workers.io(upload.draft.discard)

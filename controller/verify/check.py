@@ -1,9 +1,9 @@
-"""Checks of a job offline: do its journal, receipts and stored models agree?
+"""Offline checks of a job: do its journal, receipts and stored models agree?
 
-Every event is replayed through the engine, which yields the receipts that must be in the journal. Stored
+Every event is replayed through the engine, which issues the receipts that must be in the journal. Stored
 models are compared with their digests byte by byte, and the newest community model is computed again from its
-updates. What receipts do not cover (the specification, metrics, times) is compared with the digests in the
-audit log.
+updates. Everything that receipts do not cover (the specification, metrics, times) is compared with the
+digests in the audit log.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,8 @@ from hansa.common.values.errors import (
 )
 from hansa.common.values.ids import ModelKey, community_key, reference_key, update_key
 from hansa.common.values.receipts import Receipt
-from hansa.controller.audit.log import check_job
+from hansa.controller.audit.check import check_job
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, in_order
 from hansa.controller.community.merge import Means, make
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
@@ -35,8 +34,9 @@ from hansa.controller.rulebook.compose import composed_again
 from hansa.controller.storage.backends import Backends
 from hansa.controller.storage.journal import Entry, JobRecord
 from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.values.members import Change, in_order
 
-MEMORY = 256 << 20  # bytes for the numbers of many updates at the same place
+MEMORY = 256 << 20  # bytes for the numbers of many updates that are combined at once
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Finding:
 
 
 def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Finding]]:
-    """Return the job as its journal has it, the number of receipts, and everything that does not agree."""
+    """Return the job as its journal has it, the number of its receipts, and everything that disagrees."""
     spec = read_spec(record)
     machine = Machine(record.id, spec, composed_again(spec), record.at)
     machine.start()
@@ -74,8 +74,8 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     newest = entries[-1].sequence if entries else 0
     if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
-            f"job {record.id} is under way: its models change while they are looked at; verify it when it has ended, or"
-            " stop the controller"
+            f"job {record.id} is under way: its models change while they are checked; verify it when it has"
+            " ended, or stop the controller"
         )
     findings += model_findings
     findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
@@ -87,7 +87,7 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
     where = f"receipt {entry.sequence}"
     if issued is None:
         if entry.receipt:
-            yield Finding(where, "a receipt for an event that gives none")
+            yield Finding(where, "it belongs to an event that has no receipt")
         return
     try:
         journaled = Receipt.model_validate_json(entry.receipt)
@@ -96,7 +96,7 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
         return
     if journaled != issued:
         fields = [name for name in Receipt.model_fields if getattr(journaled, name) != getattr(issued, name)]
-        yield Finding(where, f"{', '.join(fields)}: not what the journal's events give")
+        yield Finding(where, f"{', '.join(fields)}: not what follows from the journal's events")
 
 
 def _check_models(
@@ -119,7 +119,7 @@ def _check_models(
 
 
 def _digests(machine: Machine, current: ModelKey, receipts: list[Receipt]) -> dict[ModelKey, str]:
-    """Return the digest that each model must have which the job still needs."""
+    """Return the digest that each model must have, for all models that the job still needs."""
     state = machine.state
     recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}
     recorded |= {community_key(machine.job, record.version): record.digest for record in state.history}
@@ -142,7 +142,7 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
             for index in range(model.layout.frames):
                 check.feed(model.read(index))
             if check.sealer.peaks != list(model.peaks):
-                yield Finding(where, "the magnitudes kept beside it are not its own")
+                yield Finding(where, "the magnitudes stored with it are not its own")
     except (NotFound, Broken, Rejected) as error:
         yield _lost(where, error)
     except ValueError as error:
@@ -150,7 +150,7 @@ def _check_model(store: Store, key: ModelKey, digest: str) -> Iterator[Finding]:
 
 
 def _lost(where: str, error: HansaError) -> Finding:
-    """Return a finding for a model that the store has lost or damaged; if the store is away, raise."""
+    """Return a finding for a model that the store has lost or damaged; if the store is unavailable, raise."""
     if isinstance(error, StoreFailed):
         raise error
     return Finding(where, str(error))
@@ -162,7 +162,7 @@ def _recompute(
     """Compute the newest community model again from its updates and compare.
 
     Where the proposal itself is the next model (`plain`), the previous model is gone and not needed: members
-    are whole or cover every tensor.
+    are complete or cover every tensor.
     """
     state, rule = machine.state, machine.rule
     record = state.history[-1]
@@ -178,21 +178,24 @@ def _recompute(
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
         sums = Accumulator(stored.manifest.spec, kept=False)
-        still = record.still and not rule.server.plain  # sums that stand give the same again, a step does not
+        still = record.still and not rule.server.plain  # the same sums give the same model, a step does not
         whole = Change(members, (), members, members, still, scope)
-        again = make(rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere())
+        recomputed = make(
+            rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere()
+        )
         compared = [i for i, tensor in enumerate(stored.manifest.spec.tensors) if tensor.is_float]
-        wrong = [i for i in compared if again.manifest.digests[i] != stored.manifest.digests[i]]
+        wrong = [i for i in compared if recomputed.manifest.digests[i] != stored.manifest.digests[i]]
         if wrong:
             name = stored.manifest.spec.tensors[wrong[0]].name
             yield Finding(
                 f"model {current}",
-                f"tensor {name} is not what the rule makes of the updates that receipts name",
+                f"tensor {name} is not what the rule computes from the updates that receipts name",
             )
         for name, key in machine.moments(record.version).items():
-            if again.moments[name].digest.hex() != state.basis[key]:
+            if recomputed.moments[name].digest.hex() != state.basis[key]:
                 yield Finding(
-                    f"model {key}", "it is not what the server update makes of the updates that receipts name"
+                    f"model {key}",
+                    "it is not what the server update computes from the updates that receipts name",
                 )
 
 
@@ -205,7 +208,7 @@ def _previous_version(machine: Machine) -> ModelKey:
 
 
 class _Nowhere(Draft):
-    """A draft that keeps nothing: only the digest of the model is wanted."""
+    """A draft that keeps nothing: only the digest of the model is needed."""
 
     def write(self, index: int, frame: Buffer) -> None:
         pass

@@ -27,7 +27,7 @@ from hansa.controller.verify.export import check_export
     "--model",
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of `hansa job model` or `hansa run`: is it one of the job's community models, as a receipt names it?",
+    help="Also check that a file of `hansa job model` or `hansa run` is a model that a receipt names.",
 )
 @json_option
 def command(job_id: str, state: Path | None, store: str | None, file: Path | None, as_json: bool) -> None:
@@ -36,25 +36,26 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
     if url == "memory:":
         raise InvalidInput("models in memory cannot be verified offline")
     if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
-        raise NotFound(f"--state {folder}: no journal there")
+        raise NotFound(f"--state {folder}: there is no journal")
     with opened(url, folder, lease=False) as backends:
         record = _record(backends.journal.jobs(), job_id)
         machine, receipts, findings = verify(backends, record)
     of_export = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
     _report(JobId(record.id), machine, receipts, findings + of_export, file, as_json)
     if findings:
-        raise HansaError(f"job {record.id} is not what its receipts claim: {len(findings)} faults")
+        raise HansaError(f"job {record.id} does not agree with its receipts: {len(findings)} faults")
     if of_export:
         raise HansaError(f"{file} is not the model that the receipts of job {record.id} name")
 
 
 def _record(records: Sequence[JobRecord], words: str) -> JobRecord:
-    """Return the job that has a name, or whose id begins so."""
+    """Return the only job with a name or with an id that begins with these words."""
     named = [record for record in records if _name(record) == words]
     matches = named or [record for record in records if record.id.startswith(words)]
     if len(matches) != 1:
         known = listed((record.id for record in records), 10) or "none"
-        raise NotFound(f"{words!r} is {'no job' if not matches else 'not one job'} there; jobs: {known}")
+        which = "several jobs match" if matches else "no job matches"
+        raise NotFound(f"{which} {words!r}; known jobs: {known}")
     return matches[0]
 
 
@@ -76,13 +77,11 @@ def _report(
         )
         return
     for finding in findings:
-        click.echo(plain(f"{finding.where}: {finding.what}"))  # a file may claim anything, on one line
+        click.echo(plain(f"{finding.where}: {finding.what}"))  # a file may contain anything
     if not findings:
         members = sum(len(updates) for updates in machine.state.members.values())
-        click.echo(
-            f"job {job}: {receipts} receipts agree with the journal; version {version} is sound and was computed"
-        )
-        click.echo(f"again from its {members} updates, bit for bit")
+        click.echo(f"job {job}: {receipts} receipts agree with the journal;")
+        click.echo(f"version {version} is sound and was recomputed from its {members} updates, bit for bit")
         origin = read_origin(file) if file else None
         if origin:
             named = f"receipt {origin.receipt}" if origin.receipt else "the submission"

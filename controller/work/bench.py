@@ -1,7 +1,7 @@
 """Where worker threads carry out the orders of one job.
 
-Everything here blocks. An order is carried out again from its beginning if the store was away meanwhile; what
-was drafted until then is discarded first.
+Everything here blocks. An order starts again from the beginning if the store was unavailable meanwhile; its
+drafts are discarded first.
 """
 
 from collections.abc import Callable
@@ -25,40 +25,40 @@ from hansa.controller.work.merge import Merger
 
 @dataclass(frozen=True)
 class Done:
-    """The result of an order, with the models that it put into the store."""
+    """The result of an order, and the models that it put into the store."""
 
     result: Result
     models: tuple[ModelKey, ...] = ()
 
 
 class Bench:
-    """The means to carry out orders, and the sums of rules that remember."""
+    """Carries out orders, and keeps the sums of rules that remember."""
 
     def __init__(self, job: JobId, rule: Composition, store: Store, pool: Executor, memory: int) -> None:
         self.job, self._rule, self._store, self._pool, self._memory = job, rule, store, pool, memory
         self._merger = Merger(job, rule.merge, rule.server, store, pool, memory // 2)
 
     def drafts(self) -> Drafts:
-        """Return room for what an order writes."""
+        """Return a new list of drafts for an order."""
         return Drafts(self._store)
 
     def forget(self) -> None:
-        """Let go of the sums: the job has ended."""
+        """Drop the sums: the job has ended."""
         self._merger.forget()
 
     def preparation(self, order: Order) -> Callable[[], None] | None:
-        """Return what loads the means for an order, if it needs any; its time does not count."""
+        """Return the work that prepares an order, if there is any; its time does not count."""
         return partial(warm_up, self._rule.parts[order.point]) if isinstance(order, Examine) else None
 
     def seconds(self, order: Order) -> float | None:
-        """Return how long an order may take; None: as long as it takes."""
+        """Return how many seconds an order may take; None if there is no limit."""
         if not isinstance(order, Examine):
             return None
         with calling(self._rule.parts[order.point]) as part:
             return part.examination_seconds
 
     def name(self, order: Order) -> str:
-        """Say what an order is, for people."""
+        """Name an order for messages."""
         match order:
             case Merge(version=version):
                 return f"merging version {version}"
@@ -71,7 +71,7 @@ class Bench:
         assert_never(order)
 
     def carry_out(self, start: StartOrder, drafts: Drafts) -> Done:
-        """Carry out an order; what it makes is durable when this returns."""
+        """Carry out an order; its models are durable when this returns."""
         drafts.discard()
         order = start.order
         match order:

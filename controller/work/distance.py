@@ -9,7 +9,7 @@ from hansa.common.values.ids import ModelKey
 from hansa.controller.community.reading import Cache, read_numbers
 from hansa.controller.storage.stores import Store
 
-HELD = 16  # frames of a reference in memory: its tensors may come in another order than the model's
+HELD = 16  # frames of a reference in memory: its tensors may be in another order than the model's
 
 
 def require_reference(model: ModelSpec, reference: ModelSpec) -> None:
@@ -20,7 +20,7 @@ def require_reference(model: ModelSpec, reference: ModelSpec) -> None:
 
 
 def distance_between(store: Store, model: ModelKey, reference: ModelKey) -> float:
-    """Return how far a stored model is from a reference; of both only a few frames are in memory."""
+    """Return how far a stored model is from a reference, with only a few frames of both in memory."""
     with store.open(model) as here, store.open(reference) as there:
         require_reference(here.manifest.spec, there.manifest.spec)
         cache: Cache = {}

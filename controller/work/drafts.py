@@ -1,4 +1,4 @@
-"""What an order is writing: models that are not published yet."""
+"""The models that an order is writing and has not published yet."""
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.values.ids import ModelKey
@@ -6,7 +6,7 @@ from hansa.controller.storage.stores import Draft, Store
 
 
 class Drafts:
-    """The models that an order is writing."""
+    """The drafts of an order."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -18,11 +18,11 @@ class Drafts:
         return self._drafts[-1]
 
     def published(self) -> None:
-        """Take note that all of them are models now."""
+        """Note that all of them have been published."""
         self._drafts.clear()
 
     def discard(self) -> None:
-        """Throw them away; those that are left, because the store is away, are for the next try."""
+        """Discard them; if the store is unavailable, the next try discards the rest."""
         while self._drafts:
             self._drafts[-1].discard()
             self._drafts.pop()

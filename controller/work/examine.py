@@ -1,4 +1,4 @@
-"""Examinations: a part of the rule reads stored models, and what it keeps becomes a model of its own."""
+"""Examinations: a part of the rule reads stored models, and the arrays it keeps are stored as models."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from hansa.controller.plugin.view import Contribution
 from hansa.controller.storage.stores import Store
 from hansa.controller.work.drafts import Drafts
 
-LEAST = 1024  # columns of many models that are read at once, however little memory there is
-NUMBERS = "numbers"  # the tensor of a model that is a kept array
+LEAST = 1024  # columns that are read at once, however little memory there is
+NUMBERS = "numbers"  # the only tensor of a kept array's model
 
 
 def warm_up(part: Part[Any]) -> None:
@@ -32,12 +32,12 @@ def warm_up(part: Part[Any]) -> None:
 def examine(
     job: JobId, number: int, order: Examine, part: Part[Any], store: Store, drafts: Drafts, memory: int
 ) -> tuple[Examined, tuple[ModelKey, ...]]:
-    """Let a part look at models and put what it keeps into the store; return the keys of that, too."""
+    """Let a part examine models, and store the arrays it keeps; return the result and the arrays' keys."""
     with Library(store.open) as library:
         evidence = StoredEvidence(order, library, memory // 4)
         with calling(part, StoreFailed):  # the order is carried out again when the store is back
             findings = part.examine(order.question, order.contributions, evidence)
-            # The engine must take now what a replay of the journal will give it: lists for tuples, and no NaN.
+            # The engine must get the same facts now as in a replay of the journal: lists for tuples, and no NaN.
             facts = json.loads(json.dumps(findings.facts, allow_nan=False))
             keep = sorted(findings.keep.items())
     digests: dict[str, str] = {}
@@ -64,7 +64,7 @@ def _keep(drafts: Drafts, key: ModelKey, array: np.ndarray) -> str:
 
 
 class StoredEvidence(Evidence):
-    """The models of an examination, read from the store; frames that were read are held as long as there is memory."""
+    """The models of an examination, read from the store; frames are cached as long as there is memory."""
 
     def __init__(self, order: Examine, library: Library, memory: int) -> None:
         self._order, self._library, self._memory = order, library, memory
@@ -95,7 +95,7 @@ class StoredEvidence(Evidence):
             yield rows
 
     def kept(self, name: str) -> np.ndarray | None:
-        """Return what was kept under a name."""
+        """Return the array that was kept under a name, if there is one."""
         return self._read(self._order.kept[name], NUMBERS) if name in self._order.kept else None
 
     def _source(self, contribution: Contribution, tensor: str) -> ModelKey:
@@ -112,5 +112,5 @@ class StoredEvidence(Evidence):
             spec = self._library.get(key).manifest.spec
             return np.empty(0, dtype=DTYPES[spec.tensors[spec.index[tensor]].dtype])
         while self._caches and sum(map(len, self._caches.values())) * FRAME > self._memory:
-            self._caches.pop(next(iter(self._caches)))  # whoever was read first
+            self._caches.pop(next(iter(self._caches)))  # of the model that was read first
         return read_numbers(self._library.get(key), tensor, start, stop, self._caches.setdefault(key, {}))

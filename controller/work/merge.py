@@ -1,4 +1,4 @@
-"""Merges of one job. The sums of rules that remember are kept from one merge to the next."""
+"""The merges of one job. For rules that remember, the sums are kept from one merge to the next."""
 
 import logging
 from concurrent.futures import Executor
@@ -10,11 +10,11 @@ from hansa.common.process import faults
 from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Membership, Standing, overlay
 from hansa.controller.community.merge import Made, Means, make
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.storage.stores import Draft, Store
+from hansa.controller.values.members import Change, Membership, Standing, overlay
 from hansa.controller.work.distance import distance_between
 from hansa.controller.work.drafts import Drafts
 
@@ -38,14 +38,17 @@ class Merger:
         self._sums: tuple[int, Accumulator] | None = None  # as of a version
 
     def forget(self) -> None:
-        """Let go of the sums."""
+        """Drop the sums."""
         self._sums = None
 
     def merge(
         self, order: Merge, standing: Standing | None, drafts: Drafts
     ) -> tuple[Merged, tuple[ModelKey, ...]]:
-        """Compute a version and publish it; `standing` is what counts before it, if the aggregator remembers."""
-        sums, self._sums = self._sums, None  # void until the merge has succeeded
+        """Compute a version and publish it.
+
+        `standing` are the members before it, if the aggregator remembers.
+        """
+        sums, self._sums = self._sums, None  # invalid until the merge has succeeded
 
         def draft(name: str, spec: ModelSpec) -> Draft:
             return drafts.open(self._key(order.version, name), spec)
@@ -71,7 +74,7 @@ class Merger:
             made.publish()
             drafts.published()
             faults.reach("merge-published")
-        if order.kept and (sums or not order.still):  # new sums have nothing in them if nothing was computed
+        if order.kept and (sums or not order.still):  # new sums are empty if nothing was computed
             self._sums = (order.version, accumulator)
         return self._merged(order, made), tuple(
             self._key(order.version, name) for name in ("", *made.moments)
@@ -83,9 +86,10 @@ class Merger:
             try:
                 distance = distance_between(self._store, self._key(order.version, ""), order.reference)
             except StoreFailed:
-                raise  # the store is away: the merge is carried out again
+                raise  # the store is unavailable: the merge is carried out again
             except Exception as error:  # nothing in training depends on it
-                log.warning("job %s: version %d has no distance", self._job, order.version, exc_info=True)
+                text = "job %s: version %d could not be compared with the reference"
+                log.warning(text, self._job, order.version, exc_info=True)
                 note = "; ".join(filter(None, (note, f"no distance: {reason(error)}")))
         return Merged(
             digest=made.manifest.digest.hex(),
@@ -95,12 +99,12 @@ class Merger:
         )
 
     def _key(self, version: int, name: str) -> ModelKey:
-        """Return the key of what a merge makes: the community model (no name) or one of its moments."""
+        """Return the key of a merge's community model (empty name) or of one of its moments."""
         return moment_key(self._job, version, name) if name else community_key(self._job, version)
 
 
 def _members(order: Merge, standing: Standing | None, spec: ModelSpec) -> Membership:
-    """Return everything that counts once the order is carried out."""
+    """Return all members that count once the order is carried out."""
     gone: Standing = {member.site: [] for member in order.removed}
     changed = overlay(standing, (*order.added, *order.reweighed), spec.names)[0]
     return Membership(standing or {}, {**gone, **changed})

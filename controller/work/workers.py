@@ -1,4 +1,4 @@
-"""Worker threads: everything that blocks or computes leaves the event loop and comes back as a result."""
+"""Worker threads: everything that blocks or computes runs here and not in the event loop."""
 
 import asyncio
 import logging
@@ -15,42 +15,42 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
 class Workers:
-    """One pool for store I/O, one for arithmetic, one thread for the journal."""
+    """One pool for the store, one for arithmetic, and one thread for the journal."""
 
-    def __init__(self, turned: Callable[[], None] = lambda: None) -> None:
-        self._turned = turned  # called when the store can no longer be used, and when it can again
-        self._waiting: dict[object, str] = {}  # what waits for the store, and why
+    def __init__(self, trouble_changed: Callable[[], None] = lambda: None) -> None:
+        self._trouble_changed = trouble_changed  # called when the store becomes unusable or usable again
+        self._waiting: dict[object, str] = {}  # what is waiting for the store, and why
         self._io = ThreadPoolExecutor(max(8, 2 * (os.cpu_count() or 1)), thread_name_prefix="io")
         self._journal = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self.arithmetic = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="arithmetic")
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be used just now; empty if nothing waits for it."""
+        """Why the store cannot be used right now; empty if nothing is waiting for it."""
         return next(iter(self._waiting.values()), "")
 
     def tell(self, who: object, why: str) -> None:
-        """Note that something waits for the store, and why; without a reason, that it no longer waits."""
+        """Note that something is waiting for the store, and why; an empty reason says that it is not."""
         if why:
             first = not self._waiting
             self._waiting[who] = why
             if first:
-                log.error("waiting: %s", why)
-                self._turned()
+                log.error("waiting for the store: %s", why)
+                self._trouble_changed()
         elif self._waiting.pop(who, "") and not self._waiting:
-            log.info("nothing waits for the store any more")
-            self._turned()
+            log.info("the store can be used again")
+            self._trouble_changed()
 
     async def io(self, work: Callable[..., T], *args: object) -> T:
-        """Run something that reads or writes the store; it may be run again if the store was away."""
+        """Run something that reads or writes the store; it is run again while the store is unavailable."""
         return await self._insist(self._io, work, *args)
 
     async def journal(self, work: Callable[..., T], *args: object) -> T:
-        """Run something that reads or writes the journal; one at a time, in order."""
+        """Run something that reads or writes the journal: one call at a time, in order."""
         return await self._insist(self._journal, work, *args)
 
     async def _insist(self, pool: Executor, work: Callable[..., T], *args: object) -> T:
-        """Run work on a thread. While the store fails (away, full), wait and try again; `trouble` says why."""
+        """Run work on a thread. While the store is unavailable or full, wait and try again."""
         pause, waiting = FIRST_PAUSE, object()
         try:
             while True:
@@ -64,7 +64,7 @@ class Workers:
             self.tell(waiting, "")
 
     def begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin to read from the store, once: the caller is told if the store is away."""
+        """Begin to read from the store, without trying again if the store is unavailable."""
         return asyncio.get_running_loop().run_in_executor(self._io, work)
 
     def close(self) -> None:

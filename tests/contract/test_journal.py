@@ -1,4 +1,4 @@
-"""The contract of a journal, for every journal there is."""
+"""The contract of a journal, checked for every implementation."""
 
 import json
 import sqlite3
@@ -9,10 +9,10 @@ import pytest
 
 from hansa.common.values.errors import Broken, StoreFailed
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
 from hansa.controller.storage.journal.sqlite import SCHEMA
 from hansa.controller.storage.redis.space import RedisSpace
+from hansa.controller.values.snapshots import Snapshot
 
 A, B = JobId("j-a"), JobId("j-b")
 Open = Callable[[], Journal]
@@ -93,7 +93,7 @@ def test_repeating_an_event_is_harmless(journal: Journal) -> None:
 def test_repeating_an_event_with_other_contents_is_refused(journal: Journal) -> None:
     _fill(journal, A, "one", "two")
     for other in (Entry(2, "other"), Entry(2, "two", "receipt")):
-        with pytest.raises(Broken, match="j-a: entry 2 is in the journal already"):
+        with pytest.raises(Broken, match="j-a: the journal already has entry 2"):
             journal.append(A, [other])
     with pytest.raises(Broken, match="j-a: entry 1 "):
         journal.append(A, [Entry(1, "other")])
@@ -153,7 +153,7 @@ def test_of_several_events_that_contradict_the_journal_none_is_kept(
     journal: Journal, entries: list[str]
 ) -> None:
     _fill(journal, A, "one", "two", "three", "four")
-    with pytest.raises(Broken, match=r"j-a: entry [34] is in the journal already"):
+    with pytest.raises(Broken, match=r"j-a: the journal already has entry [34]"):
         journal.append(A, [Entry(3 + i, text) for i, text in enumerate(entries)])
     assert _events(journal, A) == ["one", "two", "three", "four"]
 
@@ -191,7 +191,7 @@ def test_everything_is_there_when_the_journal_is_opened_again(reopen: Open) -> N
     assert _events(again, A) == ["one", "two", "three"]
 
 
-def test_what_was_appended_is_there_even_if_the_journal_was_never_closed(reopen: Open) -> None:
+def test_appended_entries_are_durable_even_if_the_journal_was_never_closed(reopen: Open) -> None:
     killed = reopen()
     killed.create(JobRecord(A, "{}", 1.0))
     _fill(killed, A, "one", "two")
@@ -199,16 +199,16 @@ def test_what_was_appended_is_there_even_if_the_journal_was_never_closed(reopen:
 
 
 def test_damage_to_one_record_leaves_the_others_readable(journal: Journal) -> None:
-    """What is read of it cannot be decoded; whoever tries names it."""
+    """It is read without an error, and cannot be decoded."""
     journal.create(JobRecord(A, '{"name": "a"}', 1.0))
     journal.create(JobRecord(B, '{"name": "b"}', 2.0))
     _fill(journal, A, '{"one": 1}', '{"two": 2}', '{"three": 3}')
     if isinstance(journal, SqliteJournal):
-        journal._db.execute("update entries set event = cast(x'ff7b7d' as text) where sequence = 2")
-        journal._db.execute("update entries set event = x'ff' where sequence = 3")
-        journal._db.execute("update jobs set spec = cast(x'7bff' as text) where id = ?", (A,))
+        journal.db.execute("update entries set event = cast(x'ff7b7d' as text) where sequence = 2")
+        journal.db.execute("update entries set event = x'ff' where sequence = 3")
+        journal.db.execute("update jobs set spec = cast(x'7bff' as text) where id = ?", (A,))
     elif isinstance(journal, RedisJournal):
-        client, key = journal._space.client, journal._space.key("journal", A)
+        client, key = journal.space.client, journal.space.key("journal", A)
         ((_, sound), *_) = client.xrange(key)
         client.delete(key)
         for number, fields in (
@@ -217,7 +217,7 @@ def test_damage_to_one_record_leaves_the_others_readable(journal: Journal) -> No
             (3, {"evnt": "x"}),
         ):
             client.xadd(key, fields, id=f"{number}-0")
-        client.hset(journal._space.key("jobs"), A, b'{"spec\xff')
+        client.hset(journal.space.key("jobs"), A, b'{"spec\xff')
     first, *damaged = journal.entries(A)
     assert first == Entry(1, '{"one": 1}')
     assert [entry.sequence for entry in damaged] == [2, 3]
@@ -239,10 +239,10 @@ def _change(journal: Journal, kind: str) -> None:
             "sequence": "update snapshots set sequence = 2 where job = 'j-a'",
             "chapter": "update chapters set text = replace(text, '1', '2') where job = 'j-a' and number = 0",
         }
-        assert journal._db.execute(statements[kind]).rowcount == 1
+        assert journal.db.execute(statements[kind]).rowcount == 1
         return
     assert isinstance(journal, RedisJournal)
-    client, key = journal._space.client, journal._space.key
+    client, key = journal.space.client, journal.space.key
     if kind in ("event", "place"):
         rows = client.xrange(key("journal", A))
         client.delete(key("journal", A))
@@ -297,8 +297,8 @@ def test_a_wrong_digit_is_found_even_if_it_is_plausible(journal: Journal, kind: 
 
 def test_every_append_is_synced(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal.db")
-    assert journal._db.execute("pragma synchronous").fetchone()[0] == 2  # full
-    assert journal._db.execute("pragma journal_mode").fetchone()[0] == "wal"
+    assert journal.db.execute("pragma synchronous").fetchone()[0] == 2  # full
+    assert journal.db.execute("pragma journal_mode").fetchone()[0] == "wal"
     journal.close()
 
 
@@ -317,7 +317,7 @@ def test_a_journal_of_another_hansa_is_refused_and_not_touched(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("content", [b"this is no database, " * 100, b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_journal_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(content)
     with pytest.raises(Broken, match=r"journal\.db"):
@@ -348,7 +348,7 @@ def test_a_damaged_journal_is_broken_not_a_traceback(tmp_path: Path) -> None:
 
 def test_a_journal_that_another_process_holds_for_a_moment_may_be_tried_again(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal.db")
-    journal._db.execute("pragma busy_timeout = 0")
+    journal.db.execute("pragma busy_timeout = 0")
     other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     other.execute("begin immediate")
     with pytest.raises(StoreFailed, match="locked"):
@@ -371,9 +371,9 @@ def test_a_damaged_summary_is_left_out(journal: Journal) -> None:
     for job in (A, B):
         journal.conclude(job, '{"status": 1}')
     if isinstance(journal, SqliteJournal):
-        journal._db.execute("update summaries set text = replace(text, '1', '2') where job = ?", (A,))
+        journal.db.execute("update summaries set text = replace(text, '1', '2') where job = ?", (A,))
     elif isinstance(journal, RedisJournal):
-        client, key = journal._space.client, journal._space.key("summaries")
+        client, key = journal.space.client, journal.space.key("summaries")
         client.hset(key, A, client.hget(key, A).replace(b"1}", b"2}"))
     assert journal.summaries() == {B: '{"status": 1}'}
 

@@ -1,4 +1,4 @@
-"""A Redis that is away, full, evicting, restarted empty, or not ours: a clear word, never a wrong model."""
+"""A Redis that is unavailable, full, evicting, restarted empty or not ours: a clear error, no wrong model."""
 
 import gc
 import json
@@ -60,7 +60,7 @@ def key(*words: str) -> str:
 
 
 def contents(client: Any) -> list[str]:
-    """Return all keys but those that say who may write."""
+    """Return all keys except those that say who may write."""
     found = (name.decode() for name in client.keys("hansa:*"))
     return sorted(name for name in found if not name.endswith((":fence", ":lease")))
 
@@ -73,7 +73,7 @@ def put(store: Store, key: ModelKey = KEY, value: float = 1.0) -> None:
     draft.publish(sealer.manifest(), sealer.peaks)
 
 
-def test_a_redis_that_was_away_goes_on_with_what_it_held(server: RedisServer, store: RedisStore) -> None:
+def test_a_redis_that_was_unavailable_goes_on_with_its_data(server: RedisServer, store: RedisStore) -> None:
     put(store)
     server.kill()
     with pytest.raises(StoreFailed, match="does not answer"):
@@ -124,9 +124,11 @@ def test_a_damaged_record_of_a_model_is_named_and_nothing_else_happens(
     gc.collect()  # an error in a finalizer would fail this test
 
 
-def test_what_is_not_ours_below_the_prefix_is_told_in_our_words(space: RedisSpace, client: Any) -> None:
+def test_foreign_keys_below_the_prefix_are_reported_in_our_words(space: RedisSpace, client: Any) -> None:
     client.set(key("jobs"), "somebody else's")
-    with pytest.raises(Broken, match=r"prefix hansa: WRONGTYPE .*; is all of it ours") as caught:
+    with pytest.raises(
+        Broken, match=r"prefix hansa: WRONGTYPE .*; does another program use this prefix"
+    ) as caught:
         RedisJournal(space).jobs()
     assert not isinstance(caught.value, StoreFailed)  # waiting would not help
 
@@ -192,7 +194,7 @@ def test_a_redis_that_evicts_or_forgets_is_warned_of(
     with opened(server.url, tmp_path):
         pass
     assert "evicts keys when it is full (maxmemory-policy allkeys-lru): set noeviction" in caplog.text
-    assert "a restart of it loses models and jobs" in caplog.text
+    assert "if it is restarted, models and jobs are lost" in caplog.text
     server.kill()
 
 
@@ -303,7 +305,7 @@ def test_a_damaged_lease_has_to_end_by_itself(space: RedisSpace, client: Any, he
 
 
 def test_a_process_id_of_another_container_says_nothing(server: RedisServer) -> None:
-    """Containers on two machines may have the same host name, and the controller the same process id in both."""
+    """Containers on two machines may have the same host name, and their controllers the same process id."""
     client, first, second = server.client(), RedisSpace(server.url), RedisSpace(server.url)
     first.acquire()
     held = json.loads(client.get(LEASE_KEY))  # type: ignore[arg-type]
@@ -337,7 +339,7 @@ def test_a_password_that_was_changed_is_waited_for(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize(("age", "number"), [("a newer", FORMAT + 1), ("an older", FORMAT - 1)])
-def test_what_another_hansa_has_written_is_refused_and_not_touched(
+def test_the_data_of_another_hansa_are_refused_and_not_touched(
     server: RedisServer, tmp_path: Path, age: str, number: int
 ) -> None:
     client = server.client()
@@ -358,7 +360,7 @@ def test_what_another_hansa_has_written_is_refused_and_not_touched(
     client.close()
 
 
-def test_what_was_written_before_keys_had_tags_is_refused_and_not_touched(
+def test_data_written_before_keys_had_tags_are_refused_and_not_touched(
     server: RedisServer, tmp_path: Path
 ) -> None:
     client = server.client()
@@ -371,7 +373,7 @@ def test_what_was_written_before_keys_had_tags_is_refused_and_not_touched(
     client.close()
 
 
-def test_frames_that_could_not_be_removed_while_redis_was_away_are_removed_later(
+def test_frames_that_could_not_be_removed_while_redis_was_unavailable_are_removed_later(
     server: RedisServer, store: RedisStore, client: Any
 ) -> None:
     put(store)
@@ -395,13 +397,11 @@ def test_a_deletion_that_is_tried_again_leaves_no_frames(store: RedisStore, clie
     assert contents(client) == []
 
 
-def test_a_frame_that_comes_after_its_draft_was_thrown_away_is_not_kept(
-    space: RedisSpace, client: Any
-) -> None:
+def test_a_frame_that_comes_after_its_draft_was_discarded_is_not_kept(space: RedisSpace, client: Any) -> None:
     draft = RedisStore(space).draft(KEY, SPEC)
     draft.write(0, b"a frame")
     draft.discard()
-    with pytest.raises(Broken, match="the draft of j1/v1 was thrown away"):
+    with pytest.raises(Broken, match="the draft of j1/v1 was discarded"):
         draft.write(1, b"the next")
     assert contents(client) == []
 

@@ -1,4 +1,4 @@
-"""Every write to Redis passes a fence: a controller that was overtaken changes nothing any more, whatever it sends."""
+"""Every write to Redis passes a fence: a controller that was overtaken changes nothing, whatever it sends."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,13 +11,13 @@ from redis import RedisCluster
 from hansa.common.models.frames import Layout, Sealer, cut, pack
 from hansa.common.values.errors import Broken, Refused, StoreFailed, Taken
 from hansa.common.values.ids import JobId, ModelKey
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, JobRecord, RedisJournal
 from hansa.controller.storage.redis.lease import TAGS
 from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Store
 from hansa.controller.storage.stores.redis import RedisStore
+from hansa.controller.values.snapshots import Snapshot
 from tests.redis_server import RedisServer, start_cluster
 from tests.support import filled, small_spec
 
@@ -58,7 +58,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def spaces(url: str) -> Iterator[Callable[[], RedisSpace]]:
-    """Open the space as another controller does; in one process, the one before counts as dead."""
+    """Open the space as another controller does; in the same process, the one before counts as dead."""
     made: list[RedisSpace] = []
 
     def opened_again() -> RedisSpace:
@@ -85,7 +85,7 @@ def contents(space: RedisSpace) -> dict[bytes, bytes]:
 
 
 def deeds(space: RedisSpace) -> dict[str, Callable[[], Any]]:
-    """Return everything that changes something, begun before and ready to go on."""
+    """Return every operation that writes, prepared in advance."""
     store, journal = RedisStore(space), RedisJournal(space)
     put(store, OLD)
     journal.append(JOB, [Entry(1, "one")])
@@ -129,7 +129,7 @@ def test_nothing_that_an_overtaken_controller_sends_is_done(spaces: Callable[[],
 
 
 def test_a_controller_whose_successor_is_gone_writes_nothing_either(spaces: Callable[[], RedisSpace]) -> None:
-    """The lease is free, but what this one knows of its jobs is out of date."""
+    """The lease is free, but what this one knows about its jobs is out of date."""
     first, second = spaces(), spaces()
     first.acquire()
     late = deeds(first)
@@ -137,14 +137,16 @@ def test_a_controller_whose_successor_is_gone_writes_nothing_either(spaces: Call
     second.close()
     before = contents(first)
     for name, deed in late.items():
-        with pytest.raises(StoreFailed, match="was in use by another controller while this one stood still"):
+        with pytest.raises(
+            StoreFailed, match="was in use by another controller while this one was suspended"
+        ):
             deed()
         assert contents(first) == before, name
-    with pytest.raises(Taken, match="what this one knows of its jobs is out of date; start it again"):
+    with pytest.raises(Taken, match="what this one knows about its jobs is out of date; start it again"):
         first.acquire()
 
 
-def test_a_lease_that_ran_out_and_that_nobody_took_is_taken_again(spaces: Callable[[], RedisSpace]) -> None:
+def test_an_expired_lease_that_nobody_took_is_taken_again(spaces: Callable[[], RedisSpace]) -> None:
     space = spaces()
     space.acquire()
     lease = f"{space.prefix}:{{0}}:lease"
@@ -186,7 +188,7 @@ def test_a_space_that_is_open_for_reading_only_cannot_be_written(url: str, tmp_p
 def test_a_space_of_another_hansa_is_refused_before_its_fences_are_taken(
     url: str, tmp_path: Path, key: str
 ) -> None:
-    """A controller of that Hansa may stand still, without a lease, and is to go on."""
+    """A suspended controller of that Hansa may have lost its lease, and must be able to go on."""
     space = RedisSpace(url)
     space.acquire()
     space.client.delete(f"{space.prefix}:{{0}}:lease")
@@ -200,7 +202,7 @@ def test_a_space_of_another_hansa_is_refused_before_its_fences_are_taken(
 
 
 def test_a_takeover_that_is_overtaken_gives_up(spaces: Callable[[], RedisSpace]) -> None:
-    """It stood still after it took the lease and before it had replaced all fences."""
+    """It was suspended after it took the lease and before it had replaced all fences."""
     slow, fast = spaces(), spaces()
     epoch = slow._lease._take("", 0)
     fast.acquire()
@@ -213,7 +215,7 @@ def test_a_takeover_that_is_overtaken_gives_up(spaces: Callable[[], RedisSpace])
 
 
 def test_epochs_go_on_where_the_first_fence_was_lost(spaces: Callable[[], RedisSpace]) -> None:
-    """A Redis that evicts keys took it: the others say how far the epochs have come."""
+    """A Redis that evicts keys dropped it: the other fences have the newest epoch."""
     first = spaces()
     first.acquire()
     for _ in range(3):
@@ -239,12 +241,12 @@ def test_scripts_that_redis_has_forgotten_are_sent_again(spaces: Callable[[], Re
 
 
 def test_every_write_passes_the_fence(redis: RedisServer, tmp_path: Path) -> None:
-    """Whatever changes something is done by a script, which begins with the guard."""
+    """Every write is a script that begins with the guard."""
     watched: Any = redis.client()
     done = redis.client()
     with watched.monitor() as monitor:
         with opened(f"{redis.url}?prefix=monitored", tmp_path) as held:
-            for deed in deeds(held.store._space).values():  # type: ignore[attr-defined]
+            for deed in deeds(held.store.space).values():  # type: ignore[attr-defined]
                 deed()
             held.journal.create(JobRecord(JOB, "{}", 1.0))
         done.echo("that is all")

@@ -1,4 +1,4 @@
-"""Redis over TLS with a password: a job's models and journal, and everybody who must stay outside."""
+"""Redis over TLS with a password: a job's models and journal, and callers that must be kept out."""
 
 from collections.abc import Iterator
 from pathlib import Path

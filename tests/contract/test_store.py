@@ -1,4 +1,4 @@
-"""The contract of a store, for every store there is."""
+"""The contract of a store, checked for every implementation."""
 
 import errno
 import os
@@ -179,7 +179,7 @@ def test_two_drafts_of_one_key_do_not_mix_and_the_last_published_wins(store: Sto
         assert _same(model, SPEC, 1)
 
 
-def test_a_model_is_replaced_whole_even_by_one_of_another_shape(store: Store) -> None:
+def test_a_model_is_replaced_completely_even_by_one_of_another_shape(store: Store) -> None:
     keep(store, KEY, SPEC, values(SPEC, 1)).close()
     keep(store, KEY, SMALL, values(SMALL, 2)).close()
     with store.open(KEY) as model:
@@ -223,7 +223,7 @@ def test_a_model_that_is_not_there_is_not_found_by_name(store: Store) -> None:
     assert not store.has(KEY)
 
 
-def test_the_beginning_of_a_key_is_no_key(store: Store) -> None:
+def test_the_beginning_of_a_key_is_not_a_key(store: Store) -> None:
     keep(store, KEY, SMALL, values(SMALL)).close()
     assert not store.has(ModelKey("j1"))
     with pytest.raises(NotFound):
@@ -296,8 +296,8 @@ def test_one_model_can_be_read_by_many_threads(store: Store) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "memory", "memory:x", "disk:", "disk", "s3:bucket", "/path"])
-def test_a_url_that_is_no_store_is_refused(tmp_path: Path, url: str) -> None:
-    with pytest.raises(InvalidInput, match="is no store"), opened(url, tmp_path):
+def test_a_url_that_is_not_a_store_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a store"), opened(url, tmp_path):
         pass
 
 
@@ -458,7 +458,7 @@ def test_publishing_may_be_tried_again_after_the_disk_was_full(
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
 
 
-def test_a_draft_on_disk_that_is_thrown_away_while_a_frame_is_written_writes_into_no_other_file(
+def test_a_draft_on_disk_that_is_discarded_while_a_frame_is_written_writes_to_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, real = DiskStore(tmp_path / "store"), os.pwrite
@@ -485,7 +485,7 @@ def test_a_draft_on_disk_that_is_thrown_away_while_a_frame_is_written_writes_int
     assert list((tmp_path / "store" / "drafts").iterdir()) == []
 
 
-def test_a_draft_that_is_gone_is_no_model(tmp_path: Path) -> None:
+def test_a_lost_draft_does_not_become_a_model(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "store")
     draft, sealer = _begin(store, KEY, SMALL, 1)
     DiskStore(tmp_path / "store").sweep()
@@ -537,7 +537,7 @@ def test_a_full_disk_gets_back_the_files_that_were_kept_to_save_time(
 
 @contextmanager
 def out_of_handles() -> Iterator[None]:
-    """Let this process open no file."""
+    """Keep this process from opening files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
     os.close(free)
@@ -550,7 +550,7 @@ def out_of_handles() -> Iterator[None]:
 
 @pytest.mark.parametrize("spares", [0, 3])
 def test_a_draft_that_cannot_be_begun_leaves_no_file(tmp_path: Path, spares: int) -> None:
-    """The process has no more handles, and tries again and again; some files of deleted models may be at hand."""
+    """The process has no file handles left, and tries again and again; there may be some spare files."""
     store = DiskStore(tmp_path / "store")
     names = [ModelKey(f"j1/v{number}") for number in range(spares)]
     for name in names:

@@ -191,7 +191,7 @@ def test_detached_daemons_start_report_and_stop(scene: Site) -> None:
         twin = ("--site", "a", "--state", str(scene.folder / "state" / "a2"))
         again = scene.cli("learner", "start", *twin, "--data", "a.npz", "--app", "app.py:app")
         assert again.returncode == 1
-        assert "another learner of site 'a' is attending" in again.stderr
+        assert "another learner of site 'a' has been connected" in again.stderr
         assert scene.cli("learner", "stop", *learner).stdout == "learner of a stopped\n"
         assert not scene.json("learner", "status", *learner)["running"]
     finally:

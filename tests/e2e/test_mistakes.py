@@ -110,7 +110,7 @@ TOGETHER = {  # a controller runs, and the learner of `north`
     "a model into a folder that is not there": Mistake(
         ("job", "model", "done", "-o", "away/m.safetensors"), 2, ("away",)
     ),
-    "cancelling what has ended": Mistake(("job", "cancel", "done"), 1, ("has ended already",)),
+    "cancelling what has ended": Mistake(("job", "cancel", "done"), 1, ("has already ended",)),
 }
 
 

@@ -63,7 +63,7 @@ def test_the_status_of_a_daemon_whose_name_is_taken_says_why_it_ended(scene: Sit
     ended = status(scene, "twin")
     assert ended.returncode == 1
     assert "not running, ended at" in ended.stdout
-    assert "another learner of site 'a' is attending" in ended.stdout
+    assert "another learner of site 'a' has been connected" in ended.stdout
     found = scene.json("learner", "status", "--site", "a", "--state", str(scene.folder / "state" / "twin"))
     assert (found["running"], found["refused"]) == (False, False)
     assert "another learner" in found["says"]

@@ -20,7 +20,7 @@ RECEIPT = re.compile(r"receipt (\d+) for task (\S+): ([0-9a-f]{64})")
 
 
 class Federation(Site):
-    """A controller, three learners and an evaluator that come back whenever they die."""
+    """A controller, three learners and an evaluator that are restarted whenever they die."""
 
     grace = 60.0  # whoever is killed comes back: nobody is to be left out
 
@@ -52,7 +52,7 @@ class Federation(Site):
         return self.nursery.processes[f"{name}.{self.lives[name]}"].exitcode is None
 
     def strike(self, name: str, chance: random.Random) -> None:
-        """Kill a process now and bring it up again after a moment."""
+        """Kill a process now and restart it after a moment."""
         self.kill(f"{name}.{self.lives[name]}")
         self.kills += 1
         time.sleep(chance.uniform(0, 0.3))
@@ -82,7 +82,7 @@ class Federation(Site):
         return [Receipt.model_validate_json(text) for text in rows if text]
 
     def acknowledged(self, job: str) -> dict[str, str]:
-        """Return the receipts that learners hold for a job: task -> hash."""
+        """Return the receipts that learners have for a job: task -> hash."""
         found: dict[str, str] = {}
         for log in self.folder.glob("learner-*.log"):
             for _, task, digest in RECEIPT.findall(log.read_text()):
@@ -111,7 +111,7 @@ class Federation(Site):
         return json.loads(done.stdout)
 
     def leftovers(self, job: str) -> list[str]:
-        """Return what should not be there after a clean stop: drafts, and models that nobody needs."""
+        """Return everything that should not be left after a clean stop: drafts, and unneeded models."""
         if self.redis:
             client: Any = self.redis.client()
             drafts = [key.decode() for key in client.hkeys(key_below("faults", "drafts"))]

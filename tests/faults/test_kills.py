@@ -1,4 +1,4 @@
-"""kill -9 at named points and at random ones: nothing that was acknowledged is lost, and the model is the same.
+"""kill -9 at named points and at random ones: nothing acknowledged is lost, and the model is the same.
 
 Each of the four storms of random kills has a few in every test run, 40 kills with the named points. The long
 form has 200: HANSA_FAULT_KILLS=50 pytest tests/faults -k random
@@ -43,7 +43,7 @@ def digest(federation: Federation, job: str) -> str:
 
 
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
-    """Return what a job's history says of each version, without what depends on the clock."""
+    """Return a job's history without the fields that depend on the clock."""
     kept = ("distance", "contributions", "steps", "scores")
     return [{name: entry[name] for name in kept} for entry in federation.json("job", "show", job)["history"]]
 
@@ -51,7 +51,7 @@ def told(federation: Federation, job: str) -> list[dict[str, Any]]:
 def storm(
     federation: Federation, victims: dict[str, tuple[str, ...]], *words: str, also: tuple[str, ...] = ()
 ) -> str:
-    """Run a job in peace and one whose processes are killed at every point given; they must make the same model.
+    """Run an undisturbed job and one whose processes are killed at every point; both must end the same.
 
     Return the job that was disturbed.
     """
@@ -92,10 +92,10 @@ def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federati
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("point", ["job-announced", "job-entered"])
-def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(
+def test_an_interrupted_submission_is_not_a_fault_of_the_audit_log(
     federation: Federation, point: str
 ) -> None:
-    """Nobody was told of the job. It is either not there or goes on, and from then on it must not get lost."""
+    """Nobody was told about the job. It is missing or goes on, and from then on it must not get lost."""
     where = ["--store", federation.store] if federation.redis else []
     words = ("audit", "verify", "--state", str(federation.folder / "state" / "controller"), *where)
     federation.bring_up("controller", kill_at=f"{point}:1")
@@ -114,7 +114,7 @@ def test_a_submission_that_is_interrupted_is_no_fault_of_the_audit_log(
 def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(
     federation: Federation,
 ) -> None:
-    """The controller lives on, waits, and goes on by itself when Redis is back."""
+    """The controller stays up, waits, and goes on by itself when Redis is back."""
     assert federation.redis
     federation.begin()
     words = (  # one site: the same updates in the same order; slow enough to be there for every kill
@@ -159,7 +159,7 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_travelling_models_survive_a_kill_at_every_named_point(federation: Federation) -> None:
-    """And so does the reference that they are measured against: distances are the same."""
+    """The reference survives, too: distances are the same."""
     chance = np.random.default_rng(1)
     shapes = {"0.weight": (8, 2), "0.bias": (8,), "2.weight": (2, 8), "2.bias": (2,)}
     other = {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -176,7 +176,7 @@ def test_travelling_models_survive_a_kill_at_every_named_point(federation: Feder
 def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
     federation: Federation,
 ) -> None:
-    """One site trains and two others only measure its updates: the same updates in the same order."""
+    """One site trains and two others only evaluate its updates: the same updates in the same order."""
     for seed, site in enumerate("de", start=3):
         write_data(federation.folder / f"{site}.npz", seed)
     victims = {"controller": CONTROLLER, "learner-a": LEARNER, "evaluator-d": EVALUATOR}

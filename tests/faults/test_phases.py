@@ -29,7 +29,7 @@ def test_a_divided_job_survives_a_kill_at_every_named_point_with_the_same_model(
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_a_divided_job_from_a_file_survives_a_kill_while_a_site_tells_of_the_model(
+def test_a_divided_job_from_a_file_survives_a_kill_while_a_site_describes_the_model(
     federation: Federation,
 ) -> None:
     chance = np.random.default_rng(5)

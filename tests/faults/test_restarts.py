@@ -1,4 +1,4 @@
-"""A controller that is killed and started again in moments that only a network in between can choose."""
+"""A controller that is killed and restarted at moments that only a proxy in the network can choose."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -92,7 +92,7 @@ async def test_an_update_survives_a_controller_that_is_killed_between_offer_and_
 
 @pytest.mark.timeout(120)
 async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(restarts: Restarts) -> None:
-    """What had come is gone with the controller; the update is offered again and uploaded from its beginning."""
+    """The frames are lost with the controller; the update is offered again and uploaded from the start."""
     (restarts.folder / "app.py").write_text(APP.replace("SIZE", str(9 << 18)))
     hub = await asyncio.to_thread(restarts.controller)
     async with CuttingProxy(hub).listening() as proxy:
@@ -115,7 +115,7 @@ async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(res
 
 
 @pytest.mark.timeout(120)
-async def test_sites_are_back_soon_after_their_controller_which_was_away_for_some_seconds(
+async def test_sites_reconnect_soon_after_their_controller_which_was_down_for_some_seconds(
     restarts: Restarts,
 ) -> None:
     hub = await asyncio.to_thread(restarts.controller)

@@ -1,4 +1,4 @@
-"""A controller is frozen in the moment in which it writes to Redis; its successor goes on; then it wakes up.
+"""A controller is suspended while it writes to Redis; its successor goes on; then it wakes up.
 
 Three trials in every test run. The long form: HANSA_SPLIT_BRAINS=20 pytest tests/faults -k split_brain
 """
@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def contents(server: RedisServer, prefix: str) -> dict[bytes, Any]:
-    """Return all keys of a prefix with what they hold."""
+    """Return all keys of a prefix with their values."""
     client: Any = server.client()
     held = {key: client.dump(key) for key in client.keys(f"{prefix}:*")}
     client.close()
@@ -82,4 +82,4 @@ async def test_split_brain_leaves_nothing_of_the_loser(scene: Site, server: Redi
         log = scene.log(name).read_text()
         assert contents(server, prefix) == before, f"write {moment} came through"
         assert loser.exitcode == 1, log
-        assert "was in use by another controller while this one stood still" in log
+        assert "was in use by another controller while this one was suspended" in log

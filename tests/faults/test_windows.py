@@ -1,4 +1,4 @@
-"""kill -9 of a learner that trains on windows: no example is skipped, and none is used once more than it must be."""
+"""kill -9 of a learner that trains on windows: no example is skipped, and none is repeated needlessly."""
 
 import json
 from collections import Counter

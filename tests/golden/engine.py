@@ -29,9 +29,9 @@ from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Compared, Examined, HopExamined, Merged, Result
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
+from hansa.controller.values.snapshots import Snapshot
 from tests.golden.telling import JOB, OrderKey, Teller, Told, order_key
 
 Step = Mapping[str, Any]

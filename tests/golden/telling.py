@@ -16,11 +16,11 @@ from hansa.common.values.ids import (
     update_key,
 )
 from hansa.common.values.tasks import Evaluate, Survey, Task, Train
-from hansa.controller.community.members import Member, Membership, Standing, overlay
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Examine, ExamineHop, Merge
+from hansa.controller.values.members import Member, Membership, Standing, overlay
 
 JOB = JobId("j1")
 HOPS, ARRAYS = 8, 8  # the most that a story has

@@ -1,4 +1,4 @@
-"""`hansa site list` tells since when and why somebody is away."""
+"""`hansa site list` shows since when and why a daemon is away."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from tests.support import LightSite, Served, job, nothing, serving, wait_for_eve
 
 
 async def absent(served: Served, why: str) -> DaemonView:
-    """Wait until the only daemon is away for a reason, and return what operators see of it."""
+    """Wait until the only daemon is away for a reason, and return its view."""
     async with Client(Endpoint(served.address)) as client, asyncio.timeout(20):
         while True:
             (view,) = await client.sites()
@@ -24,7 +24,7 @@ async def absent(served: Served, why: str) -> DaemonView:
             await asyncio.sleep(0.02)
 
 
-async def test_of_a_daemon_whose_connection_broke_it_is_told_when_also_after_the_grace_period(
+async def test_a_daemon_whose_connection_broke_is_shown_with_the_time_even_after_the_grace_period(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, grace=1) as served, CuttingProxy(served.address).listening() as proxy:
@@ -43,13 +43,13 @@ async def test_of_a_daemon_whose_connection_broke_it_is_told_when_also_after_the
         assert (view.state, view.why) in (("attending", ""), ("away", "its connection was lost"))
 
 
-async def test_a_daemon_that_was_stopped_is_told_from_one_that_was_lost(tmp_path: Path) -> None:
+async def test_a_daemon_that_was_stopped_is_distinguished_from_one_that_was_lost(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending() as site:
         await site.attendance.leave()
         await absent(served, "it was stopped")
 
 
-async def test_a_daemon_that_is_silent_is_away_for_that_reason(tmp_path: Path) -> None:
+async def test_a_silent_daemon_is_away_for_that_reason(tmp_path: Path) -> None:
     async with serving(tmp_path, heartbeat=5) as served, LightSite(served.address, "a").attending():
         fleet = served.federation.fleet
         (session,) = fleet.sessions
@@ -59,7 +59,9 @@ async def test_a_daemon_that_is_silent_is_away_for_that_reason(tmp_path: Path) -
         assert view.why == "it was silent for 15 s"
 
 
-async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_start(tmp_path: Path) -> None:
+async def test_a_daemon_that_does_not_return_to_a_restarted_controller_is_away_since_its_start(
+    tmp_path: Path,
+) -> None:
     async with (
         serving(tmp_path) as served,
         LightSite(served.address, "a", answer=wait_for_ever).attending() as site,
@@ -70,7 +72,7 @@ async def test_a_daemon_that_a_restarted_controller_misses_is_away_since_the_sta
                 await asyncio.sleep(0.02)
         del site
     async with serving(tmp_path) as served:
-        await absent(served, "it has not attended since the start")
+        await absent(served, "it has not connected since the controller was started")
 
 
 async def test_of_many_that_have_left_only_the_newest_are_remembered(

@@ -23,12 +23,14 @@ from hansa.common.ui.client import Client
 from hansa.common.values.bounds import MOST_NAMED
 from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Task, Terms
-from hansa.controller.api.fleet import FleetServicer
 from hansa.controller.api.limits import SUBMISSIONS
+from hansa.controller.engine.machine import Machine
+from hansa.controller.transfers.sending import task_message
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.consortium import Consortium, channel, fleet, operators
 from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
 from tests.support import LightSite, Served, ended, fleet_stub, job, nothing, serving
+from tests.unit.engine import evaluated_updates  # noqa: F401 - registers the weigher `evaluated`
 
 
 @pytest.fixture
@@ -163,8 +165,10 @@ async def test_a_daemon_names_only_so_many_apps_and_tasks(served: Served) -> Non
     await of.close()
 
 
-async def test_a_daemon_with_more_tasks_in_hand_than_it_may_name_attends_all_the_same(served: Served) -> None:
-    """Evaluators of many jobs may hold thousands; those that are not named are sent again and change nothing."""
+async def test_a_daemon_with_more_tasks_in_hand_than_it_may_name_connects_all_the_same(
+    served: Served,
+) -> None:
+    """Evaluators of many jobs may have thousands; tasks that are not named are sent again, harmlessly."""
     hand = [TaskId(f"j-{number}") for number in range(MOST_NAMED + 1)]
     async with LightSite(served.address, "a", hand=hand).attending() as site:
         assert [session.site for session in served.federation.fleet.sessions] == ["a"]
@@ -182,7 +186,7 @@ async def test_huge_headers_are_refused(served: Served) -> None:
     await of.close()
 
 
-async def test_jobs_that_are_no_jobs_are_refused(served: Served) -> None:
+async def test_invalid_jobs_are_refused(served: Served) -> None:
     of = operators(grpc.aio.insecure_channel(served.address))
     for document, wanted in (
         ("[" * 100_000, CODE.INVALID_ARGUMENT),
@@ -254,7 +258,7 @@ async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> 
             call.cancel()
 
 
-async def test_progress_of_tasks_that_nobody_gave_is_not_kept(served: Served) -> None:
+async def test_progress_of_unknown_tasks_is_not_kept(served: Served) -> None:
     of, stub = fleet_stub(served.address)
     done = asyncio.Event()
 
@@ -365,16 +369,15 @@ def shown(folder: Path) -> ssl.SSLContext:
 async def test_a_task_that_a_site_cannot_read_fails_with_the_reason_and_the_site_goes_on(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Perhaps the controller is newer, perhaps it is hostile."""
-    honest = FleetServicer._to_site
+    """The controller may be newer, or hostile."""
 
-    def garbled(self: FleetServicer, session: Any, message: Any) -> fleet_pb2.ToSite | None:
-        wire = honest(self, session, message)
-        if wire and wire.task.HasField("train") and wire.task.app == "odd.py:app":
+    def garbled(task: Task, machine: Machine) -> fleet_pb2.ToSite:
+        wire = task_message(task, machine)
+        if wire.task.HasField("train") and wire.task.app == "odd.py:app":
             wire.task.train.optimizer.kind = "quantum\x1b[2J"
         return wire
 
-    monkeypatch.setattr(FleetServicer, "_to_site", garbled)
+    monkeypatch.setattr("hansa.controller.api.fleet.task_message", garbled)
     async with LightSite(served.address, "a", app="odd.py:app").attending() as site:
         runner = await served.submit(job(app="odd.py:app"), None, nothing())
         async with asyncio.timeout(20):
@@ -422,6 +425,6 @@ async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
                     await asyncio.sleep(0.05)
             assert site.attendance._heartbeat == BEAT[0]
             assert site.cancelled == ["\x1b[2J"]
-            assert site.attendance._pulses == {"j": 2}, "what is no job's name is not kept"
+            assert site.attendance._pulses == {"j": 2}, "a text that is not a job's name is not kept"
     finally:
         await server.stop(None)

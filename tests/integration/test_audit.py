@@ -1,4 +1,4 @@
-"""The audit log: it says who did what, and shows when it was changed."""
+"""The audit log says who did what, and reveals changes to it."""
 
 import asyncio
 import json
@@ -18,7 +18,9 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, Forbidden, Taken
 from hansa.common.values.ids import JobId
-from hansa.controller.audit.log import LOG, REFUSALS, Audit, AuditRecord, check_records, read_records
+from hansa.controller.audit.check import check_records
+from hansa.controller.audit.log import REFUSALS, Audit
+from hansa.controller.audit.records import LOG, AuditRecord, read_records
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal
 from hansa.controller.storage.redis.space import key_below
@@ -30,7 +32,7 @@ from tests.support import LightSite, ended, job, nothing, serving
 
 
 async def history(state: Path, pki: Path, store: str = "") -> str:
-    """Let a learner, two operators and a stranger do things; return the job's id."""
+    """Let a learner, two operators and a stranger act; return the job's id."""
     made = Consortium(pki)
     async with serving(state, store, tls=made.issue("controller", "hub")) as served:
         learner, alice = made.issue("learner", "a"), made.issue("operator", "alice")
@@ -74,7 +76,7 @@ async def test_it_says_who_did_what(tmp_path: Path) -> None:
     assert end.receipt
 
 
-async def test_nobody_can_flood_it(tmp_path: Path) -> None:
+async def test_callers_cannot_flood_it(tmp_path: Path) -> None:
     clock = Turned()
     with opened("memory:", tmp_path) as held:
         workers = Workers()
@@ -94,7 +96,7 @@ async def test_nobody_can_flood_it(tmp_path: Path) -> None:
     assert found == {"refused": 3, "joined": 30, "silenced": 4}
 
 
-async def test_nobody_can_flood_it_with_refusals_that_differ(tmp_path: Path) -> None:
+async def test_callers_cannot_flood_it_with_different_refusals(tmp_path: Path) -> None:
     pki = Consortium(tmp_path / "pki")
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         evil = fleet(channel(served.address, pki.issue("learner", "evil")))
@@ -109,7 +111,7 @@ async def test_nobody_can_flood_it_with_refusals_that_differ(tmp_path: Path) -> 
 
 
 async def test_a_second_daemon_under_a_name_is_recorded(tmp_path: Path) -> None:
-    """Perhaps somebody has copied the site's key."""
+    """Somebody may have copied the site's key."""
     pki = Consortium(tmp_path / "pki")
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         mine = pki.issue("learner", "a")
@@ -119,11 +121,11 @@ async def test_a_second_daemon_under_a_name_is_recorded(tmp_path: Path) -> None:
                     pass
     (found,) = [record for record in lines(tmp_path / "state") if record.what == "refused"]
     assert (found.who, found.about) == ("learner a", "Attend")
-    assert "another learner of site 'a' is attending" in found.why
+    assert "another learner of site 'a' has been connected" in found.why
 
 
 class Turned(SystemClock):
-    """A clock that the test turns."""
+    """A clock that the test moves."""
 
     at = 1000.0
 
@@ -158,7 +160,7 @@ async def test_the_end_of_a_job_is_recorded_even_if_the_controller_was_killed_in
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_job_that_was_accepted_and_is_gone_is_a_fault(tmp_path: Path, killed: bool) -> None:
-    """Also one that was in the journal already when the controller was killed, but not yet accepted in the log."""
+    """Even if it was already in the journal when the controller was killed, but not yet accepted."""
     async with serving(tmp_path) as served:
         runner = await served.submit(job(), None, nothing())
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
@@ -174,7 +176,7 @@ async def test_a_job_that_was_accepted_and_is_gone_is_a_fault(tmp_path: Path, ki
     db.close()
     done = CliRunner().invoke(hansa, ["audit", "verify", "--state", str(tmp_path)])
     assert done.exit_code == 1
-    assert f"job {runner.id} is gone" in done.output
+    assert f"job {runner.id} is missing" in done.output
 
 
 async def test_a_log_that_cannot_be_continued_does_not_keep_a_job_that_was_entered_from_running(
@@ -193,7 +195,7 @@ async def test_a_log_that_cannot_be_continued_does_not_keep_a_job_that_was_enter
         assert runner.view().status == "completed"
 
 
-async def test_it_begins_anew_when_the_store_has_lost_it(
+async def test_it_starts_over_when_the_store_has_lost_it(
     tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Redis that evicts may take the records and leave the mark that says how many there were."""
@@ -279,7 +281,7 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     assert runner.invoke(hansa, ["audit", "verify", *where]).exit_code == 0
     assert "lost the receipt" in attempt("update entries set receipt = '' where job = ?", first)
     db.execute("delete from jobs where id = ?", (first,))
-    assert f"job {first} is gone" in verdict()
+    assert f"job {first} is missing" in verdict()
     db.execute("delete from entries where job = ? and sequence = ?", (LOG, number))
     assert "is missing" in verdict()
     db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))

@@ -1,4 +1,4 @@
-"""Numbers and texts that do not fit the wire cost a job, never a session; what is accepted can be read again."""
+"""Numbers and texts that do not fit a message cost a job, never a session; others can be read again."""
 
 import asyncio
 import json
@@ -47,18 +47,18 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @register("local", "overdone")
 class Overdone(Policy):
-    """Asks for training that no site can be told of."""
+    """Asks for training that does not fit into a task message."""
 
     field: str
 
     def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
-        """Change a field beyond all bounds, as a method that computes it might."""
+        """Set a field to an extreme value, as a method that computes it might."""
         return work.model_copy(update=CHANGES[self.field])
 
 
 @register("pace", "countless")
 class Countless(Sync):
-    """Counts further than tasks can."""
+    """Counts beyond the limit of tasks."""
 
     def asks(self, state: RoundState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Ask for a turn that does not fit."""
@@ -97,7 +97,7 @@ async def patient(site: LightSite, task: Task) -> None:
 
 
 async def serves_the_next_job(served: Served, session: Any) -> None:
-    """The session is the one that it was, and an ordinary job is done."""
+    """Check that the session is still the same and that an ordinary job completes."""
     done = await ended(await served.submit(job(), None, nothing()))
     assert done.machine.state.status == "completed", done.machine.state.reason
     assert served.federation.fleet.sessions == [session]
@@ -203,12 +203,12 @@ async def test_progress_that_cannot_be_counted_is_refused_with_the_field(served:
 
     channel, stub = fleet_stub(served.address)
     code, why = await status(whole(stub.Attend(words())))
-    assert (code, "the progress makes no sense: steps: " in why) == (CODE.INVALID_ARGUMENT, True), why
+    assert (code, "invalid progress: steps: " in why) == (CODE.INVALID_ARGUMENT, True), why
     await channel.close()
 
 
 async def test_back_off_goes_on_growing_while_sessions_die_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that breaks every session as soon as it has begun is not asked as often as one that is new."""
+    """A controller that breaks every session right after its start is not called as often as a new one."""
     rests: list[int] = []
 
     class Counting(Backoff):
@@ -275,7 +275,7 @@ async def submitted(address: str, document: object, operator: bytes = b"") -> tu
 
 
 def texts() -> Iterator[tuple[str, Any]]:
-    """Yield every place of a job that holds text or anything at all, with half a surrogate pair in it."""
+    """Yield the job with half a surrogate pair in every place that takes text or anything."""
     bad = "\ud800"
     for name in ("name", "app", "rule", "init", "reference", "operator"):
         yield name, {name: bad}
@@ -332,7 +332,7 @@ async def test_half_a_surrogate_pair_is_refused_with_its_field(
         ("validation.fraction", {"validation": {"fraction": float("nan")}}),
     ],
 )
-async def test_what_is_beyond_all_bounds_is_refused_in_one_sentence_with_its_field(
+async def test_a_value_out_of_bounds_is_refused_in_one_sentence_with_its_field(
     served: Served, field: str, given: Any
 ) -> None:
     code, why = await submitted(served.address, {"name": "x", "app": APP} | given)
@@ -342,7 +342,7 @@ async def test_what_is_beyond_all_bounds_is_refused_in_one_sentence_with_its_fie
     assert "\n" not in why
 
 
-async def test_what_was_accepted_at_the_edge_of_all_bounds_is_read_again_after_a_restart(
+async def test_a_job_at_the_edge_of_all_bounds_is_read_again_after_a_restart(
     tmp_path: Path, store: str
 ) -> None:
     documents: list[dict[str, Any]] = [
@@ -373,7 +373,7 @@ async def test_what_was_accepted_at_the_edge_of_all_bounds_is_read_again_after_a
 
 
 def places(kind: Descriptor, depth: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield every text of a kind of message: its path, and a message that holds bytes there which are not UTF-8."""
+    """Yield every text field of a kind of message: its path, and a message that has invalid UTF-8 there."""
     for field in kind.fields:
         if field.message_type is None and field.type == FieldDescriptor.TYPE_STRING:
             yield field.name, bytes([*_tag(field.number), 3]) + b"\xed\xa0\x80"

@@ -1,4 +1,4 @@
-"""Evaluators on a real wire, one of which hangs: training goes on, and what it reports late counts."""
+"""Evaluators over a real wire, one of which hangs: training goes on, and its late reports count."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -16,7 +16,7 @@ async def until_merged(runner: JobRunner, version: int) -> None:
         await runner.next_change().wait()
 
 
-async def test_an_evaluator_that_hangs_is_named_and_what_it_reports_late_counts(tmp_path: Path) -> None:
+async def test_an_evaluator_that_hangs_is_named_and_its_late_report_counts(tmp_path: Path) -> None:
     hanging, release = asyncio.Event(), asyncio.Event()
 
     async def late(site: LightSite, task: Task) -> None:

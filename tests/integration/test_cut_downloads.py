@@ -1,4 +1,4 @@
-"""Downloads over connections that are cut: they go on where they broke, and only what was in flight is sent twice."""
+"""Downloads over connections that are cut: they resume there, and only what was in flight is sent twice."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ def pool() -> Any:
 
 
 def answer(pool: ThreadPoolExecutor) -> Any:
-    """Return what a site does: it builds a model of random numbers, and changes one of its two large tensors."""
+    """Return a site's work: it builds a model of random numbers, and changes one of its two large tensors."""
     fetchers: dict[str, Fetcher] = {}
 
     async def train(site: LightSite, task: Task) -> None:
@@ -86,7 +86,7 @@ def nothing_was_unforeseen(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("cut", [5 * FRAME, 3 * FRAME // 2], ids=["every 5 MiB", "every 1.5 MiB"])
-async def test_a_model_that_no_connection_carries_whole_comes_through_by_resuming(
+async def test_a_model_that_no_connection_carries_completely_arrives_by_resuming(
     tmp_path: Path, pool: ThreadPoolExecutor, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with trained(tmp_path, pool, cut, rounds=1) as (_, proxy, _):
@@ -109,7 +109,7 @@ async def test_the_part_of_a_model_that_a_site_lacks_comes_through_by_resuming(
     nothing_was_unforeseen(caplog)
 
 
-async def test_an_operator_gets_a_model_that_no_connection_carries_whole(
+async def test_an_operator_gets_a_model_that_no_connection_carries_completely(
     tmp_path: Path, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
@@ -146,7 +146,7 @@ async def test_who_goes_on_with_another_model_than_before_gets_the_new_one_from_
 
 
 async def served_by(served: Served, runner: JobRunner, monkeypatch: pytest.MonkeyPatch, send: Any) -> None:
-    """Fetch a model from a controller that sends something else than it should."""
+    """Fetch a model from a controller that sends wrong messages."""
     monkeypatch.setattr("hansa.common.rpc.backoff.FIRST_PAUSE", 0.001)
     monkeypatch.setattr("hansa.common.rpc.backoff.QUICK_PAUSE", 0.001)
     real = served.federation.downloads.send
@@ -174,7 +174,7 @@ async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybo
             await served_by(served, runner, monkeypatch, send)
 
 
-async def test_a_controller_that_begins_anew_every_time_does_not_keep_anybody_for_ever(
+async def test_a_controller_that_starts_over_every_time_does_not_keep_a_site_for_ever(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def send(
@@ -214,7 +214,7 @@ async def test_a_frame_that_was_changed_is_found_though_the_connection_was_cut_a
 async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_controller_that_brings_nothing(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another download has the model open, so that all that is missing is its frames."""
+    """Another download has the model open, so that only its frames are missing."""
     monkeypatch.setattr("hansa.common.rpc.backoff.FIRST_PAUSE", 0.001)
     monkeypatch.setattr("hansa.common.rpc.backoff.QUICK_PAUSE", 0.001)
     failures, read, train = 0, os.pread, answer(pool)

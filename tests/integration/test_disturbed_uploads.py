@@ -1,4 +1,4 @@
-"""Uploads that are disturbed: broken, doubled, overtaken, damaged. Nothing bad gets in, and nothing is left behind."""
+"""Disturbed uploads (broken, doubled, overtaken, damaged): nothing bad gets in, nothing is left behind."""
 
 import asyncio
 import random
@@ -51,7 +51,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Line:
-    """A connection that sends what it is given, and hangs up when it is told to."""
+    """A connection that sends the frames it is given, and hangs up on request."""
 
     def __init__(self, scene: Scene, start: int = 0) -> None:
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -73,7 +73,7 @@ class Line:
 
 
 def update(changes: dict[str, float] | None = None, seed: int = 1) -> tuple[Manifest, list[bytes]]:
-    """Return an update, with some first numbers changed, and its frames; the manifest says what it holds."""
+    """Return the manifest and the frames of an update, with some first numbers changed."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {
         info.name: rng.normal(size=info.shape).astype(np.float32) for info in LONG.tensors[:3]
@@ -86,7 +86,7 @@ def update(changes: dict[str, float] | None = None, seed: int = 1) -> tuple[Mani
 
 
 async def quarantined(scene: Scene, manifest: Manifest, frames: list[bytes], why: str) -> None:
-    """Upload what cannot be right. The answer may be cut short, for it comes while we send; that to an offer is not."""
+    """Upload an invalid update, and offer it again: an answer that comes while we upload may be cut off."""
     with pytest.raises(grpc.aio.AioRpcError):
         await scene.upload(frames)
     await refused(lambda: scene.offer(manifest), why, Rejected)
@@ -105,18 +105,18 @@ async def until(holds: Any) -> None:
 async def nothing_is_left(scene: Scene) -> None:
     """Wait until no upload, no place at the gate and no draft is left."""
     federation = scene.served.federation
-    gate, room = federation.gate, Gate(federation.memory)._room.free
+    gate, room = federation.gate, Gate(federation.memory).free
     await until(lambda: not federation.uploads.under_way)
-    await until(lambda: (gate._room.free, gate._lines) == (room, {}))
+    await until(lambda: (gate.free, gate.callers) == (room, set()))
     await until(lambda: not drafts(scene))
 
 
 def drafts(scene: Scene) -> list[Any]:
-    below: Any = getattr(scene.served.federation.store, "_below", None)
-    if hasattr(below, "_drafts"):
-        return list(below._drafts.iterdir())
-    if hasattr(below, "_space"):
-        return list(below._space.client.hkeys(below._space.key("drafts")))
+    below: Any = getattr(scene.served.federation.store, "below", None)
+    if hasattr(below, "drafts"):
+        return list(below.drafts.iterdir())
+    if hasattr(below, "space"):
+        return list(below.space.client.hkeys(below.space.key("drafts")))
     return []
 
 
@@ -137,7 +137,7 @@ async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(
 async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ended(
     scene: Scene, how: str
 ) -> None:
-    """All frames have come, the stream did not end: the next connection has nothing more to send."""
+    """All frames have come, but the stream did not end: the next connection has nothing more to send."""
     scene.served.guard._limits = Limits(silence=0.5)
     manifest, frames = update({"c": float("nan")}) if how == "nan" else update()
     if how == "digest":
@@ -218,7 +218,7 @@ async def test_frames_that_came_over_an_older_connection_after_the_offer_are_pas
 async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The upload loses its place, the offer takes one, and the old connection goes on and ends."""
+    """The upload loses its place, the offer takes one, and the old connection goes on to its end."""
     monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
     await scene.offer(manifest)
@@ -260,7 +260,7 @@ async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_ca
 ) -> None:
     monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0.05)
     manifest, frames = update()
-    gate, room = scene.served.federation.gate, Gate(scene.served.federation.memory)._room.free
+    gate, room = scene.served.federation.gate, Gate(scene.served.federation.memory).free
     await scene.offer(manifest)
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
@@ -270,7 +270,7 @@ async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_ca
     for place in places:
         place.working = lambda: True
     again = asyncio.ensure_future(_reply(scene.offer(manifest)))
-    await until(lambda: "a" in gate._lines)
+    await until(lambda: "a" in gate.callers)
     for number, frame in enumerate(frames[1:], 1):
         await until(lambda: upload.check.next == number)  # noqa: B023
         await asyncio.sleep(0.1)  # so slow that it needs no place
@@ -288,7 +288,7 @@ async def _reply(call: Any) -> Any:
     return await call
 
 
-async def test_a_connection_that_waited_for_another_cannot_publish_what_was_thrown_away(scene: Scene) -> None:
+async def test_a_connection_that_waited_for_another_cannot_publish_a_discarded_update(scene: Scene) -> None:
     first, frames = update()
     second, others = update(seed=2)
     await scene.offer(first)
@@ -309,7 +309,7 @@ async def test_a_connection_that_waited_for_another_cannot_publish_what_was_thro
     await nothing_is_left(scene)
 
 
-async def test_an_offer_that_is_quarantined_takes_what_had_come_with_it(scene: Scene) -> None:
+async def test_an_offer_that_is_quarantined_discards_the_frames_that_had_come(scene: Scene) -> None:
     manifest, frames = update()
     await scene.offer(manifest)
     await refused(lambda: scene.upload(frames[:5]), "ended after 5 frames", Refused)
@@ -335,7 +335,7 @@ async def test_a_task_that_is_withdrawn_leaves_nothing_of_its_upload(scene: Scen
 
 
 class Flaky(Draft):
-    """A draft in a store that is away every other time: before it has done what was asked, or after."""
+    """A draft in a store that fails every other time: before it has done its work, or after."""
 
     def __init__(self, draft: Draft, chance: random.Random) -> None:
         self._draft, self._chance = draft, chance
@@ -359,7 +359,7 @@ class Flaky(Draft):
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
+async def test_a_store_that_fails_every_other_time_gets_every_frame_once(
     scene: Scene, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hansa.controller.work.workers.FIRST_PAUSE", 0.001)
@@ -391,7 +391,7 @@ async def test_a_store_that_is_away_every_other_time_gets_every_frame_once(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_a_site_does_its_update_gets_in_whole_or_not_at_all(
+async def test_whatever_a_site_does_its_update_is_committed_completely_or_not_at_all(
     scene: Scene, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance = random.Random(seed)
@@ -456,7 +456,7 @@ async def test_whatever_a_site_does_its_update_gets_in_whole_or_not_at_all(
 
 
 class Held(Draft):
-    """A draft whose writing or publishing waits until it is let go."""
+    """A draft whose writing or publishing waits until the test releases it."""
 
     def __init__(self, draft: Draft, write: threading.Event, publish: threading.Event) -> None:
         self._draft, self._write, self._publish = draft, write, publish
@@ -475,7 +475,7 @@ class Held(Draft):
 
 @pytest.fixture
 def lets(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Hold up the drafts of the scene's store: writing and publishing wait for these."""
+    """Hold up the drafts of the scene's store: writing and publishing wait for these events."""
     events, made = (threading.Event(), threading.Event()), scene.served.federation.store.draft
     monkeypatch.setattr(
         scene.served.federation.store, "draft", lambda key, spec: Held(made(key, spec), *events)
@@ -510,7 +510,7 @@ async def test_an_update_whose_site_hangs_up_while_it_is_published_gets_in_and_h
 async def test_a_connection_that_is_ended_twice_while_frames_are_written_leaves_them_to_the_next_once(
     scene: Scene, lets: tuple[threading.Event, threading.Event]
 ) -> None:
-    """Hung up by the site, and ended by the guard: it no longer waits for the thread that writes its frames."""
+    """The site hangs up and the guard ends the call: it no longer waits for the thread that writes frames."""
     write, publish = lets
     publish.set()
     manifest, frames = update()

@@ -1,4 +1,4 @@
-"""Divide-and-Conquer over real gRPC with light sites: what travels and what stays (divide-and-conquer §5, §8)."""
+"""Divide-and-Conquer over real gRPC with light sites: what travels and stays (divide-and-conquer §5, §8)."""
 
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +53,7 @@ def stored(served: Served, key: ModelKey) -> Arrays:
 
 
 class Counting(Fetcher):
-    """A fetcher that takes note of what came."""
+    """A fetcher that records what it receives."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -67,7 +67,7 @@ class Counting(Fetcher):
 
 
 class Trainee:
-    """A site that trains exactly what it is asked for: it adds its value to every number."""
+    """A site that trains exactly the tensors of its task: it adds its value to every number."""
 
     def __init__(self, site: LightSite, pool: ThreadPoolExecutor, absent: Sequence[int] = ()) -> None:
         self.site, self.pool, self.absent = site, pool, absent
@@ -329,7 +329,7 @@ async def test_moments_of_frozen_tensors_are_neither_used_nor_changed(tmp_path: 
     check(tmp_path, runner)
 
 
-async def test_the_distance_from_a_reference_is_over_what_was_not_trained_too(tmp_path: Path) -> None:
+async def test_the_distance_from_a_reference_includes_tensors_that_were_not_trained(tmp_path: Path) -> None:
     chance = np.random.default_rng(5)
     held = {info.name: chance.normal(size=info.shape).astype(DTYPES[info.dtype]) for info in SPEC.tensors}
     params = [info.name for info in SPEC.tensors if info.role is Role.PARAM]
@@ -393,7 +393,7 @@ async def submit_file(served: Served, spec: ModelSpec, **changes: Any) -> JobRun
 
 
 @pytest.mark.parametrize("spec", [FOREIGN, SPEC], ids=["foreign", "own"])
-async def test_version_0_may_come_from_a_file_and_a_site_tells_what_the_file_does_not(
+async def test_version_0_may_come_from_a_file_and_a_site_describes_what_the_file_lacks(
     tmp_path: Path, spec: ModelSpec
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as stack:
@@ -420,10 +420,8 @@ async def test_a_file_that_does_not_fit_the_apps_model_ends_the_job_and_says_whe
         await attend(served, stack, "ab")
         runner = await ended(await submit_file(served, less, layers={"prepass": 0, "split": 2}))
         assert runner.view().status == "failed"
-        assert (
-            "could not describe the first model: update quarantined: init: the file does not fit the app's model: "
-            in (runner.view().reason)
-        )
+        misfit = "update quarantined: init: the file does not fit the app's model: "
+        assert f"could not describe the first model: {misfit}" in runner.view().reason
         assert "missing two.bias" in runner.view().reason
 
 

@@ -128,15 +128,16 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
         assert leaving
         assert set(score.missing) == {"c", "d", "e", "f", "g", "h"}
         assert score.missing["c"] == "no report in time"
-        assert score.missing["d"].startswith("nonsense reported: 3 counts do not make a 2×2 matrix")
+        assert score.missing["d"].startswith("invalid report: 3 counts do not make a 2×2 matrix")
         assert score.missing["e"] == (
-            "nonsense reported: a confusion matrix of 3 classes, but the site has stated own functions with 2 classes"
+            "invalid report: a confusion matrix of 3 classes,"
+            " but the site has stated own functions with 2 classes"
         )
         assert "the site left" in {
             score.missing["f"] for site, score in newest(runner).items() if site != "f"
         }
         assert score.missing["g"] == (
-            "nonsense reported: n: input should be less than 9007199254740992 (given: 1152921504606846976);"
+            "invalid report: n: input should be less than 9007199254740992 (given: 1152921504606846976);"
             " confusion: counts must be less than 9007199254740992 (given: 1152921504606846976)"
         )
         assert score.missing["h"] == "no evaluator of the site is connected"
@@ -165,9 +166,9 @@ async def test_where_examples_have_several_labels_nonsense_is_left_out_as_anywhe
         runner = await ended(await submit(served, rule="sync-dvw", pace={"rounds": 1}, sites={"min": 5}))
         assert runner.machine.state.status == "completed", runner.machine.state.reason
         missing = newest(runner)["b"].missing
-        other = "nonsense reported: 3 counts of labels, but the site has stated own functions with 2 classes"
+        other = "invalid report: 3 counts of labels, but the site has stated own functions with 2 classes"
         assert missing == {
-            "c": f"nonsense reported: labels: counts must be less than {1 << 53} (given: {1 << 60})",
+            "c": f"invalid report: labels: counts must be less than {1 << 53} (given: {1 << 60})",
             "d": other,
             "e": "it counts 0 classes, most count 2 labels",
         }
@@ -195,7 +196,7 @@ async def test_updates_that_are_worth_nothing_leave_the_model_as_it_is(tmp_path:
         assert (runner.machine.state.status, runner.machine.state.version) == ("completed", 4)
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.zeros((3, 4), np.float32))
         notes = {entry.note for entry in runner.view().history[1:]}
-        assert notes == {"no update counts; the model before is kept"}
+        assert notes == {"no update counts; the previous model is kept"}
 
 
 async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) ->
         assert runner.machine.state.steps == 150
 
 
-async def test_a_site_that_was_away_hears_how_far_the_job_has_come_meanwhile(tmp_path: Path) -> None:
+async def test_a_site_that_was_away_is_told_how_far_the_job_has_come(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         taken, going = asyncio.Event(), asyncio.Event()
 

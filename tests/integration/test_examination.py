@@ -36,7 +36,7 @@ def under_way(runner: JobRunner) -> dict[int, str]:
     return {n: repr(order) for n, order in orders.items() if isinstance(order, Examine)}
 
 
-async def test_weights_follow_from_the_numbers_of_this_update_and_of_what_was_kept_of_the_last(
+async def test_weights_follow_from_this_update_and_from_the_kept_numbers_of_the_last_one(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
@@ -109,7 +109,7 @@ async def test_a_part_that_finds_nothing_does_not_stop_its_job(
     assert dict(runner.view().history[1].contributions) == {"a": 1.0, "b": 1.0}
 
 
-async def test_what_a_part_must_load_first_is_not_counted_as_examining(
+async def test_the_time_that_a_part_needs_to_load_does_not_count_as_examining(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = threading.Event()

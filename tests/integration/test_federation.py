@@ -64,7 +64,7 @@ async def test_metrics_are_pooled_over_evaluators(tmp_path: Path) -> None:
         assert view.examples == 8
 
 
-async def test_a_job_whose_loss_is_no_number_can_be_shown(tmp_path: Path) -> None:
+async def test_a_job_whose_loss_is_nan_can_be_shown(tmp_path: Path) -> None:
     async def despair(site: LightSite, task: Task) -> None:
         report = fleet_pb2.TaskReport(site=site.name, task=task.id)
         found = fleet_pb2.Evaluation(n=4, loss_sum=float("nan"), classes=2, confusion=[2, 1, 0, 1])
@@ -199,7 +199,7 @@ async def test_a_site_that_is_lost_gets_its_open_task_again(tmp_path: Path) -> N
 
 async def test_a_second_daemon_of_the_same_name_and_role_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        with pytest.raises(Taken, match="another learner of site 'a' is attending"):
+        with pytest.raises(Taken, match="another learner of site 'a' has been connected"):
             async with LightSite(served.address, "a").attending():
                 pass
         async with LightSite(served.address, "a", role="evaluator").attending():
@@ -228,7 +228,7 @@ async def _attend_as(site: LightSite, instance: str) -> None:
 
 
 async def test_a_controller_that_was_killed_goes_on_in_mid_round(tmp_path: Path) -> None:
-    """One of two updates is committed, the controller dies, a new one on the same state takes only the other."""
+    """One of two updates is committed, the controller dies, and its successor takes only the other."""
     waiting = asyncio.Event()
 
     async def hold(site: LightSite, task: Task) -> None:
@@ -298,7 +298,7 @@ async def test_operators_submit_watch_cancel_and_list_over_the_wire(tmp_path: Pa
                 if seen_view.status == "running" and "cancelled" not in seen:
                     await client.cancel("to-cancel")
             assert seen[-1] == "cancelled"
-            with pytest.raises(Refused, match="has ended already: cancelled"):
+            with pytest.raises(Refused, match="has already ended: cancelled"):
                 await client.cancel(view.job)
             assert [listed.status for listed in await client.jobs()] == ["cancelled"]
             assert [daemon.site for daemon in await client.sites()] == ["a"]
@@ -330,7 +330,7 @@ async def test_target_and_time_end_a_job_early(tmp_path: Path) -> None:
 
 
 async def test_an_asynchronous_job_merges_every_update_as_it_comes(tmp_path: Path) -> None:
-    """With one site the community model is that site's last model; staleness is zero versions and its own steps."""
+    """With one site, the community model is its last model; staleness is 0 versions and its own steps."""
     async with serving(tmp_path) as served, LightSite(served.address, "a", value=2.0).attending():
         runner = await ended(await submit(served, job(rule="async-fedavg", pace={"updates": 5})))
         assert runner.view().status == "completed"
@@ -435,7 +435,7 @@ async def test_semi_synchronous_rounds_give_fast_sites_more_steps(tmp_path: Path
 async def test_an_idle_daemon_is_not_dropped_however_short_the_heartbeat(
     tmp_path: Path, heartbeat: float
 ) -> None:
-    """It learns the heartbeat when it is enrolled, and must not wait until the one that it believed in is over."""
+    """It learns the heartbeat when it enrols, and must not wait for the interval it assumed before."""
     async with serving(tmp_path, heartbeat=heartbeat) as served, LightSite(served.address, "a").attending():
         fleet = served.federation.fleet
         first = fleet.find(SiteName("a"), "learner")

@@ -1,4 +1,4 @@
-"""Operators who hang up while their submission is being taken leave nothing behind."""
+"""Operators who hang up during a submission leave nothing behind."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests.support import filled, job, sealed, serving, small_spec
 async def test_an_operator_who_hangs_up_while_a_draft_is_begun_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is slow: the thread that makes the draft cannot be stopped, and makes it after they have gone."""
+    """The disk is slow: the thread that begins the draft cannot be stopped, and ends after they left."""
     drafts, begun, go_on, opened = tmp_path / "store" / "drafts", asyncio.Event(), threading.Event(), os.open
     loop, (manifest, payload) = asyncio.get_running_loop(), sealed(small_spec(), filled(small_spec(), 1.0))
 

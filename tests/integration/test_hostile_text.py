@@ -1,4 +1,4 @@
-"""Sites, operators and controllers that write control characters into every field of every message print clean."""
+"""Control characters that sites, operators and controllers write into any field print clean."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ async def open_task(served: Served, kind: type, **more: Any) -> Task:
 
 
 async def offer(stub: Any, task: Task, path: Any) -> str:
-    """Offer an update with a hostile text in one field; bring its frames if the offer is taken."""
+    """Offer an update with a hostile text in one field; send its frames if the offer is accepted."""
     manifest, payload = sealed(small_spec(), filled(small_spec(), 1.0))
     facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0)
     base = fleet_pb2.OfferRequest(
@@ -241,7 +241,7 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
 
 
 class HostileController:
-    """Answers operators with views whose every string is hostile."""
+    """Answers operators with views in which every string is hostile."""
 
     async def Submit(self, messages: Any, context: Any) -> Any:  # noqa: N802
         await context.abort(CODE.INVALID_ARGUMENT, f"no: {NASTY}")
@@ -274,8 +274,8 @@ class HostileController:
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         view = StatusView(
-            controller="", version="", pid=1, address="", store="", state="", since="", sites=0, jobs={"x": 1},
-            peak_memory_mib=0,
+            controller="", version="", pid=1, address="", store="", state="", since="", sites=0,
+            jobs={"x": 1}, peak_memory_mib=0,
         )  # fmt: skip
         return operator_pb2.StatusReply(view_json=hostile(view))
 

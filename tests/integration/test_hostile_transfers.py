@@ -92,7 +92,7 @@ async def test_absurd_facts_are_refused(served: Served, facts: dict[str, Any]) -
         for name, value in facts.items():
             setattr(request.facts, name, value)
         code, text = await status(site.attendance.stub.Offer(request))
-        assert (code, "facts make no sense" in text) == (CODE.INVALID_ARGUMENT, True)
+        assert (code, "facts are invalid" in text) == (CODE.INVALID_ARGUMENT, True)
 
 
 async def test_facts_at_their_limits_disturb_nobody(served: Served) -> None:
@@ -182,7 +182,7 @@ async def test_downloads_that_nobody_reads_are_few(served: Served) -> None:
 
 
 async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp_path: Path) -> None:
-    """A message may have 16 MiB: thousands that are begun and never ended would take all memory there is."""
+    """A message may have 16 MiB: thousands of unfinished ones would use up all memory."""
     pki = Consortium(tmp_path / "pki")
     limits = Limits(patience=3.0)
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub"), limits=limits) as served:
@@ -234,7 +234,7 @@ def large(method: str) -> tuple[bytes, grpc.StatusCode]:
 @pytest.mark.parametrize(
     "method", ["Fleet/Offer", "Fleet/Report", "Fleet/Attend", "Operator/Submit", "Operator/Show"]
 )
-async def test_what_was_refused_is_not_kept(served: Served, method: str) -> None:
+async def test_refused_messages_are_not_kept(served: Served, method: str) -> None:
     """Large messages do not make Python collect garbage: none of them may be part of a cycle."""
     of = grpc.aio.insecure_channel(served.address)
     message, wanted = large(method)

@@ -1,4 +1,4 @@
-"""Exported models say what they are, over the real wire; and sites that come back unusable hold nobody up."""
+"""Exported models say what they are, over the real wire; sites that come back unusable delay nobody."""
 
 import json
 from contextlib import AsyncExitStack
@@ -42,7 +42,7 @@ def wrong(folder: Path, job_id: str, file: Path) -> list[str]:
 
 
 def changed(file: Path, tensors: object = False, **told: object) -> Path:
-    """Write a file again with other tensors, or with something else that it says of itself."""
+    """Write a file again with other tensors or another origin."""
     origin = read_origin(file)
     assert origin is not None
     manifest, payload = load_checkpoint(file)
@@ -70,7 +70,7 @@ async def test_an_exported_model_names_its_receipt_and_verify_matches_it(tmp_pat
     assert (receipt["version"], receipt["digest"]) == (2, origin.digest)
 
 
-async def test_what_a_file_claims_cannot_forge_the_words_of_verify(tmp_path: Path) -> None:
+async def test_the_claims_of_a_file_cannot_forge_the_output_of_verify(tmp_path: Path) -> None:
     file, folder = tmp_path / "m.safetensors", tmp_path / "c"
     job_id = await exported(folder, file)
     claim = changed(file, job=f"{NASTY}\njob {job_id}: 4 receipts agree with the journal")
@@ -101,13 +101,13 @@ async def test_whatever_is_changed_in_an_exported_model_is_found(tmp_path: Path)
         {"resolved": software},
     ]
     words = ["; ".join(wrong(tmp_path / "c", job_id, changed(file, **change))) for change in changes]
-    assert words[0] == "its tensors are not those of version 2 that the receipt names"
-    assert words[1] == "it names another receipt than the journal has for version 2"
-    assert "another receipt than the journal has for version 1" in words[2]
+    assert words[0] == "its tensors are not those of version 2, which the receipt names"
+    assert words[1] == "its receipt is not the one that the journal has for version 2"
+    assert "not the one that the journal has for version 1" in words[2]
     assert words[3] == "it says that it is version 7, which the job never had"
-    assert words[4] == "it says that it is of job j12345678"
-    assert words[5] == "what it says of the job is not what was submitted"
-    assert words[6].startswith("what it says of the software and models")
+    assert words[4] == "it says that it is from job j12345678"
+    assert words[5] == "the job that it describes is not the one that was submitted"
+    assert words[6].startswith("the software and models that it names")
 
 
 async def test_a_file_from_elsewhere_does_not_say_which_job_made_it(tmp_path: Path) -> None:
@@ -115,7 +115,8 @@ async def test_a_file_from_elsewhere_does_not_say_which_job_made_it(tmp_path: Pa
     job_id = await exported(tmp_path / "c", file)
     save_file(load_file(file), tmp_path / "plain.safetensors")
     assert (
-        "does not say which job made it" in wrong(tmp_path / "c", job_id, tmp_path / "plain.safetensors")[0]
+        "does not say which job it is from"
+        in wrong(tmp_path / "c", job_id, tmp_path / "plain.safetensors")[0]
     )
     words = [
         "job",
@@ -128,7 +129,7 @@ async def test_a_file_from_elsewhere_does_not_say_which_job_made_it(tmp_path: Pa
     ]
     done = CliRunner().invoke(hansa, words)
     assert done.exit_code == 1
-    assert "plain.safetensors: it does not say which job made it" in done.output
+    assert "plain.safetensors: it does not say which job it is from" in done.output
 
 
 async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_controller_that_describes_another_model_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])
-def test_an_answer_that_is_no_view_is_an_error_of_one_line(text: str) -> None:
+def test_an_answer_that_is_not_a_view_is_an_error_of_one_line(text: str) -> None:
     with pytest.raises(Broken, match="the controller's answer cannot be read"):
         client_module._read(JobView, text)
 

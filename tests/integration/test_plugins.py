@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 class Moody(BaseModel):
-    """How often it was asked."""
+    """The number of times it was asked."""
 
     asked: int = 0
 
 
 @register("sample", "moody")
 class MoodySampler(Sampler[Moody]):
-    """Everybody takes part, until the third round."""
+    """All sites take part, until the third round."""
 
     def begin(self) -> Moody:
         """Nobody has asked."""
@@ -71,7 +71,7 @@ class MoodySampler(Sampler[Moody]):
 
 @register("evaluate", "squeamish")
 class Squeamish(Pooled):
-    """Findings of two sites are too much for it."""
+    """Fails on the findings of two sites."""
 
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
         """Raise as soon as there are findings of two sites."""
@@ -93,7 +93,9 @@ async def _attend(served: Served, sites: AsyncExitStack, *names: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
-async def test_updates_are_weighed_by_what_other_sites_find(tmp_path: Path, store: str, rule: str) -> None:
+async def test_updates_are_weighed_by_the_findings_of_other_sites(
+    tmp_path: Path, store: str, rule: str
+) -> None:
     pace = {"updates": 6} if rule == "async-fedavg" else {"rounds": 2}
     spec = job(rule=rule, pace=pace, weigh={"kind": "evaluated"}, sites={"min": 3})
     async with serving(tmp_path, store=store) as served, AsyncExitStack() as sites:
@@ -107,7 +109,7 @@ async def test_updates_are_weighed_by_what_other_sites_find(tmp_path: Path, stor
     _assert_sound(tmp_path, store, runner.id)
 
 
-async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_journal_tells_of(
+async def test_a_rule_that_fails_ends_the_job_which_keeps_the_model_of_its_journal(
     tmp_path: Path, store: str
 ) -> None:
     spec = job(pace={"rounds": 5}, sample={"kind": "moody"}, sites={"min": 1})
@@ -129,7 +131,7 @@ async def test_a_rule_that_fails_fails_the_job_which_keeps_the_model_that_its_jo
         assert served.federation.store.has(key)
 
 
-async def test_whoever_waits_is_answered_when_a_rule_fails_and_the_journal_cannot_be_read(
+async def test_waiting_callers_are_answered_when_a_rule_fails_and_the_journal_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(machine: Machine, event: ev.Event) -> list[Effect]:
@@ -169,7 +171,7 @@ async def test_an_evaluation_plan_that_fails_is_named_and_the_job_can_still_be_s
 
 @register("evaluate", "wordy")
 class Wordy(Pooled):
-    """Makes of findings what are no metrics."""
+    """Combines findings into something that is not a set of metrics."""
 
     said: Any = Field(None, description="what")
 
@@ -193,7 +195,7 @@ async def test_an_evaluation_plan_that_makes_no_metrics_is_named_and_the_job_can
 
 @register("weigh", "fickle")
 class Fickle(Equal):
-    """Fails where it is told to."""
+    """Fails where the test wants it to."""
 
     where: str = Field("", description="in which of its methods")
 
@@ -294,7 +296,7 @@ async def test_a_weigher_that_returns_no_weights_is_named(tmp_path: Path, odd: s
     ("where", "wrong"),
     [("scores", "a: should be a section of keys and values"), ("diagnostics", "deep.list.1")],
 )
-async def test_a_plugin_that_tells_nonsense_of_a_merge_is_named(
+async def test_a_plugin_that_says_something_that_cannot_be_kept_is_named(
     tmp_path: Path, where: str, wrong: str
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
@@ -329,7 +331,7 @@ class Stray(Sampler):
         (("a", "a"), "it drew ['a', 'a'] of 1 sites"),
     ],
 )
-async def test_a_sampler_that_draws_what_cannot_be_asked_is_named_at_once(
+async def test_a_sampler_that_draws_an_unknown_site_is_named_at_once(
     tmp_path: Path, drawn: tuple[str, ...] | None, wrong: str
 ) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
@@ -404,7 +406,7 @@ def _refuse(word: str) -> None:
     raise AssertionError(f"{word} is no JSON")
 
 
-async def test_a_model_that_has_come_apart_is_told_in_json(tmp_path: Path) -> None:
+async def test_a_model_that_diverged_is_shown_in_valid_json(tmp_path: Path) -> None:
     """JSON has no word for NaN and infinity."""
     spec = job(pace={"rounds": 3}, weigh={"kind": "boundless"}, sites={"min": 1})
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
@@ -443,7 +445,7 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("merge", ["incremental", "latest"])
 @pytest.mark.parametrize("server", SERVERS)
-async def test_nor_does_the_server_step_again_towards_what_counted_before(
+async def test_the_server_does_not_step_again_towards_earlier_updates(
     tmp_path: Path, server: str, merge: str
 ) -> None:
     """Neither the model nor the moments change; the controller is started anew in the middle."""
@@ -469,7 +471,7 @@ async def test_nor_does_the_server_step_again_towards_what_counted_before(
     assert len({digest for digest, _ in made}) > 4
 
 
-async def test_a_rule_that_is_no_longer_there_does_not_keep_the_controller_from_its_other_jobs(
+async def test_a_missing_rule_does_not_keep_the_controller_from_its_other_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as served:

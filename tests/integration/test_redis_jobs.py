@@ -1,4 +1,4 @@
-"""Jobs on Redis: it dies in mid-job and comes back, or comes back empty; another machine goes on."""
+"""Jobs on Redis: it dies in mid-job and comes back, or comes back empty; another machine takes over."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -37,8 +37,10 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_job_waits_while_redis_is_away(tmp_path: Path, servers: Servers, durable: bool) -> None:
-    """With its data Redis lets the job go on; restarted empty, the job fails and says why. Never a wrong model."""
+async def test_a_job_waits_while_redis_is_unavailable(
+    tmp_path: Path, servers: Servers, durable: bool
+) -> None:
+    """With its data back, the job goes on; if Redis restarts empty, it fails. The model is never wrong."""
     server = servers(durable)
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -90,10 +92,8 @@ async def test_a_controller_with_another_state_directory_goes_on(tmp_path: Path,
             np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.full((3, 4), 3.0))
 
 
-async def test_a_redis_that_is_full_for_writing_only_is_told_of_until_it_has_room(
-    tmp_path: Path, servers: Servers
-) -> None:
-    """What can still be read does not hide that a job waits."""
+async def test_a_redis_that_is_full_is_reported_until_it_has_room(tmp_path: Path, servers: Servers) -> None:
+    """Jobs can still be shown, and the view says that the job waits."""
     server = servers(True)
     client = server.client()
     async with serving(tmp_path / "state", store=server.url) as served, AsyncExitStack() as sites:
@@ -134,7 +134,7 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
                 Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"
             ):
                 await served.submit(job(), None, nothing())
-            while f"the journal has lost job {runner.id}" not in caplog.text:
+            while f"the journal lost job {runner.id}" not in caplog.text:
                 await asyncio.sleep(0.02)
         assert served.jobs.runner(runner.id) is runner
     async with serving(tmp_path / "state", store=server.url) as served:
@@ -148,7 +148,7 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
 async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
     tmp_path: Path, servers: Servers, alive: bool, snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not begin again from nothing, as if nobody had trained and no update had been acknowledged."""
+    """It does not start over as if no site had trained and no update had been acknowledged."""
     monkeypatch.setattr("hansa.controller.jobs.records.SNAPSHOT_EVERY", snapshots)
     server = servers(True)
     client = server.client()
@@ -163,7 +163,7 @@ async def test_a_job_whose_events_were_evicted_has_failed_and_stays_so(
     client.delete(key_below("hansa", "journal", runner.id))
     with opened(server.url, tmp_path, lease=False) as backends:
         (record,) = backends.journal.jobs()
-        assert "the journal lost the job's events: the store has models of it" in {
+        assert "the journal lost the job's events, but the store still has its models" in {
             found.what for found in verify(backends, record)[2]
         }
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Models that travel over the real wire: who may fetch which, a restart in the middle of a round, verification."""
+"""Models that travel over the real wire: who may fetch which, a restart in mid-round, verification."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job's reference over real gRPC: the distance of every version from it, restarts, and what is refused."""
+"""A job's reference over real gRPC: the distance of every version from it, restarts and refusals."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
@@ -174,7 +174,7 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
 
 
 async def test_a_reference_of_another_origin_has_other_roles_and_another_order(tmp_path: Path) -> None:
-    """A plain state dict says nothing of roles; the job's model does."""
+    """A plain state dict says nothing about roles; the job's model does."""
     turned = ModelSpec(
         tuple(
             TensorInfo(i.name, i.dtype, i.shape, Role.PARAM if i.is_float else i.role)
@@ -266,7 +266,7 @@ async def test_training_goes_on_without_distances_when_the_reference_is_lost(tmp
         view = (await ended(waiting)).view()
         assert view.status == "completed", view.reason
         assert [entry.distance is None for entry in view.history] == [False, False, True, True]
-        assert "no distance: the store holds no model" in view.history[2].note
+        assert "no distance: the store has no model" in view.history[2].note
         assert (model_of(served, waiting)["layer.weight"] == 3).all()
 
 
@@ -312,7 +312,7 @@ def _with(name: str, value: float) -> Arrays:
     return drawn(2) | {name: np.full(SPEC.tensors[SPEC.index[name]].shape, value, np.float32)}
 
 
-async def test_references_that_are_no_models_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+async def test_invalid_references_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     good, first = sealed(SPEC, drawn(2)), sealed(SPEC, drawn(1))
     nan, zero = (sealed(SPEC, _with("layer.weight", value)) for value in (float("nan"), 0.0))
     nil = sealed(SPEC, filled(SPEC, 0))
@@ -320,7 +320,7 @@ async def test_references_that_are_no_models_are_refused_and_leave_nothing(tmp_p
         for version0 in (None, first):
             with pytest.raises(Rejected, match=r"^reference: tensor layer\.weight holds NaN"):
                 await submit(served, job(), nan, version0)
-            with pytest.raises(InvalidJob, match="nothing but zeros"):
+            with pytest.raises(InvalidJob, match="only zeros"):
                 await submit(served, job(), nil, version0)
             with pytest.raises(Refused, match="the reference ended after 0 frames"):
                 await submit(served, job(), (good[0], np.zeros(0, np.uint8)), version0)
@@ -333,7 +333,7 @@ async def test_references_that_are_no_models_are_refused_and_leave_nothing(tmp_p
         named = job().model_copy(update={"reference": good[0].digest.hex()})
         spec_less = job()
         for spec, brought in ((named, None), (named, first[0]), (spec_less, good[0])):
-            with pytest.raises(InvalidJob, match="does not bring the model that the job names"):
+            with pytest.raises(InvalidJob, match="does not contain the model that the job names"):
                 await served.submit(spec, None, stream(good[1]), reference=brought)
         with pytest.raises(Rejected, match="reference: more than the 1 frames"):
             await served.submit(named, None, stream(good[1], good[1]), reference=good[0])

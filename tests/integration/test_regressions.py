@@ -1,4 +1,4 @@
-"""What once went wrong: hung-up callers, missed changes, nobody trained, damaged journals, leaked drafts."""
+"""Things that once went wrong: callers that hang up, missed changes, damaged journals, leaked drafts."""
 
 import asyncio
 import sqlite3
@@ -96,7 +96,7 @@ async def test_a_site_without_the_app_fails_a_new_job_whatever_its_name(tmp_path
         assert runner.view().reason.startswith(f"site {name} (learner)")
 
 
-async def test_a_site_without_the_app_that_comes_later_is_no_matter(tmp_path: Path) -> None:
+async def test_a_site_without_the_app_that_joins_later_does_not_disturb_the_job(tmp_path: Path) -> None:
     started = asyncio.Event()
 
     async def slowly(site: LightSite, task: Task) -> None:
@@ -141,11 +141,12 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         assert good.id in {view.job for view in await client.jobs()}
 
 
-async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Path) -> None:
+async def test_a_damaged_time_in_one_job_does_not_disturb_the_others(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         jobs = [await ended(await served.submit(job(), None, nothing())) for _ in range(4)]
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        change = "update entries set event = replace(event, '\"at\":', '\"at\":9999') where job = ? and sequence = 3"
+        event = "replace(event, '\"at\":', '\"at\":9999')"
+        change = f"update entries set event = {event} where job = ? and sequence = 3"
         assert db.execute(change, (jobs[0].id,)).rowcount == 1
         db.execute("update jobs set at = 'x' where id = ?", (jobs[1].id,))
         db.execute("update jobs set at = 1e300 where id = ?", (jobs[2].id,))
@@ -165,13 +166,13 @@ async def test_a_damaged_time_in_one_job_is_no_matter_to_the_others(tmp_path: Pa
     ("change", "named"),
     [
         (
-            "update entries set event = replace(event, '\"at\":1', '\"at\":2') where job = ? and sequence = 3",
+            """update entries set event = replace(event, '"at":1', '"at":2') where job = ? and sequence=3""",
             "entry 3",
         ),
         ("update jobs set at = at + 1e9 where id = ?", "the record"),
     ],
 )
-async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
+async def test_a_plausible_wrong_digit_in_a_time_does_not_move_the_clock(
     tmp_path: Path, change: str, named: str
 ) -> None:
     """Thirty years later every deadline would have passed."""
@@ -198,7 +199,7 @@ async def test_a_plausible_wrong_digit_in_a_time_moves_the_clock_for_nobody(
 async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(
     tmp_path: Path, redis: RedisServer
 ) -> None:
-    """A Redis that evicts takes first what is seldom read: the records of jobs."""
+    """A Redis that evicts keys drops first what is seldom read: the records of jobs."""
     store = f"{redis.url}?prefix=forgotten"
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         runner = await ended(await served.submit(job(), None, nothing()))
@@ -212,7 +213,7 @@ async def test_a_job_of_which_only_models_are_left_is_listed_as_failed(
         assert (await ended(await served.submit(job(), None, nothing()))).view().status == "completed"
 
 
-async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
+async def test_a_foreign_value_in_place_of_a_model_fails_one_job_and_others_go_on(
     tmp_path: Path, redis: RedisServer
 ) -> None:
     store = f"{redis.url}?prefix=misplaced"
@@ -244,7 +245,7 @@ async def test_what_is_not_a_model_in_its_place_fails_one_job_and_others_go_on(
 async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_go_on(
     tmp_path: Path, change: str, why: str
 ) -> None:
-    """A plugin is gone that was here when the job was submitted, or its record is damaged."""
+    """A plugin that the job was submitted with is no longer installed, or the job's record is damaged."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         bad = await ended(await served.submit(job(name="bad"), None, nothing()))
         await ended(await served.submit(job(name="good"), None, nothing()))
@@ -301,7 +302,7 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
                 await asyncio.sleep(0.01)
 
 
-async def test_a_site_that_attends_is_not_handed_a_task_whose_event_is_not_durable(
+async def test_a_site_that_connects_is_not_sent_a_task_whose_event_is_not_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as served, asyncio.timeout(20):
@@ -342,7 +343,7 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
 async def test_counters_come_from_the_committing_site_also_after_a_restart(
     tmp_path: Path, restart: bool
 ) -> None:
-    """The sums are built anew from everybody's last update, and the heaviest is another's."""
+    """The sums are rebuilt from the last updates of all sites, and another site's has the largest weight."""
 
     async def once(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train) and task.round > 1:
@@ -390,7 +391,7 @@ async def test_a_clock_that_was_set_back_while_the_controller_was_down_moves_no_
 
 
 class StoppedClock(SystemClock):
-    """A clock that was set back, does not move, and writes down for how long it was asked to sleep."""
+    """A clock that was set back, does not move, and records for how long it was asked to sleep."""
 
     def __init__(self) -> None:
         self._now = 900.0
@@ -410,7 +411,7 @@ class StoppedClock(SystemClock):
 async def test_a_clock_that_was_set_back_moves_no_deadline_of_a_job_that_nothing_has_happened_to(
     tmp_path: Path,
 ) -> None:
-    """What a submission says of the time counts, and for the jobs before it, too."""
+    """The time of a submission counts, also for the jobs before it."""
     clock, spec = StoppedClock(), job(sites={"min": 9, "wait": 4100.0}).model_dump_json()
     with opened(f"disk:{tmp_path / 'store'}", tmp_path) as held:
         held.journal.create(JobRecord(JobId("j1"), spec, 1000.0))

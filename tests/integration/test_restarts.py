@@ -1,4 +1,4 @@
-"""A start does not read what it does not need: ended jobs are listed by their summaries, and read when asked for."""
+"""A start reads only what it needs: ended jobs are listed by their summaries, and read on request."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ FACTS = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=1, seconds=0)
 
 
 class Scene:
-    """A controller that is started again, and hands at its journal."""
+    """A controller that is started again, and access to its journal."""
 
     def __init__(self, folder: Path, server: RedisServer | None) -> None:
         self.folder, self.server = folder, server
@@ -39,7 +39,7 @@ class Scene:
             yield served
 
     def destroy_events(self, job: JobId) -> None:
-        """Make everything unreadable that happened to a job."""
+        """Make all events of a job unreadable."""
         self._change(
             ("delete from snapshots where job = ?", "update entries set event = 'x' where job = ?"),
             lambda client, key: client.delete(key("journal", job), key("snapshot", job)),
@@ -47,7 +47,7 @@ class Scene:
         )
 
     def lose_summary(self, job: JobId) -> None:
-        """Leave the journal as a controller does that is killed in that moment."""
+        """Leave the journal as a controller would if it were killed at that moment."""
         self._change(
             ("delete from summaries where job = ?",),
             lambda client, key: client.hdel(key("summaries"), job),
@@ -64,7 +64,7 @@ class Scene:
         )
 
     def spoil_summaries(self) -> None:
-        """Leave something in their place that no summary can be read from, or written to."""
+        """Replace the summaries by something that can be neither read nor written."""
         self._change(
             ("alter table summaries rename column text to words",),
             lambda client, key: client.delete(key("summaries")) and client.set(key("summaries"), "x"),
@@ -94,7 +94,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
 
 
 async def concluded(served: Served, runner: JobRunner) -> JobRunner:
-    """Wait until a job has ended and all is written that is written then."""
+    """Wait until a job has ended and its end and summary are written."""
     await ended(runner)
     while runner.id in served.federation.launcher.running:
         await asyncio.sleep(0.01)
@@ -114,7 +114,7 @@ async def run_two(scene: Scene) -> tuple[JobRunner, JobRunner, list[JobView]]:
 
 
 async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
-    """Whatever became of them: the list is the same. Whoever asks for the job itself is told."""
+    """The list is the same, whatever happened to the events. The job itself shows the reason."""
     done, waiting, before = await run_two(scene)
     scene.destroy_events(done.id)
     async with scene.serving() as served, Client(served.address) as client:
@@ -124,7 +124,7 @@ async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
         assert (await client.status()).jobs == {"completed": 1, "waiting": 1}
         shown = await client.show("done")
         assert shown.status == "failed"
-        assert "`hansa job verify` tells more" in shown.reason
+        assert "`hansa job verify` shows details" in shown.reason
 
 
 async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -> None:
@@ -140,7 +140,7 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
         assert [view async for view in client.watch(done.id)] == [before]
         manifest, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest
-        with pytest.raises(Refused, match="has ended already: completed"):
+        with pytest.raises(Refused, match="has already ended: completed"):
             await client.cancel("done")
         with pytest.raises(NotFound, match="there is no job 'nothing'"):
             await client.show("nothing")
@@ -164,7 +164,7 @@ async def test_a_summary_that_is_missing_is_made_again(scene: Scene, harm: str) 
 async def test_summaries_that_can_be_neither_read_nor_written_keep_no_controller_from_starting(
     scene: Scene,
 ) -> None:
-    """They only save time: the jobs are read from their events, and are what they were."""
+    """They only save time: the jobs are read from their events and are the same."""
     _, waiting, before = await run_two(scene)
     scene.spoil_summaries()
     async with scene.serving() as served, Client(served.address) as client:
@@ -177,7 +177,7 @@ async def test_summaries_that_can_be_neither_read_nor_written_keep_no_controller
 async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_asked_for(
     scene: Scene,
 ) -> None:
-    """No version accounts for what its site fetched before it was cancelled."""
+    """No version accounts for what its site fetched before the job was cancelled."""
     fetched = asyncio.Event()
 
     async def fetch_only(site: LightSite, task: Task) -> None:
@@ -204,7 +204,7 @@ async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_
 async def test_a_job_that_failed_without_an_event_is_not_summed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its journal does not tell of the end: the next start decides what becomes of it."""
+    """Its journal does not contain the end: the next start decides what happens to the job."""
     scene = Scene(tmp_path, None)
     async with scene.serving() as served, LightSite(served.address, "a").attending():
         runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
@@ -221,7 +221,7 @@ async def test_a_job_that_failed_without_an_event_is_not_summed_up(
 
 
 async def test_models_that_an_ended_job_does_not_need_are_dropped(scene: Scene) -> None:
-    """An update came in the moment of the crash, when its job had ended."""
+    """An update arrived at the moment of the crash, when its job had ended."""
     done, _, _ = await run_two(scene)
     stray, spec = ModelKey(f"{done.id}/u99"), small_spec()
     with opened(scene.store, scene.folder) as backends:

@@ -1,4 +1,4 @@
-"""Sites whose controller is away come back soon: their own pauses decide, and not gRPC's, which grow to minutes."""
+"""Sites reconnect soon after their controller is back: they choose the pauses, which gRPC would prolong."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from tests.support import LightSite, serving
 TRIES = 12  # doubled from failure to failure, the pauses before them would add up to minutes
 
 
-async def test_a_site_dials_about_every_second_while_its_controller_is_away_and_attends_when_it_is_back(
+async def test_a_site_dials_about_every_second_while_its_controller_is_down_and_connects_when_it_is_back(
     tmp_path: Path,
 ) -> None:
     port, dialled, enough = free_port(), 0, asyncio.Event()
@@ -46,7 +46,7 @@ async def test_a_site_dials_about_every_second_while_its_controller_is_away_and_
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address that does not answer, as that of a container that is gone: nobody accepts, and the queue is full."""
+    """An address that does not answer, like that of a removed container: the queue of connections is full."""
     with ExitStack() as sockets:
         host = sockets.enter_context(socket.socket())
         host.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Server updates and robust aggregators in whole jobs over real gRPC: restarts, verification, what is left behind."""
+"""Server updates and robust aggregators in whole jobs over real gRPC: restarts, verification, clean-up."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ VALUES = (1.0, 4.0, -2.0, 0.5, 3.0)
 
 @register("server", "capricious")
 class Capricious(ServerUpdate):
-    """Takes proposals, until the fifth version."""
+    """Accepts proposals, until the fifth version."""
 
     def step(
         self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
@@ -37,7 +37,7 @@ class Capricious(ServerUpdate):
 
 @register("server", "sloppy")
 class SloppyUpdate(ServerUpdate):
-    """Returns what is no step, from the third version on."""
+    """Returns something that is not a step, from the third version on."""
 
     how: str = "scalar"
 
@@ -73,7 +73,7 @@ class SloppyUpdate(ServerUpdate):
 
 @register("merge", "sloppy")
 class SloppyMiddle(Coordinatewise):
-    """Returns what is no row of numbers, from the third merge on."""
+    """Returns something that is not a row of numbers, from the third merge on."""
 
     how: str = "scalar"
 
@@ -103,7 +103,7 @@ class SloppyMiddle(Coordinatewise):
 
 @register("merge", "picky")
 class Picky(Selecting):
-    """Chooses what is not there, or the same twice."""
+    """Chooses an update that does not exist, or the same one twice."""
 
     how: str = "none"
 
@@ -185,7 +185,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
 async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit_for_bit(
     tmp_path: Path, store: str, rule: str
 ) -> None:
-    """The other site is held back in round 4 until the controller has been started anew."""
+    """The other site is held back in round 4 until the controller has been restarted."""
     digests: list[list[str]] = []
     for stops in (False, True):
         folder = tmp_path / str(stops)
@@ -222,7 +222,7 @@ async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit
     assert len(digests[0]) == ROUNDS + 1
 
 
-async def test_a_byte_changed_in_what_a_version_stands_on_is_found_and_named(tmp_path: Path) -> None:
+async def test_a_changed_byte_in_the_basis_of_a_version_is_found_and_named(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
         runner = await ended(await served.submit(spec_of("fedyogi"), None, nothing()))
@@ -239,7 +239,7 @@ async def test_a_byte_changed_in_what_a_version_stands_on_is_found_and_named(tmp
 
 
 async def test_moments_that_fit_their_digest_but_not_the_updates_are_found(tmp_path: Path) -> None:
-    """Whoever changes the moments and the journal consistently is caught by computing the version again."""
+    """Consistent changes to the moments and the journal are found by computing the version again."""
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites)
         runner = await ended(await served.submit(spec_of("fedadam"), None, nothing()))
@@ -329,13 +329,13 @@ async def test_an_aggregator_that_returns_no_numbers_is_named_and_the_last_model
     await _failed(tmp_path, spec, 3, f"merge 'sloppy': {MIDDLE[how]}")
 
 
-async def test_an_aggregator_whose_remark_is_no_text_is_named(tmp_path: Path) -> None:
+async def test_an_aggregator_whose_remark_is_not_a_text_is_named(tmp_path: Path) -> None:
     spec = spec_of("fedavg", merge={"kind": "sloppy", "how": "silent"})
     await _failed(tmp_path, spec, 0, "merge 'sloppy': it said None, which is no text")
 
 
 @pytest.mark.parametrize("how", ["none", "nobody", "twice", "beyond", "before", "halves", "mask"])
-async def test_an_aggregator_that_chooses_what_cannot_be_chosen_is_named(tmp_path: Path, how: str) -> None:
+async def test_an_aggregator_that_chooses_an_unknown_update_is_named(tmp_path: Path, how: str) -> None:
     spec = spec_of("fedavg", merge={"kind": "picky", "how": how})
     await _failed(tmp_path, spec, 0, r"merge 'picky': it chose .* of 5 updates")
 

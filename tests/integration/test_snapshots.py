@@ -15,7 +15,7 @@ from tests.support import LightSite, ended, job, nothing, serving
 
 
 @pytest.mark.parametrize("kind", ["disk", "redis"])
-async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_tells_of(
+async def test_a_job_that_goes_on_from_its_snapshot_agrees_with_its_journal(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
@@ -60,7 +60,7 @@ async def test_a_job_goes_on_from_its_snapshot_and_is_the_job_that_its_journal_t
 async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that evicts may have taken chapters; what is left is no history."""
+    """A store that evicts keys may have dropped chapters; the rest is not a complete history."""
     monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
     for module in (engine_job, snapshots):
         monkeypatch.setattr(module, "CHAPTER", 4)

@@ -1,4 +1,4 @@
-"""What sites state of their apps holds them: hostile reports are refused one by one, and cost next to nothing."""
+"""Sites are held to what they state about their apps: hostile reports are refused, at next to no cost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def evaluation(n: int, classes: int = 0, **more: Any) -> fleet_pb2.Evaluation:
 
 
 class Liar:
-    """An evaluator that reports what it likes, and remembers what it is told."""
+    """An evaluator that reports anything, and remembers its tasks."""
 
     def __init__(self, said: fleet_pb2.Evaluation) -> None:
         self.said = said
@@ -154,7 +154,10 @@ async def test_different_sources_are_named_to_the_operator_and_refused_on_reques
         await sites.enter_async_context(LightSite(served.address, "a", source=A).attending())
         await sites.enter_async_context(LightSite(served.address, "a", "evaluator", source=B).attending())
         await sites.enter_async_context(LightSite(served.address, "b", source=A).attending())
-        told = "versions of tests/app.py:app (source aaaaaaaa: learner a, learner b; source bbbbbbbb: evaluator a)"
+        told = (
+            "versions of tests/app.py:app"
+            " (source aaaaaaaa: learner a, learner b; source bbbbbbbb: evaluator a)"
+        )
         async with Client(Endpoint(served.address, None)) as client:
             view = await client.submit(job(sites={"min": 2}))
             assert view.warnings == (f"the sites have different {told}",)  # in the answer to the submission

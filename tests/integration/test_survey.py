@@ -46,7 +46,7 @@ async def test_every_task_after_the_survey_bears_the_standard(tmp_path: Path) ->
     assert (view.survey.examples, view.survey.mean) == ({"a": 10, "b": 30}, (4.0,))
 
 
-async def test_a_controller_that_was_killed_in_mid_survey_asks_only_those_who_have_not_told(
+async def test_a_controller_that_was_killed_in_mid_survey_asks_only_sites_that_have_not_answered(
     tmp_path: Path,
 ) -> None:
     told = asyncio.Event()
@@ -102,13 +102,13 @@ async def test_a_profile_that_makes_no_sense_fails_the_job_by_name(
         await sites.enter_async_context(LightSite(served.address, "b", answer=lie).attending())
         runner = await ended(await submit(served, surveyed()))
         assert runner.machine.state.status == "failed"
-        assert "site b could not tell of its data: nonsense reported" in runner.machine.state.reason
+        assert "site b could not tell of its data: invalid report" in runner.machine.state.reason
 
 
 async def test_a_model_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:
     async def confuse(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Survey):
-            with pytest.raises(Refused, match="asks for no model"):
+            with pytest.raises(Refused, match="does not ask for a model"):
                 await site.send(task, filled(site.spec, 0))
         await site.do(task)
 

@@ -1,4 +1,4 @@
-"""Who is let in, and as whom: every way to be somebody else, with the status it gets."""
+"""Who is let in, and as whom: every way to pretend to be somebody else, and the status that it gets."""
 
 import asyncio
 import socket
@@ -97,7 +97,7 @@ async def test_an_expired_certificate_is_refused(served: Served, consortium: Con
 
 
 async def test_a_site_cannot_pass_for_the_controller(consortium: Consortium, tmp_path: Path) -> None:
-    """Its certificate is for nobody's host and not for servers, so nobody who dials believes it."""
+    """Its certificate names no host and is not for servers, so no client accepts it."""
     learner, operator = consortium.issue("learner", "evil"), consortium.issue("operator", "alice")
     pair = [(learner / name).read_bytes() for name in (files.KEY, files.CERTIFICATE)]
     server = grpc.aio.server()
@@ -187,7 +187,7 @@ async def test_a_list_of_revoked_certificates_that_others_signed_or_that_is_lost
 
 
 async def test_two_authorities_can_revoke_while_members_change_over(tmp_path: Path) -> None:
-    """Both are called the same, as `hansa pki init` calls them."""
+    """Both have the same name, the one that `hansa pki init` gives."""
     old, new = Consortium(tmp_path / "old"), Consortium(tmp_path / "new")
     members = {
         name: pki.issue("operator", name)
@@ -277,7 +277,7 @@ async def test_each_role_can_call_what_the_table_allows_and_nothing_else(
         for _ in range(5):
             code, text = await _status(of.stream_stream(method)(words()))
             if "from Core" not in text:
-                break  # gRPC hides the status of a call that is refused while it still sends: ask again, as sites do
+                break  # gRPC hides the status of a call that is refused while sending: ask again, as sites do
         if role in access.roles:
             assert code not in (CODE.PERMISSION_DENIED, CODE.UNAUTHENTICATED, CODE.INTERNAL, CODE.UNKNOWN), (
                 text
@@ -320,7 +320,7 @@ def test_every_rpc_has_a_row_in_the_table() -> None:
 async def test_certificates_are_renewed_without_stopping_a_running_job(
     served: Served, consortium: Consortium
 ) -> None:
-    """Both sides get new certificates in mid-round; the old ones are revoked; the task goes on and is accepted."""
+    """Both sides get new certificates in mid-round; the old ones are revoked; the task is still accepted."""
     mine = consortium.issue("learner", "a")
     go = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Verification offline: one byte changed in a model, an update, a receipt or an event is found and named."""
+"""Offline verification: one changed byte in a model, an update, a receipt or an event is found and named."""
 
 import asyncio
 import random
@@ -70,7 +70,7 @@ async def test_a_byte_changed_on_disk_is_found_and_named(tmp_path: Path, rule: s
 
 
 async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_named(tmp_path: Path) -> None:
-    """Its learner holds the receipt; the controller is stopped before the round is over."""
+    """Its learner has the receipt; the controller is stopped before the round is over."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "b", answer=wait_for_ever).attending():
             runner = await served.submit(job(sites={"min": 2}), None, nothing())
@@ -91,7 +91,7 @@ async def test_a_byte_changed_in_an_update_that_waits_to_be_merged_is_found_and_
 async def test_a_character_changed_in_the_journal_is_found_and_named(
     tmp_path: Path, column: str, forged: bool, where: str
 ) -> None:
-    """Even if whoever has changed it has made a checksum for it."""
+    """The same holds if its checksum was changed to match."""
     job_id = await run_job(tmp_path, "", "fedavg")
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
     rows: list[tuple[int, str]] = db.execute(
@@ -112,8 +112,8 @@ async def test_a_character_changed_in_the_journal_is_found_and_named(
     assert findings(tmp_path, "", job_id) == []
 
 
-async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(tmp_path: Path) -> None:
-    """Even if it is of no consequence to what follows, and the job has not ended."""
+async def test_a_missing_entry_is_named_and_the_job_does_not_go_on_without_it(tmp_path: Path) -> None:
+    """The same holds if the entry has no consequences and the job has not ended."""
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "b", role="evaluator").attending():
             runner = await served.submit(job(pace={"rounds": 10_000}), None, nothing())
@@ -130,7 +130,7 @@ async def test_an_entry_that_is_missing_is_named_and_nobody_goes_on_without_it(t
         assert words in served.jobs.runner(runner.id).view().reason
 
 
-async def test_what_no_receipt_speaks_of_cannot_be_changed_either(tmp_path: Path) -> None:
+async def test_times_which_no_receipt_covers_cannot_be_changed_either(tmp_path: Path) -> None:
     job_id = await run_job(tmp_path, "", "fedavg")
     db = sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)
     rows: list[tuple[int, str]] = db.execute(
@@ -178,7 +178,7 @@ async def test_a_byte_changed_in_redis_is_found_and_named(tmp_path: Path, redis:
 
 @pytest.mark.parametrize("kind", ["disk", "redis"])
 async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: RedisServer) -> None:
-    """Its models come and go while they are looked at."""
+    """Its models come and go while they are being checked."""
     store = f"{redis.url}?prefix=underway" if kind == "redis" else ""
     async with serving(tmp_path, store=store) as served, LightSite(served.address, "a").attending():
         runner = await served.submit(job(rule="async-fedavg", pace={"updates": 10_000}), None, nothing())
@@ -203,7 +203,7 @@ async def test_a_job_under_way_is_not_accused(tmp_path: Path, kind: str, redis: 
     ("held", "why"), [(b"99\n", "by a newer Hansa"), (b"1\n", "by an older Hansa"), (b"\xff\n", "is damaged")]
 )
 @pytest.mark.parametrize("words", [("job", "verify", "test"), ("audit", "verify")])
-async def test_what_another_format_of_hansa_has_written_is_not_verified(
+async def test_state_of_another_format_is_not_verified(
     tmp_path: Path, words: tuple[str, ...], held: bytes, why: str
 ) -> None:
     await run_job(tmp_path, "", "fedavg")
@@ -213,7 +213,7 @@ async def test_what_another_format_of_hansa_has_written_is_not_verified(
     assert why in done.output
 
 
-async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
+async def test_a_store_that_becomes_unavailable_is_not_a_fault_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = RedisServer(tmp_path / "redis", durable=False).start()
@@ -231,10 +231,10 @@ async def test_a_store_that_goes_away_in_the_middle_is_no_fault_of_the_job(
 
 
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg", "fedadam"])
-async def test_a_controller_that_computed_something_else_is_found_out(
+async def test_a_model_that_the_rule_does_not_compute_from_the_updates_is_found(
     tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Journal, receipts, digests: all agree with the wrong model; only the updates do not."""
+    """Journal, receipts and digests agree with the wrong model; only the updates do not."""
     right = Accumulator.frames
 
     def wrong(*args: Any) -> Iterator[np.ndarray]:
@@ -251,5 +251,5 @@ async def test_a_controller_that_computed_something_else_is_found_out(
         if rule == "fedadam"
         else "tensor layer.weight is not what the rule"
     )
-    assert found[0].what == f"{part} makes of the updates that receipts name"
+    assert found[0].what == f"{part} computes from the updates that receipts name"
     assert f"model {job_id}/v" in found[0].where

@@ -26,7 +26,7 @@ from tests.support import LightSite, ended, job, nothing, serving
 CODE = grpc.StatusCode
 
 
-async def test_the_health_service_tells_whether_the_store_can_be_used(tmp_path: Path) -> None:
+async def test_the_health_service_says_whether_the_store_can_be_used(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         to = Endpoint(served.address)
         assert await ask_health(to)
@@ -67,11 +67,11 @@ async def test_who_watches_a_job_sees_that_it_waits_for_the_store_and_when_it_go
     async with serving(tmp_path) as served, Client(Endpoint(served.address)) as client:
         runner = await served.submit(job(sites={"min": 2}), None, nothing())
         seen = aiter(client.watch(runner.id))
-        assert (await anext(seen)).reason == "needs 2 sites that attend"
+        assert (await anext(seen)).reason == "needs 2 connected sites"
         served.federation.workers.tell("test", "the disk is full")
         assert (await asyncio.wait_for(anext(seen), 10)).reason == "waiting for the store: the disk is full"
         served.federation.workers.tell("test", "")
-        assert (await asyncio.wait_for(anext(seen), 10)).reason == "needs 2 sites that attend"
+        assert (await asyncio.wait_for(anext(seen), 10)).reason == "needs 2 connected sites"
 
 
 def scrape(url: str, context: ssl.SSLContext | None = None) -> dict[str, float]:

@@ -11,7 +11,6 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account, Version, finite
 from hansa.common.values.ids import SiteName, community_key
 from hansa.common.values.tasks import Train
-from hansa.controller.community.members import Member, Standing, overlay
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Merge, Merged
@@ -21,6 +20,7 @@ from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.parts import Part
 from hansa.controller.plugin.view import Contribution, View
+from hansa.controller.values.members import Member, Standing, overlay
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Journals: what happened, in order, durably."""
+"""Journals: durable records of everything that happened, in order."""
 
 from hansa.controller.storage.journal.base import Entry, JobRecord, Journal, fault
 from hansa.controller.storage.journal.redis import RedisJournal

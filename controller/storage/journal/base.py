@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from hansa.common.process.clock import is_time
 from hansa.common.values.errors import Broken, one_line
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.values.snapshots import Snapshot
 
 
 @dataclass(frozen=True)
@@ -24,30 +24,33 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class Entry:
-    """One event of a job, and the receipt it gave rise to (empty if none)."""
+    """One event of a job, and its receipt (empty if it has none)."""
 
     sequence: int  # from 1, without gaps
     event: str  # JSON
     receipt: str = ""  # JSON
-    sound: bool = True  # the event is what was appended
+    sound: bool = True  # whether the event is the one that was appended
 
 
 class Journal(ABC):
-    """An append-only list of entries per job. What is appended is durable when `append` returns.
+    """An append-only list of entries per job. Entries are durable when `append` returns.
 
-    Damage to one record is no matter to the others. Each is kept with a checksum, so that even a plausible
-    wrong digit is found: the event of an entry is not `sound`, a job's record cannot be decoded, a snapshot
-    raises Broken. Receipts have hashes of their own. A checksum is no seal: whoever can write the journal can
-    write it, too.
+    Damage to one record does not affect the others. Each has a checksum, so that even a plausible wrong digit
+    is noticed: a damaged entry is not `sound`, a damaged record of a job cannot be decoded, and reading a
+    damaged snapshot raises Broken. Receipts have hashes of their own. A checksum is not a seal: anybody who
+    can write the journal can write it, too.
     """
 
     @abstractmethod
     def create(self, record: JobRecord) -> None:
-        """Enter a job; harmless if the same record is there already."""
+        """Enter a job; harmless if the journal already has the same record."""
 
     @abstractmethod
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
-        """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
+        """Append consecutive entries, all or none.
+
+        Repeating entries is harmless; a gap or a conflict raises Broken.
+        """
 
     @abstractmethod
     def jobs(self) -> list[JobRecord]:
@@ -55,27 +58,30 @@ class Journal(ABC):
 
     @abstractmethod
     def job(self, job: JobId) -> JobRecord | None:
-        """Return a job as it was submitted, if it is there."""
+        """Return a job as it was submitted, if the journal has it."""
 
     @abstractmethod
     def conclude(self, job: JobId, summary: str) -> None:
-        """Keep a summary of an ended job, with which it can be listed without its entries."""
+        """Keep the summary of an ended job, so that the job can be listed without reading its entries."""
 
     @abstractmethod
     def summaries(self) -> dict[JobId, str]:
-        """Return all summaries; damaged ones are left out: they can be made again from entries."""
+        """Return all summaries except damaged ones, which can be made again from entries."""
 
     @abstractmethod
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
-        """Return a job's entries in order, those with a higher number than `after`."""
+        """Return a job's entries with a higher number than `after`, in order."""
 
     @abstractmethod
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
-        """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
+        """Replace a job's snapshot by a newer one, which has only new chapters: all of it or nothing."""
 
     @abstractmethod
     def snapshot(self, job: JobId) -> Snapshot | None:
-        """Return the newest snapshot with all chapters; Broken if it is damaged: it can be made again from entries."""
+        """Return the newest snapshot with all chapters, or raise Broken if it is damaged.
+
+        A damaged snapshot can be made again from entries.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -83,7 +89,7 @@ class Journal(ABC):
 
 
 def checksum(*parts: object) -> str:
-    """Return what changes with every damage to a record; among its parts is its place, so that it fits no other."""
+    """Return a record's checksum; its parts include its place, so that it does not fit any other record."""
     hasher = blake3()
     for part in parts:
         text = str(part).encode()
@@ -92,13 +98,13 @@ def checksum(*parts: object) -> str:
 
 
 def checksum_of(record: JobRecord) -> str:
-    """Return the checksum that a job's record is kept with."""
+    """Return the checksum that is stored with a job's record."""
     return checksum(record.id, record.spec, float(record.at))
 
 
-def sound(record: JobRecord, kept: object) -> JobRecord:
-    """Return a job's record; of one that is not what its checksum was made of, nothing that can be taken for a job."""
-    if isinstance(record.spec, str) and is_time(record.at) and checksum_of(record) == kept:
+def sound(record: JobRecord, stored: object) -> JobRecord:
+    """Return a job's record if it fits the stored checksum, else an empty one, which cannot be decoded."""
+    if isinstance(record.spec, str) and is_time(record.at) and checksum_of(record) == stored:
         return record
     return JobRecord(record.id, "", 0.0)
 
@@ -117,26 +123,23 @@ def fault(error: Exception) -> str:
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
-def missing(job: JobId, entries: Sequence[Entry], held: Sequence[Entry], last: int) -> Sequence[Entry]:
-    """Return those of some new entries that a journal lacks. `held` are those from the first new number on."""
+def missing(job: JobId, entries: Sequence[Entry], present: Sequence[Entry], last: int) -> Sequence[Entry]:
+    """Return the new entries that a journal lacks; `present` are those it has, from the first number on."""
     first = entries[0].sequence
-    if first < 1 or last < first - 1 or len(held) > len(entries):
+    if first < 1 or last < first - 1 or len(present) > len(entries):
         raise gap(job, first, last)
-    for old, new in zip(held, entries, strict=False):
+    for old, new in zip(present, entries, strict=False):
         if old != new:
             raise conflict(job, new.sequence)
-    return entries[len(held) :]
+    return entries[len(present) :]
 
 
 def conflict(job: JobId, sequence: int) -> Broken:
-    """Return the error for an entry that is there already, with other contents."""
-    return Broken(f"job {job}: entry {sequence} is in the journal already, with other contents")
+    """Return the error for an entry that the journal already has, with other contents."""
+    return Broken(f"job {job}: the journal already has entry {sequence}, with other contents")
 
 
 def gap(job: JobId, sequence: int, last: int) -> Broken:
     """Return the error for an entry that does not follow the last one."""
-    return Broken(
-        f"job {job}: entry {sequence} cannot follow entry {last}: the journal lost entries; was it restarted empty?"
-        if last < sequence
-        else f"job {job}: entry {sequence} cannot follow entry {last}"
-    )
+    lost = ": the journal lost entries; was it restarted empty?" if last < sequence else ""
+    return Broken(f"job {job}: entry {sequence} cannot follow entry {last}{lost}")

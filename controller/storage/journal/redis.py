@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from hansa.common.values.errors import one_line
 from hansa.common.values.ids import JobId
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.storage.journal.base import (
     Entry,
     JobRecord,
@@ -18,9 +17,10 @@ from hansa.controller.storage.journal.base import (
 )
 from hansa.controller.storage.redis.lease import GUARD, Script
 from hansa.controller.storage.redis.space import RedisSpace
+from hansa.controller.values.snapshots import Snapshot
 
-# The arguments after the guard's are the number of the first entry, then event, receipt and checksum of each.
-# Returns {} or, if they do not follow the last entry, its number.
+# The arguments after the guard's are the number of the first entry, then event, receipt and checksum of each
+# entry. Returns {}, or the number of the last entry if these do not follow it.
 APPEND = Script(
     GUARD
     + """
@@ -42,78 +42,78 @@ class RedisJournal(Journal):
     """All jobs of a controller, below its prefix."""
 
     def __init__(self, space: RedisSpace) -> None:
-        self._space = space
+        self.space = space
 
     def create(self, record: JobRecord) -> None:
-        """Enter a job; harmless if the same record is there already."""
+        """Enter a job; harmless if the journal already has the same record."""
         text = json.dumps({"spec": record.spec, "at": record.at, "checksum": checksum_of(record)})
-        self._space.write("HSETNX", self._space.key("jobs"), record.id, text)
+        self.space.write("HSETNX", self.space.key("jobs"), record.id, text)
 
     def append(self, job: JobId, entries: Sequence[Entry]) -> None:
-        """Append consecutive entries, all or none; repeating them is harmless, a gap or a conflict raises Broken."""
+        """Append consecutive entries, all or none."""
         first = entries[0].sequence
-        words: list[str] = []
+        fields: list[str] = []
         for entry in entries:
-            words += (entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
-        answer: list[int] = self._space.run(APPEND, (self._space.key("journal", job),), first, *words)
-        if answer:
-            held = self.entries(job, first - 1) if first >= 1 else []
-            rest = missing(job, entries, held, answer[0])
+            fields += (entry.event, entry.receipt, checksum(job, entry.sequence, entry.event))
+        last: list[int] = self.space.run(APPEND, (self.space.key("journal", job),), first, *fields)
+        if last:
+            present = self.entries(job, first - 1) if first >= 1 else []
+            rest = missing(job, entries, present, last[0])
             if rest:
                 self.append(job, rest)
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs in the order of their submission."""
-        with self._space.answering():
-            held = self._space.client.hgetall(self._space.key("jobs"))
-        records = [_record(JobId(job.decode()), text) for job, text in held.items()]
+        with self.space.answering():
+            jobs = self.space.client.hgetall(self.space.key("jobs"))
+        records = [_record(JobId(job.decode()), text) for job, text in jobs.items()]
         return sorted(records, key=lambda record: (record.at, record.id))
 
     def job(self, job: JobId) -> JobRecord | None:
-        """Return a job as it was submitted, if it is there."""
-        with self._space.answering():
-            held = self._space.client.hget(self._space.key("jobs"), job)
-        return _record(job, held) if held is not None else None
+        """Return a job as it was submitted, if the journal has it."""
+        with self.space.answering():
+            text = self.space.client.hget(self.space.key("jobs"), job)
+        return _record(job, text) if text is not None else None
 
     def conclude(self, job: JobId, summary: str) -> None:
-        """Keep a summary of an ended job, with which it can be listed without its entries."""
-        self._space.write("HSET", self._space.key("summaries"), job, checksum(job, summary) + summary)
+        """Keep the summary of an ended job, so that the job can be listed without reading its entries."""
+        self.space.write("HSET", self.space.key("summaries"), job, checksum(job, summary) + summary)
 
     def summaries(self) -> dict[JobId, str]:
-        """Return all summaries; damaged ones are left out."""
-        with self._space.answering():
-            held = self._space.client.hgetall(self._space.key("summaries"))
-        size, found = len(checksum()), {}
-        for name, kept in held.items():
-            job, text = JobId(name.decode(errors="replace")), kept.decode(errors="replace")
+        """Return all summaries except damaged ones."""
+        with self.space.answering():
+            stored = self.space.client.hgetall(self.space.key("summaries"))
+        size, summaries = len(checksum()), {}
+        for name, value in stored.items():
+            job, text = JobId(name.decode(errors="replace")), value.decode(errors="replace")
             if text[:size] == checksum(job, text[size:]):
-                found[job] = text[size:]
-        return found
+                summaries[job] = text[size:]
+        return summaries
 
     def entries(self, job: JobId, after: int = 0) -> list[Entry]:
-        """Return a job's entries in order, those with a higher number than `after`."""
-        with self._space.answering():
-            rows = self._space.client.xrange(self._space.key("journal", job), min=f"{after + 1}-0")
+        """Return a job's entries with a higher number than `after`, in order."""
+        with self.space.answering():
+            rows = self.space.client.xrange(self.space.key("journal", job), min=f"{after + 1}-0")
         return [_entry(job, int(number.partition(b"-")[0]), fields) for number, fields in rows]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
-        """Keep a job's state instead of an older one, with those chapters of its history that are new: all or none."""
+        """Replace a job's snapshot by a newer one, which has only new chapters: all of it or nothing."""
         fields = {"sequence": str(snapshot.sequence)}
         fields |= {"state": checksum(job, snapshot.sequence, snapshot.state) + snapshot.state}
         fields |= {
             str(number): checksum(job, number, text) + text for number, text in snapshot.chapters.items()
         }
         words = [word for field in fields.items() for word in field]
-        self._space.write("HSET", self._space.key("snapshot", job), *words)  # one command: all or none
+        self.space.write("HSET", self.space.key("snapshot", job), *words)  # one command: all or none
 
     def snapshot(self, job: JobId) -> Snapshot | None:
         """Return the newest snapshot with all chapters."""
-        with self._space.answering():
-            held = self._space.client.hgetall(self._space.key("snapshot", job))
-        if not held:
+        with self.space.answering():
+            stored = self.space.client.hgetall(self.space.key("snapshot", job))
+        if not stored:
             return None
         try:
-            fields = {name.decode(): text.decode() for name, text in held.items()}
+            fields = {name.decode(): text.decode() for name, text in stored.items()}
             sequence = int(fields.pop("sequence"))
             state = _checked(job, sequence, fields.pop("state"))
             return Snapshot(
@@ -123,33 +123,33 @@ class RedisJournal(Journal):
             raise damaged_snapshot(job, one_line(error)) from error
 
     def close(self) -> None:
-        """Nothing to do: the space is closed by whoever opened it."""
+        """Do nothing: the caller that opened the space closes it."""
 
 
-def _record(job: JobId, held: bytes) -> JobRecord:
-    """Return a job as it was submitted; of a damaged record what there is, which nobody can take for a job."""
+def _record(job: JobId, text: bytes) -> JobRecord:
+    """Return a job as it was submitted; a damaged record is returned as it is and cannot be decoded."""
     try:
-        fields = json.loads(held)
-        kept = fields.pop("checksum", "")
-        return sound(JobRecord(job, **fields), kept)
+        fields = json.loads(text)
+        stored = fields.pop("checksum", "")
+        return sound(JobRecord(job, **fields), stored)
     except (ValueError, TypeError, AttributeError):
-        return JobRecord(job, held.decode(errors="replace"), 0.0)
+        return JobRecord(job, text.decode(errors="replace"), 0.0)
 
 
 def _entry(job: JobId, sequence: int, fields: Mapping[bytes, bytes]) -> Entry:
     event = _text(fields, b"event")
-    kept = _text(fields, b"checksum")
-    return Entry(sequence, event, _text(fields, b"receipt"), kept == checksum(job, sequence, event))
+    sound = _text(fields, b"checksum") == checksum(job, sequence, event)
+    return Entry(sequence, event, _text(fields, b"receipt"), sound)
 
 
-def _checked(job: JobId, number: int, held: str) -> str:
+def _checked(job: JobId, number: int, text: str) -> str:
     """Return a text of a snapshot without the checksum before it."""
     size = len(checksum())
-    if checksum(job, number, held[size:]) != held[:size]:
+    if checksum(job, number, text[size:]) != text[:size]:
         raise damaged_snapshot(job)
-    return held[size:]
+    return text[size:]
 
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
-    """Read text that may be damaged or gone: whoever decodes the entry finds out, and names it."""
+    """Read text that may be damaged or missing; decoding the entry shows that."""
     return fields.get(name, b"").decode(errors="replace")

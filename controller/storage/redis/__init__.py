@@ -1,1 +1,1 @@
-"""Redis as both the store and the journal see it: connection, keyspace, lease and fence."""
+"""Redis as the store and the journal use it: connection, keyspace, lease and fence."""

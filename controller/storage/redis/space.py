@@ -1,20 +1,27 @@
-"""One controller's space in a Redis: a connection, a prefix for all keys, writes behind a fence, errors in our words.
+"""One controller's space in a Redis: a connection, a prefix for all keys, fenced writes, errors of our own.
 
-    redis://[user:password@]host[:6379][/db]          plain          unix:///path/redis.sock[?db=0]   on this machine
-    rediss://…                                        over TLS       redis+cluster://host[:port]      Redis Cluster
+    redis://[user:password@]host[:6379][/db]          plain
+    rediss://…                                        over TLS
+    unix:///path/redis.sock[?db=0]                    on this machine
+    redis+cluster://host[:port]                       Redis Cluster
     …?prefix=NAME                                     a prefix other than `hansa`
-    …?password_file=PATH                              a file whose first line is the password: not in the process list
-    …?ssl_ca_certs=PATH&ssl_certfile=…&ssl_keyfile=…  the authority, and our own certificate if Redis wants one
+    …?password_file=PATH                              a file whose first line is the password
+    …?ssl_ca_certs=PATH&ssl_certfile=…&ssl_keyfile=…  the authority; our certificate if Redis wants one
 
-Keys, all below the prefix P. {T} is a hash tag, 0 to 63, that follows from the words after it: what has the
-same tag is on the same node of a cluster, and a write touches one tag only.
-    P:{0}:lease            who uses this space, with a time to live
-    P:{T}:fence            epoch and token of the controller that may write what has this tag
+Keys, all below the prefix P. {T} is a hash tag, 0 to 63, which is computed from the words after it: keys with
+the same tag are on the same node of a cluster, and a write touches only one tag.
+
+    P:{0}:lease            which controller uses this space, with a time to live
+    P:{T}:fence            epoch and token of the controller that may write keys with this tag
     P:{T}:format           the format of all this
-    P:{T}:jobs             hash: job -> record                        P:{T}:summaries     hash: ended job -> summary
-    P:{T}:journal:JOB      stream: events and receipts                P:{T}:snapshot:JOB  newest snapshot of its state
-    P:{T}:models           set of model keys                          P:{T}:model:KEY     manifest, peaks, id of frames
-    P:{T}:frame:ID:N       frame N                                    P:{T}:drafts        hash: id -> frames to be swept
+    P:{T}:jobs             hash: job -> record
+    P:{T}:summaries        hash: ended job -> summary
+    P:{T}:journal:JOB      stream: events and receipts
+    P:{T}:snapshot:JOB     newest snapshot of its state
+    P:{T}:models           set of model keys
+    P:{T}:model:KEY        manifest, peaks, id of frames
+    P:{T}:frame:ID:N       frame N
+    P:{T}:drafts           hash: id -> frames to be swept
 """
 
 import logging
@@ -40,12 +47,15 @@ log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
 FORMAT = 5  # of everything below the prefix
-PATIENCE = 10.0  # seconds for one answer
+PATIENCE = 10.0  # seconds to wait for one reply
 AT_ONCE = 500  # keys that one command removes
 WRITE = Script(GUARD + "return redis.pcall(ARGV[2], KEYS[2], unpack(ARGV, 3))")
 REMOVE = Script(GUARD + "return redis.pcall('UNLINK', unpack(KEYS, 2))")
-FENCED = re.compile(r"\bFENCED (.*)")  # the guard has refused; what the fence holds
+FENCED = re.compile(r"\bFENCED (.*)")  # a refusal of the guard, with the value of the fence
 PASSING = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|READONLY|NOAUTH|NOPERM|BUSY)\b")
+
+
+UNUSABLE = (ex.AuthenticationError, ex.AuthenticationWrongNumberOfArgsError, ValueError, TypeError)
 
 
 def is_redis(url: str) -> bool:
@@ -61,22 +71,8 @@ class RedisSpace:
         try:
             self.client, self.prefix = _connected(url, self.name)
             self.client.ping()
-        except (
-            ex.AuthenticationError,
-            ex.AuthenticationWrongNumberOfArgsError,
-            ValueError,
-            TypeError,
-        ) as error:
-            if re.search("HELLO must be called|Authentication required", str(error)):
-                raise InvalidInput(
-                    f"--store {self.name}: it asks for a password; give ?password_file=PATH"
-                ) from None
-            if isinstance(error, ValueError) and "@" in url:  # its words may be a part of the password
-                raise InvalidInput(
-                    f"--store {self.name}: this is not a URL of a Redis; write characters such as / ? # @ in a password"
-                    " as %2F %3F %23 %40, or give ?password_file=PATH"
-                ) from None
-            raise InvalidInput(f"--store {self.name}: {error}") from None
+        except UNUSABLE as error:
+            raise InvalidInput(f"--store {self.name}: {_advice(error, url)}") from None
         except (ex.RedisError, ex.RedisClusterException) as error:
             raise Unreachable(f"--store {self.name}: Redis does not answer: {error}") from None
         self._lease = Lease(self.client, f"{self.prefix}:{{0}}:lease", self._fence)
@@ -84,7 +80,7 @@ class RedisSpace:
     def check_format(self, mark: bool) -> None:
         """Refuse data of another format; `mark` a new space with ours."""
         with self.answering():
-            former = self.client.get(f"{self.prefix}:format")  # where it stood before keys had tags
+            former = self.client.get(f"{self.prefix}:format")  # its key before keys had tags
             if former and former.isdigit():
                 raise self._of_another(int(former))
             if mark:
@@ -98,8 +94,8 @@ class RedisSpace:
     def _of_another(self, number: int) -> Refused:
         age = "a newer" if number > FORMAT else "an older"
         return Refused(
-            f"{self.name} (prefix {self.prefix}) was written by {age} Hansa (format {number}, this one knows {FORMAT});"
-            " choose another prefix, as in ?prefix=NAME"
+            f"{self.name} (prefix {self.prefix}) was written by {age} Hansa (format {number}, this one knows"
+            f" {FORMAT}); choose another prefix, as in ?prefix=NAME"
         )
 
     def key(self, *words: str | int) -> str:
@@ -110,11 +106,11 @@ class RedisSpace:
         return f"{self.prefix}:{{{tag}}}:fence"
 
     def write(self, command: str, key: str, *args: Any) -> Any:
-        """Give a command that changes one key; Redis does it only if nobody has taken the lease from us."""
+        """Send a command that changes one key; Redis refuses it if another controller has taken the lease."""
         return self.run(WRITE, (key,), command, *args)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove keys, those of a tag together."""
+        """Remove keys, those with the same tag together."""
         by_tag = defaultdict(list)
         for key in keys:
             by_tag[_tag(key)].append(key)
@@ -123,7 +119,7 @@ class RedisSpace:
                 self.run(REMOVE, tuple(group[start : start + AT_ONCE]))
 
     def run(self, script: Script, keys: tuple[str, ...], *args: Any) -> Any:
-        """Run a script that begins with the guard on keys of one tag; before them it is handed that tag's fence."""
+        """Run a script that begins with the guard on keys of one tag; its first key is that tag's fence."""
         if self._lease.fence is None:
             raise Refused(f"{self.name} (prefix {self.prefix}) is open for reading only")
         faults.reach("redis-write")
@@ -132,7 +128,7 @@ class RedisSpace:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turn Redis's errors that may pass (away, full, loading, busy) into StoreFailed, others into Broken."""
+        """Send a command that changes one key; Redis refuses it if another controller took the lease."""
         try:
             yield
         except (ex.AuthenticationError, ex.AuthorizationError) as error:
@@ -142,33 +138,32 @@ class RedisSpace:
         except ex.ResponseError as error:
             if fenced := FENCED.search(str(error)):
                 self._overtaken(bool(fenced[1]))
-            text = str(error)  # what a script meets is in the middle of the text, in older Redis
+            text = str(error)  # in older Redis, an error inside a script is in the middle of the text
             if isinstance(error, ex.OutOfMemoryError) or "OOM command not allowed" in text:
                 raise StoreFailed(
                     f"Redis {self.name} is full; raise its maxmemory or remove other data"
                 ) from None
-            if isinstance(
-                error, ex.ReadOnlyError | ex.NoPermissionError | ex.TryAgainError
-            ) or PASSING.search(text):
+            passing = isinstance(error, ex.ReadOnlyError | ex.NoPermissionError | ex.TryAgainError)
+            if passing or PASSING.search(text):
                 raise StoreFailed(f"Redis {self.name} refuses: {error}") from None
-            raise Broken(f"Redis {self.name}, prefix {self.prefix}: {error}; is all of it ours?") from None
+            other = "does another program use this prefix?"
+            raise Broken(f"Redis {self.name}, prefix {self.prefix}: {error}; {other}") from None
 
     def acquire(self) -> None:
-        """Take or prolong the lease, or raise Taken naming who has it; Broken if Redis has forgotten that we had it."""
+        """Take or prolong the lease; raise Taken, naming its holder, or Broken if Redis lost our lease."""
         with self.answering():
             try:
                 self._lease.acquire()
             except LeaseTaken as taken:
-                raise Taken(
-                    f"{self._in_use(taken.holder)}; if that one is dead, its lease ends in {self._lease.left():.0f} s"
-                ) from None
+                left = f"if that one is dead, its lease ends in {self._lease.left():.0f} s"
+                raise Taken(f"{self._in_use(taken.holder)}; {left}") from None
             except LeaseLost as lost:
                 if lost.overtaken:
                     raise Taken(self._was_in_use()) from None
                 raise self._forgotten() from None
 
     def _overtaken(self, by_another: bool) -> NoReturn:
-        """Say why a write was refused. Another controller has the lease: the next renewal will end this one."""
+        """Raise the reason why a write was refused. If another controller has the lease, renewal ends us."""
         if not by_another:
             raise self._forgotten() from None
         with self.answering():
@@ -177,21 +172,22 @@ class RedisSpace:
 
     def _in_use(self, holder: dict[str, Any]) -> str:
         return (
-            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid {holder.get('pid', 'unknown')} on"
-            f" {holder.get('host', 'an unknown machine')}"
+            f"{self.name} (prefix {self.prefix}) is in use by the controller with pid"
+            f" {holder.get('pid', 'unknown')} on {holder.get('host', 'an unknown machine')}"
         )
 
     def _was_in_use(self) -> str:
         return (
-            f"{self.name} (prefix {self.prefix}) was in use by another controller while this one stood still or could"
-            " not reach it: what this one knows of its jobs is out of date; start it again"
+            f"{self.name} (prefix {self.prefix}) was in use by another controller while this one was"
+            " suspended or could not reach it: what this one knows about its jobs is out of date;"
+            " start it again"
         )
 
     def _forgotten(self) -> Broken:
         return Broken(
-            f"Redis {self.name} lost the mark that lets this controller write below the prefix {self.prefix}: was it"
-            " restarted empty, was it flushed, or does it evict keys? Nothing is written until the controller is"
-            " started again"
+            f"Redis {self.name} lost the mark that lets this controller write below the prefix {self.prefix}:"
+            " was it restarted empty, was it flushed, or does it evict keys? Nothing is written until the"
+            " controller is started again"
         )
 
     def close(self) -> None:
@@ -203,26 +199,34 @@ class RedisSpace:
         self.client.close()
 
     def warn_of_settings(self) -> None:
-        """Warn of a Redis that may forget. Only a controller is warned: a reader can do nothing about it."""
+        """Warn about a Redis that may lose data; a mere reader could do nothing about it."""
         try:
             policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             append = self.client.config_get("appendonly").get("appendonly", "yes")
         except (ex.RedisError, ex.RedisClusterException, AttributeError):
             return  # not every user may read the settings
         if policy != "noeviction":
-            log.warning(
-                "Redis %s evicts keys when it is full (maxmemory-policy %s): set noeviction",
-                self.name,
-                policy,
-            )
+            text = "Redis %s evicts keys when it is full (maxmemory-policy %s): set noeviction"
+            log.warning(text, self.name, policy)
         if append != "yes":
-            log.warning(
-                "Redis %s does not keep an append-only file: a restart of it loses models and jobs", self.name
-            )
+            text = "Redis %s does not keep an append-only file: if it is restarted, models and jobs are lost"
+            log.warning(text, self.name)
+
+
+def _advice(error: Exception, url: str) -> str:
+    """Say what is wrong with a URL, without repeating a password."""
+    if re.search("HELLO must be called|Authentication required", str(error)):
+        return "it asks for a password; give ?password_file=PATH"
+    if isinstance(error, ValueError) and "@" in url:  # the error may quote a part of the password
+        return (
+            "this is not a URL of a Redis; write characters such as / ? # @ in a password"
+            " as %2F %3F %23 %40, or give ?password_file=PATH"
+        )
+    return str(error)
 
 
 def _connected(url: str, name: str) -> tuple[Any, str]:
-    """Return a client, which has not said anything yet, and the prefix of our keys."""
+    """Return a client, which has not sent anything yet, and the prefix of our keys."""
     if "://" not in url:
         raise ValueError("write redis://…")
     parts = urlsplit(url)
@@ -255,7 +259,7 @@ def _read_password(path: str) -> str:
 
 
 def key_below(prefix: str, *words: str | int) -> str:
-    """Return a key below a prefix; its tag follows from its words."""
+    """Return a key below a prefix; its tag is computed from its words."""
     name = ":".join(map(str, words))
     return f"{prefix}:{{{zlib.crc32(name.encode()) % TAGS}}}:{name}"
 
@@ -267,6 +271,6 @@ def _tag(key: str) -> int:
 def _without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     place = rest.partition("?")[0]
-    if "@" in rest and "@" not in place:  # perhaps the ? is in a password
+    if "@" in rest and "@" not in place:  # the ? may be a part of the password
         place = "…"
     return f"{scheme}://{place.rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""Stores: where models live. One contract, several implementations; `storage.backends` opens them by URL."""
+"""Stores of models: one contract, several implementations; `storage.backends` opens them by URL."""
 
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
 

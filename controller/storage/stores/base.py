@@ -1,8 +1,8 @@
 """The contract of a store. Methods block and may be called from any worker thread.
 
-A model is immutable: it is written frame by frame into a draft, and appears under its key at once and whole
-when the draft is published. Publishing returns when the model is durable. Readers that opened a model may go
-on after it is deleted.
+A model is immutable: it is written frame by frame into a draft, and appears under its key, complete, when the
+draft is published. Publishing returns when the model is durable. Readers that opened a model may go on
+reading after it is deleted.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ class StoredModel(ABC):
     def __init__(self, key: ModelKey, manifest: Manifest, peaks: Sequence[float]) -> None:
         self.key = key
         self.manifest = manifest
-        self.peaks = tuple(peaks)  # largest magnitude of each tensor, for the grid of the accumulators
+        self.peaks = tuple(peaks)  # largest magnitude of each tensor, for the grid of the accumulator
         self.layout = Layout(manifest.spec)
 
     @abstractmethod
@@ -29,7 +29,7 @@ class StoredModel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what reading needed."""
+        """Release what reading needed."""
 
     def __enter__(self) -> "StoredModel":
         return self
@@ -49,11 +49,11 @@ class Draft(ABC):
 
     @abstractmethod
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
-        """Make the model appear under its key, durably. A model that is there already is replaced whole."""
+        """Make the model appear under its key, durably. An existing model is replaced as a whole."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Throw the draft away; harmless after publish. From then on, writing and publishing raise Broken."""
+        """Discard the draft; harmless after publish. From then on, writing and publishing raise Broken."""
 
 
 class Store(ABC):
@@ -71,7 +71,7 @@ class Store(ABC):
 
     @abstractmethod
     def has(self, key: ModelKey) -> bool:
-        """Whether a model is there."""
+        """Whether the store has a model."""
 
     @abstractmethod
     def delete(self, key: ModelKey) -> None:
@@ -83,7 +83,7 @@ class Store(ABC):
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish: those of a controller that was killed."""
+        """Remove drafts that will never be published: those of a controller that was killed."""
 
     @abstractmethod
     def close(self) -> None:

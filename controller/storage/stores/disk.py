@@ -1,8 +1,7 @@
 """Models as files: one file per model, the frames first, then manifest and peaks, then a short footer.
 
-A file under `models/` is always whole: it is written under `drafts/`, synced, and renamed. Files of deleted
-models are kept as spares and written over by new drafts: their blocks and pages in memory are there already,
-which saves more time than the writing takes.
+A file under `models/` is always complete: it is written under `drafts/`, synced, and renamed. Files of
+deleted models are kept as spares, which new drafts overwrite.
 """
 
 import errno
@@ -11,7 +10,6 @@ import os
 import secrets
 import struct
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,18 +21,18 @@ from hansa.common.rpc.codec import manifest_from_wire, manifest_to_wire
 from hansa.common.values.errors import Broken, NotFound, StoreFailed, Taken
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
+from hansa.controller.storage.stores.spares import Spares
 from hansa.protos import model_pb2
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 PASSING = FULL | {errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.ESTALE}
-SPARES = 512 << 20  # bytes in files that are kept for drafts to come
 FOOTER = struct.Struct("<QQ8s")  # bytes of the manifest, bytes of the peaks, magic
 MAGIC = b"hansa.m1"
 
 
 class _Model(StoredModel):
     def __init__(
-        self, spares: "_Spares", key: ModelKey, manifest: Manifest, peaks: Sequence[float], handle: int
+        self, spares: Spares, key: ModelKey, manifest: Manifest, peaks: Sequence[float], handle: int
     ) -> None:
         super().__init__(key, manifest, peaks)
         self._spares, self._handle = spares, handle
@@ -45,7 +43,7 @@ class _Model(StoredModel):
         except OSError as error:
             raise _trouble(f"reading frame {index} of model {self.key}", error) from error
         if len(frame) != self.layout.frame_size(index):
-            raise Broken(f"model {self.key}: its file ends in frame {index}")
+            raise Broken(f"model {self.key}: its file is cut off in frame {index}")
         return frame
 
     def close(self) -> None:
@@ -57,88 +55,31 @@ class _Model(StoredModel):
         self.close()
 
 
-class _Spares:
-    """Files of deleted models that nobody reads any more."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._readers: Counter[int] = Counter()  # by inode: a key may have had several files
-        self._free: dict[Path, int] = {}  # with their sizes
-
-    def open(self, path: Path) -> int:
-        """Open a file for reading; while it is open it will not be written over."""
-        with self._lock:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._readers[os.fstat(handle).st_ino] += 1
-            return handle
-
-    def leave(self, handle: int) -> None:
-        """Close a file that was opened for reading."""
-        with self._lock:
-            inode = os.fstat(handle).st_ino
-            self._readers[inode] -= 1
-            if not self._readers[inode]:
-                del self._readers[inode]
-            os.close(handle)
-
-    def retire(self, path: Path) -> None:
-        """Remove a model's file, or keep it as a spare."""
-        with self._lock:
-            about = path.stat()
-            if self._readers[about.st_ino] or sum(self._free.values()) + about.st_size > SPARES:
-                path.unlink()
-            else:
-                self._free[path.replace(self._folder / secrets.token_hex(8))] = about.st_size
-
-    def clear(self) -> None:
-        """Remove all spares."""
-        with self._lock:
-            for path in self._free:
-                path.unlink(missing_ok=True)
-            self._free = {}
-
-    def take(self, size: int) -> Path | None:
-        """Return a spare of about the right size, if there is one; otherwise the oldest makes room for others."""
-        with self._lock:
-            for path, held in self._free.items():
-                if size <= held <= 2 * size + 4096:
-                    del self._free[path]
-                    return path
-            if self._free and sum(self._free.values()) + size > SPARES:
-                oldest = next(iter(self._free))
-                del self._free[oldest]
-                oldest.unlink()
-        return None
-
-
 class _Draft(Draft):
-    def __init__(
-        self, spares: _Spares, durable: set[Path], draft: Path, final: Path, spec: ModelSpec
-    ) -> None:
+    def __init__(self, spares: Spares, durable: set[Path], draft: Path, final: Path, spec: ModelSpec) -> None:
         self._draft, self._final, self._spares, self._durable = draft, final, spares, durable
-        self._lock = threading.Lock()  # it may be thrown away while a thread still writes
+        self._lock = threading.Lock()  # it may be discarded while a thread is still writing
         self._size = Layout(spec).size
         spare, self._handle = spares.take(self._size), -1
         try:
             self._handle = os.open(spare or draft, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             if spare:
                 spare.replace(draft)
-        except OSError:  # nobody will know of this draft: whoever tries again makes another
-            for left in (spare, draft):
-                if left:
-                    left.unlink(missing_ok=True)
+        except OSError:  # the caller cannot discard this draft: another try makes another one
+            for path in (spare, draft):
+                if path:
+                    path.unlink(missing_ok=True)
             if self._handle >= 0:
                 os.close(self._handle)
             raise
 
     def write(self, index: int, frame: Buffer) -> None:
         try:
-            with self._lock:  # a handle that is closed meanwhile may be another file's already
+            with self._lock:  # a handle that is closed meanwhile may already belong to another file
                 _write(self._handle, as_bytes(frame), index * FRAME)
         except OSError as error:
             if error.errno in FULL:
-                self._spares.clear()  # what we keep to save time may be the room that is missing
+                self._spares.clear()  # they only save time, and may take the space that is missing
             raise _trouble(f"writing {self._draft}", error) from error
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
@@ -156,14 +97,14 @@ class _Draft(Draft):
         os.fdatasync(self._handle)
         self._make_folder(self._final.parent)
         placed = self._final.is_file() and os.path.samestat(self._final.stat(), os.fstat(self._handle))
-        if not placed:  # else this is a second try, and that much had succeeded
-            self._draft.replace(self._final)  # a reader sees the old model or the new, never half
+        if not placed:  # else this is a second try, and the first one came this far
+            self._draft.replace(self._final)  # a reader sees the old model or the new, never a part of one
         sync_folder(self._final.parent)
         os.close(self._handle)
         self._handle = -1
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a job's folder durable. That it is there is not enough: its maker may not have come so far."""
+        """Make a job's folder durable. An existing folder may not be: its creator may have been killed."""
         if folder not in self._durable or not folder.is_dir():
             folder.mkdir(exist_ok=True)
             sync_folder(folder.parent)
@@ -173,7 +114,7 @@ class _Draft(Draft):
         with self._lock:
             if self._handle >= 0:
                 try:
-                    self._draft.unlink(missing_ok=True)  # first: should it fail, this can be tried again
+                    self._draft.unlink(missing_ok=True)  # first: if it fails, this can be tried again
                 except OSError as error:
                     raise _trouble(f"removing {self._draft}", error) from error
                 os.close(self._handle)
@@ -181,24 +122,24 @@ class _Draft(Draft):
 
 
 class DiskStore(Store):
-    """A folder of models. One controller at a time uses it, the one that has acquired it; others may read."""
+    """A folder of models. Only the controller that has acquired it may write; others may read."""
 
     def __init__(self, root: Path) -> None:
         self.url = f"disk:{root}"
         self._lock: int | None = None
         self._root = root
-        self._models, self._drafts = root / "models", root / "drafts"
-        self._spares = _Spares(root / "spares")
+        self._models, self.drafts = root / "models", root / "drafts"
+        self._spares = Spares(root / "spares")
         self._durable: set[Path] = set()  # folders of jobs whose names have been synced
         try:
             self._models.mkdir(parents=True, exist_ok=True)
-            self._drafts.mkdir(exist_ok=True)
+            self.drafts.mkdir(exist_ok=True)
             (root / "spares").mkdir(exist_ok=True)
         except OSError as error:
             raise _trouble(f"store {root}", error) from error
 
     def acquire(self) -> None:
-        """Take the store for this process or raise Taken: state directories may differ and the store be the same."""
+        """Take the store for this process or raise Taken: two state directories may name the same store."""
         try:
             handle = os.open(self._root / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -210,7 +151,7 @@ class DiskStore(Store):
             os.close(handle)
             raise Taken(f"store {self._root} is in use by the controller with pid {holder}") from None
         self._lock = handle
-        with suppress(OSError):  # the disk may be full; the lock is ours nevertheless
+        with suppress(OSError):  # the disk may be full; we have the lock nevertheless
             os.ftruncate(handle, 0)
             os.pwrite(handle, str(os.getpid()).encode(), 0)
 
@@ -218,20 +159,20 @@ class DiskStore(Store):
         """Begin to write a model."""
         try:
             return _Draft(
-                self._spares, self._durable, self._drafts / secrets.token_hex(8), self._path(key), spec
+                self._spares, self._durable, self.drafts / secrets.token_hex(8), self._path(key), spec
             )
         except OSError as error:
-            raise _trouble(f"writing below {self._drafts}", error) from error
+            raise _trouble(f"writing below {self.drafts}", error) from error
 
     def open(self, key: ModelKey) -> StoredModel:
         """Open a model for reading or raise NotFound."""
         path = self._path(key)
         if path.is_dir():
-            raise NotFound(f"the store holds no model {key}")
+            raise NotFound(f"the store has no model {key}")
         try:
             handle = self._spares.open(path)
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"the store holds no model {key}") from None
+            raise NotFound(f"the store has no model {key}") from None
         except OSError as error:
             raise _trouble(f"reading {path}", error) from error
         try:
@@ -240,11 +181,11 @@ class DiskStore(Store):
         except Exception as error:
             self._spares.leave(handle)
             if isinstance(error, OSError) and error.errno in PASSING:
-                raise _trouble(f"reading {path}", error) from error  # the file may be sound
+                raise _trouble(f"reading {path}", error) from error  # the file may be intact
             raise Broken(f"model {key}: {path} is damaged") from error
 
     def has(self, key: ModelKey) -> bool:
-        """Whether a model is there."""
+        """Whether the store has a model."""
         return self._path(key).is_file()
 
     def delete(self, key: ModelKey) -> None:
@@ -257,19 +198,19 @@ class DiskStore(Store):
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
-        found = (str(path.relative_to(self._models)) for path in self._models.glob("*/*"))
-        return sorted(ModelKey(key) for key in found if key.startswith(prefix))
+        keys = (str(path.relative_to(self._models)) for path in self._models.glob("*/*"))
+        return sorted(ModelKey(key) for key in keys if key.startswith(prefix))
 
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish."""
+        """Remove the drafts and spares of a controller that was killed."""
         try:
-            for left in (*self._drafts.iterdir(), *(self._drafts.parent / "spares").iterdir()):
-                left.unlink(missing_ok=True)
+            for path in (*self.drafts.iterdir(), *(self.drafts.parent / "spares").iterdir()):
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise _trouble(f"sweeping {self._root}", error) from error
 
     def close(self) -> None:
-        """Remove the spares and let others have the store."""
+        """Remove the spares and release the lock."""
         self._spares.clear()
         if self._lock is not None:
             os.close(self._lock)
@@ -293,13 +234,13 @@ def _read_tail(handle: int) -> tuple[Manifest, list[float]]:
 
 
 def _write(handle: int, data: memoryview, at: int) -> None:
-    """Write all of it: a disk that is nearly full takes only a part."""
+    """Write all of the data: a disk that is nearly full may take only a part at first."""
     while data:
         written = os.pwrite(handle, data, at)
         data, at = data[written:], at + written
 
 
 def _trouble(what: str, error: OSError) -> Broken:
-    """Return an error that may pass (full, out of handles) or one that will not."""
+    """Return StoreFailed for an error that may pass (full, out of handles), else Broken."""
     kind = StoreFailed if error.errno in PASSING else Broken
     return kind(f"{what}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Models in this process's memory: for tests and for runs that nobody needs to resume."""
+"""Models in this process's memory: for tests and for runs that need not be resumed."""
 
 import threading
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from hansa.common.values.errors import Broken, NotFound
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
 
-Held = bytes | np.ndarray
+Frame = bytes | np.ndarray
 
 
-def held(frame: Buffer) -> Held:
-    """Return a frame to keep: one that cannot change any more as it is, a copy of any other."""
+def frozen(frame: Buffer) -> Frame:
+    """Return a frame that will not change: the frame itself if it is immutable, else a copy."""
     if isinstance(frame, bytes) or (
         isinstance(frame, np.ndarray) and frame.base is None and not frame.flags.writeable
     ):
@@ -24,33 +24,33 @@ def held(frame: Buffer) -> Held:
 
 
 class MemoryModel(StoredModel):
-    """A model whose frames are in memory, for as long as somebody has it."""
+    """A model whose frames are in memory."""
 
     def __init__(
-        self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], frames: Sequence[Held]
+        self, key: ModelKey, manifest: Manifest, peaks: Sequence[float], frames: Sequence[Frame]
     ) -> None:
         super().__init__(key, manifest, peaks)
         self._frames = list(frames)
 
     def read(self, index: int) -> bytes:
-        """Return frame `index`; an array is copied when it is read for the first time, which may never be."""
+        """Return frame `index`; an array is copied only when it is first read."""
         frame = self._frames[index]
         if not isinstance(frame, bytes):
             frame = self._frames[index] = frame.tobytes()
         return frame
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: memory needs no release."""
 
 
 class _Draft(Draft):
     def __init__(self, store: "MemoryStore", key: ModelKey, spec: ModelSpec) -> None:
         self._store = store
         self._key = key
-        self._frames: list[Held | None] | None = [None] * Layout(spec).frames
+        self._frames: list[Frame | None] | None = [None] * Layout(spec).frames
 
     def write(self, index: int, frame: Buffer) -> None:
-        self._room()[index] = held(frame)
+        self._room()[index] = frozen(frame)
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         room = self._room()
@@ -61,9 +61,9 @@ class _Draft(Draft):
     def discard(self) -> None:
         self._frames = None
 
-    def _room(self) -> list[Held | None]:
+    def _room(self) -> list[Frame | None]:
         if self._frames is None:
-            raise Broken(f"the draft of {self._key} was thrown away")
+            raise Broken(f"the draft of {self._key} was discarded")
         return self._frames
 
 
@@ -88,11 +88,11 @@ class MemoryStore(Store):
         """Open a model for reading or raise NotFound."""
         with self._lock:
             if key not in self._models:
-                raise NotFound(f"the store holds no model {key}")
+                raise NotFound(f"the store has no model {key}")
             return self._models[key]
 
     def has(self, key: ModelKey) -> bool:
-        """Whether a model is there."""
+        """Whether the store has a model."""
         with self._lock:
             return key in self._models
 
@@ -107,7 +107,7 @@ class MemoryStore(Store):
             return sorted(key for key in self._models if key.startswith(prefix))
 
     def sweep(self) -> None:
-        """Nothing to do: drafts live and die with this process."""
+        """Do nothing: drafts live and die with this process."""
 
     def close(self) -> None:
         """Forget everything."""

@@ -1,7 +1,7 @@
-"""A store that keeps its newest small models in memory, too: most are read once more, a moment after they were written.
+"""A store that also keeps its newest small models in memory: most are read right after they were written.
 
-An update is merged and a community model is sent out right after it was stored. For a small model, opening
-and reading it again takes longer than the arithmetic; a large one would only drive others out.
+An update is merged, and a community model is sent out, right after it was stored. For a small model, opening
+and reading it again takes longer than the arithmetic; a large one would only drive out others.
 """
 
 import threading
@@ -12,64 +12,68 @@ from hansa.common.models.frames import Buffer, Layout
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
-from hansa.controller.storage.stores.memory import Held, MemoryModel, MemoryStore, held
+from hansa.controller.storage.stores.memory import Frame, MemoryModel, MemoryStore, frozen
 
-ROOM = 64 << 20  # bytes that are kept, at most
-SMALL = 8  # models as large as this part of them are not worth it
+ROOM = 64 << 20  # bytes of models that are kept, at most
+SMALL = 8  # models larger than this fraction of the room are not kept
 
 
 def with_recent(store: Store, memory: int) -> Store:
-    """Put a part of a memory budget before a store, unless that is in memory itself."""
+    """Put a part of a memory budget in front of a store, unless the store itself is in memory."""
     return store if isinstance(store, MemoryStore) else RecentStore(store, min(ROOM, memory // 16))
 
 
 class _Draft(Draft):
     def __init__(self, store: "RecentStore", key: ModelKey, below: Draft) -> None:
-        self._store, self.key, self._below = store, key, below
-        self._frames: dict[int, Held] | None = {}  # none if there is no room for them
+        self._store, self.key, self.below = store, key, below
+        self._frames: dict[int, Frame] | None = {}  # None if there is no room for them
         self.overtaken = False  # by a deletion or another draft, while it is published
 
     def write(self, index: int, frame: Buffer) -> None:
-        self._below.write(index, frame)
+        self.below.write(index, frame)
         frames = self._frames
         if frames is not None:
-            frames[index] = held(frame)
+            frames[index] = frozen(frame)
             self._store.touch(self)
 
     def publish(self, manifest: Manifest, peaks: Sequence[float]) -> None:
         self._store.begin(self)
-        self._below.publish(manifest, peaks)
+        self.below.publish(manifest, peaks)
         frames, self._frames = self._frames, None
-        whole = [frames[index] for index in sorted(frames)] if frames is not None else None
-        self._store.end(self, None if whole is None else MemoryModel(self.key, manifest, peaks, whole))
+        ordered = [frames[index] for index in sorted(frames)] if frames is not None else None
+        self._store.end(self, None if ordered is None else MemoryModel(self.key, manifest, peaks, ordered))
 
     def discard(self) -> None:
         self._frames = None
         self._store.end(self, None)
-        self._below.discard()
+        self.below.discard()
 
     def let_go(self) -> None:
-        """Leave the frames to the store below."""
+        """Drop the frames; the store below has them."""
         self._frames = None
 
 
 class RecentStore(Store):
-    """Another store, with `room` bytes of memory before it. What is durable, and what is there, that one decides."""
+    """A store with `room` bytes of memory in front of it. The store below decides which models exist."""
 
     def __init__(self, below: Store, room: int) -> None:
         self.url = below.url
-        self._below, self._room = below, room
+        self.below, self._room = below, room
         self._lock = threading.Lock()
         self._recent: dict[ModelKey, StoredModel] = {}
-        self._sizes: OrderedDict[ModelKey | _Draft, int] = (
-            OrderedDict()
-        )  # of what is in memory, the oldest first
+        # Sizes of the models and drafts in memory, the oldest first.
+        self._sizes: OrderedDict[ModelKey | _Draft, int] = OrderedDict()
         self._free = room
         self._publishing: dict[ModelKey, _Draft] = {}
 
+    @property
+    def free(self) -> int:
+        """The bytes of memory that neither models nor drafts use."""
+        return self._free
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
-        draft, size = _Draft(self, key, self._below.draft(key, spec)), Layout(spec).size
+        draft, size = _Draft(self, key, self.below.draft(key, spec)), Layout(spec).size
         if size * SMALL > self._room:
             draft.let_go()
         else:
@@ -81,11 +85,11 @@ class RecentStore(Store):
         """Open a model for reading or raise NotFound."""
         with self._lock:
             recent = self._recent.get(key)
-        return recent or self._below.open(key)
+        return recent or self.below.open(key)
 
     def has(self, key: ModelKey) -> bool:
-        """Whether a model is there."""
-        return self._below.has(key)
+        """Whether the store has a model."""
+        return self.below.has(key)
 
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
@@ -93,15 +97,15 @@ class RecentStore(Store):
             self._forget(key)
             if key in self._publishing:
                 self._publishing[key].overtaken = True
-        self._below.delete(key)
+        self.below.delete(key)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""
-        return self._below.keys(prefix)
+        return self.below.keys(prefix)
 
     def sweep(self) -> None:
-        """Remove drafts that nobody will publish."""
-        self._below.sweep()
+        """Remove drafts that will never be published."""
+        self.below.sweep()
 
     def close(self) -> None:
         """Close the store."""
@@ -109,25 +113,25 @@ class RecentStore(Store):
             self._recent.clear()
             self._sizes.clear()
             self._free = self._room
-        self._below.close()
+        self.below.close()
 
     def touch(self, draft: _Draft) -> None:
-        """Take note that a draft is being written: one that is not makes room sooner."""
+        """Note that a draft is being written: idle drafts make room first."""
         with self._lock:
             if draft in self._sizes:
                 self._sizes.move_to_end(draft)
 
     def begin(self, draft: _Draft) -> None:
-        """Take note that a draft is being published: from now on its model is not what it was."""
+        """Note that a draft is being published: the former model under its key is no longer valid."""
         with self._lock:
             self._forget(draft.key)
             other = self._publishing.get(draft.key, draft)
-            if other is not draft:  # only the store below knows which of them will be the last
+            if other is not draft:  # only the store below knows which of them comes last
                 other.overtaken = draft.overtaken = True
             self._publishing[draft.key] = draft
 
     def end(self, draft: _Draft, model: StoredModel | None) -> None:
-        """Have the model of a draft at hand, if that was published; the oldest make room for it."""
+        """Forget a draft; keep its model if it was published. The oldest models make room."""
         with self._lock:
             self._free += self._sizes.pop(draft, 0)
             if self._publishing.get(draft.key) is draft:

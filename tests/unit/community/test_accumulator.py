@@ -1,4 +1,4 @@
-"""The accumulator: incremental sums equal full recomputation bit for bit, for ever."""
+"""The accumulator: incremental sums always equal full recomputation, bit for bit."""
 
 import errno
 import os
@@ -21,10 +21,10 @@ from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.values.errors import HansaError, StoreFailed
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.scale import Scale
 from hansa.controller.storage.stores.base import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import payload_of
 
 SPEC = ModelSpec(
@@ -98,7 +98,7 @@ class Community:
             return int(np.frombuffer(model.read(0), np.int64, 1, offset=model.layout.offsets[3])[0])
 
     def replace(self, site: str, member: Member | None) -> tuple[list[Member], list[Member]]:
-        """Put a whole update in the place of a site's last one; return what was added and removed."""
+        """Replace a site's last update by a complete one; return the added and removed members."""
         removed = self.members.pop(site, [])
         if member:
             self.members[site] = [member]
@@ -230,7 +230,7 @@ def test_a_tensor_that_only_the_last_group_carries_starts_from_nothing(
 
 
 def _littered(room: Any) -> Any:
-    """Return room that is not clean: nobody may rely on zeros in sums that are fresh."""
+    """Return sums full of garbage: fresh sums need not be zero."""
 
     def littered(self: Accumulator) -> list[np.ndarray]:
         made: list[np.ndarray] = room(self)
@@ -251,8 +251,10 @@ def test_sums_that_are_larger_than_the_budget_are_mapped_from_a_file_with_the_sa
         assert len(digests) == 1
 
 
-def test_sums_for_which_there_is_no_room_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapped file that cannot be filled would end the process without a word."""
+def test_sums_that_do_not_fit_on_the_disk_raise_an_error_that_may_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mapped file that cannot be filled would kill the process without a message."""
 
     def full(handle: int, start: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -272,8 +274,8 @@ def test_counters_come_from_the_committing_site() -> None:
         assert community.counter() == value
 
 
-def test_counters_come_from_the_committing_site_also_when_the_sums_are_built_anew() -> None:
-    """A controller that was killed makes the same model, counters and all."""
+def test_counters_come_from_the_committing_site_also_when_the_sums_are_rebuilt() -> None:
+    """A restarted controller computes the same model, including counters."""
     rng = np.random.default_rng(2)
     community = Community()
     for value, site, weight in ((5, "a", 100.0), (9, "b", 1.0)):
@@ -344,7 +346,7 @@ def test_weights_that_add_up_to_no_number_are_refused_in_our_words() -> None:
 
 
 def mean_of(arrays: Sequence[dict[str, np.ndarray]], weights: Sequence[float], kept: bool = False) -> bytes:
-    """Return the digest of a weighted mean: at once, or of sums to which members come one after another."""
+    """Return the digest of a weighted mean: of all members at once, or added one after another."""
     community = Community(kept)
     digest = b""
     for number, (each, weight) in enumerate(zip(arrays, weights, strict=True)):
@@ -401,7 +403,7 @@ def test_sums_are_kept_while_the_common_factor_stays_and_are_right_when_it_chang
             assert digest == community.recomputed(), f"after {step} commits"
 
 
-def test_taking_a_member_away_restores_the_mean_also_if_it_changed_the_common_factor() -> None:
+def test_removing_a_member_restores_the_mean_even_if_it_changed_the_common_factor() -> None:
     rng = np.random.default_rng(9)
     community = Community()
     for site in "abc":
@@ -411,7 +413,7 @@ def test_taking_a_member_away_restores_the_mean_also_if_it_changed_the_common_fa
 
 
 class Counted(Counter[int]):
-    """Counts how often somebody looks at one of its keys."""
+    """Counts how often its keys are read."""
 
     looked = 0
 

@@ -76,7 +76,7 @@ def test_halves_of_a_step_are_rounded_alike_wherever_a_term_stands() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(terms(), st.integers(0, 6))
-def test_taking_a_term_away_restores_the_sum_bit_for_bit(given_: list[Term], which: int) -> None:
+def test_removing_a_term_restores_the_sum_bit_for_bit(given_: list[Term], which: int) -> None:
     grid = _grid(given_)
     gone = which % len(given_)
     total = _total(grid, given_)

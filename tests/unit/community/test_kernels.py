@@ -1,4 +1,4 @@
-"""Compiled sums are numpy's, bit for bit."""
+"""Compiled sums equal numpy's, bit for bit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,21 +19,21 @@ LENGTHS = st.sampled_from([1, 2, 7, 64, 1001])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _loaded() -> Iterator[None]:
-    before = kernels._loaded
+def loaded() -> Iterator[None]:
+    before = kernels.loaded
     kernels.load()
-    assert kernels._loaded
+    assert kernels.loaded
     yield
-    kernels._loaded = before
+    kernels.loaded = before
 
 
 @contextmanager
 def numpy_alone() -> Iterator[None]:
-    held, kernels._loaded = kernels._loaded, None
+    held, kernels.loaded = kernels.loaded, None
     try:
         yield
     finally:
-        kernels._loaded = held
+        kernels.loaded = held
 
 
 def bits(array: np.ndarray) -> bytes:
@@ -87,7 +87,7 @@ def test_means_are_rounded_as_numpy_rounds_them(
     assert bits(out) == bits(expected)
 
 
-def test_what_the_loops_cannot_take_is_left_to_numpy() -> None:
+def test_arrays_that_the_loops_cannot_take_are_left_to_numpy() -> None:
     assert kernels.ready(np.zeros(4, np.float16)) is None
     assert kernels.ready(np.zeros(8)[::2]) is None
     assert kernels.ready(np.zeros(4)) is not None
@@ -95,7 +95,7 @@ def test_what_the_loops_cannot_take_is_left_to_numpy() -> None:
 
 def test_only_large_models_load_them(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Thread] = []
-    monkeypatch.setattr(kernels, "_loading", None)
+    monkeypatch.setattr(kernels, "loading", None)
 
     def start(thread: Thread) -> None:
         started.append(thread)
@@ -114,8 +114,8 @@ def test_without_the_compiler_numpy_goes_on(
     def missing() -> kernels.Kernels:
         raise ImportError("no numba")
 
-    monkeypatch.setattr(kernels, "_compiled", missing)
-    monkeypatch.setattr(kernels, "_loaded", None)
+    monkeypatch.setattr(kernels, "compiled", missing)
+    monkeypatch.setattr(kernels, "loaded", None)
     kernels.load()
     assert kernels.ready(np.zeros(4)) is None
     assert "numpy, which is slower" in caplog.text

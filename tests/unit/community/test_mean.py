@@ -1,4 +1,4 @@
-"""The weighted mean of stored models: exact, independent of order and threads, a copy where it should be."""
+"""The weighted mean of stored models: exact, independent of order and threads, and a copy where all agree."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from hansa.common.models.frames import FRAME, FrameCheck, Layout, cut, views
 from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import grid_of, keep, payload_of, spec_of, specs, values
 
 Arrays = Mapping[str, np.ndarray]
@@ -35,7 +35,7 @@ def pool() -> Iterator[Executor]:
 
 
 class Weighted(NamedTuple):
-    """A model and what it counts for."""
+    """A model and its weight."""
 
     model: StoredModel
     weight: float
@@ -95,7 +95,7 @@ def exact_mean(models: Sequence[tuple[Arrays, float]], name: str) -> list[Fracti
 
 
 def grid_cost(models: Sequence[tuple[Arrays, float]], name: str) -> Fraction:
-    """Return by how much the grid may move a mean: half a step for each term, divided by the sum of the weights.
+    """Return how far the grid may move a mean: half a step for each term, divided by the sum of the weights.
 
     The weights are those that are summed: without the odd factor that all of them have in common.
     """
@@ -285,7 +285,7 @@ def test_counters_come_from_the_largest_weight_and_from_the_first_of_equals(pool
 # Partial updates.
 
 
-def test_a_tensor_nobody_carries_is_copied_from_the_current_model(pool: Executor) -> None:
+def test_a_tensor_that_no_update_carries_is_copied_from_the_current_model(pool: Executor) -> None:
     spec = spec_of({"kept": ("float32", (7,)), "t": ("float32", (7,)), "count": ("int32", (2,))})
     bench = Bench(spec, pool)
     part = spec.subset(["t"])

@@ -90,7 +90,7 @@ def test_numbers_near_the_largest_have_finite_middles(
 
 
 @pytest.mark.parametrize("large", [1.7e308, 0.9e154])
-def test_distances_that_are_no_numbers_are_told_to_nobody(pool: Executor, large: float) -> None:
+def test_distances_that_overflow_do_not_raise_warnings(pool: Executor, large: float) -> None:
     """Neither the differences nor the sums of their squares; warnings are errors here."""
     spec = spec_of({"w": ("float64", (4,))})
     parts = [
@@ -122,7 +122,7 @@ def by_score(points: np.ndarray, attackers: int) -> list[int]:
 
 @pytest.mark.parametrize(("count", "attackers"), [(3, 0), (5, 1), (7, 2), (8, 1), (9, 3)])
 def test_krums_neighbours_are_all_but_the_attackers_itself_and_one_more(count: int, attackers: int) -> None:
-    """In the plane, where it matters how many neighbours count: random models of many numbers are equally far apart."""
+    """In the plane, the number of neighbours matters: random models of many numbers are equally far apart."""
     told_apart = 0
     for seed in range(40):
         points = np.random.default_rng(seed).standard_normal((count, 2)) ** 3
@@ -161,7 +161,7 @@ def test_krums_distances_are_squared_and_over_parameters_and_statistics(pool: Ex
 
 
 def test_krums_distances_are_not_over_counters(pool: Executor) -> None:
-    """How many batches a site has seen says nothing of its honesty, and such numbers are large."""
+    """The number of batches that a site has seen says nothing about its honesty, and is a large number."""
     spec = spec_of({"w": ("float32", (2,)), "n": ("int64", ())}, {"n": Role.COUNT})
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_krums_distances_are_not_over_counters(pool: Executor) -> None:
         assert course.made.note == f"krum took s{by_score(points.astype(np.float64), 1)[0] + 1} of 6 updates"
 
 
-def test_krum_of_partial_updates_is_over_what_they_carry(pool: Executor) -> None:
+def test_krum_of_partial_updates_compares_the_tensors_they_carry(pool: Executor) -> None:
     spec = spec_of({"w": ("float32", (2,)), "frozen": ("float32", (3,))})
     points = (np.random.default_rng(4).random((6, 2)) ** 4).astype(np.float32)
     before = values(spec, 9)
@@ -207,7 +207,7 @@ def test_krum_with_too_few_updates_keeps_the_model_and_says_why(pool: Executor) 
     assert exactly(got, values(SPEC, 50))
     assert course.made is not None
     assert course.made.note == (
-        "krum: 4 updates came, and 5 are needed to outvote 1; the model before is kept"
+        "krum: 4 updates came, and 5 are needed to outvote 1; the previous model is kept"
     )
 
 
@@ -221,9 +221,7 @@ def test_equal_scores_are_settled_by_the_order_of_the_sites() -> None:
 @pytest.mark.parametrize(
     "aggregator", [Median(), TrimmedMean(trim=0.2), Krum(attackers=1), Krum(chosen=0)], ids=str
 )
-def test_one_site_that_sends_nonsense_cannot_carry_the_model_away(
-    pool: Executor, aggregator: Aggregator
-) -> None:
+def test_one_site_that_sends_nonsense_cannot_ruin_the_model(pool: Executor, aggregator: Aggregator) -> None:
     spec = spec_of({"w": ("float32", (50,))})
     honest: list[dict[str, np.ndarray]] = [
         {"w": np.full(50, 1.0, np.float32) + 0.01 * values(spec, i)["w"]} for i in range(5)

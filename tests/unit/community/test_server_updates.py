@@ -12,7 +12,6 @@ from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.members import Change, Member
 from hansa.controller.community.merge import NOBODY, Made, Means, make
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.rules.fedasync import Mix
@@ -20,6 +19,7 @@ from hansa.controller.rules.fedavg import Mean, Plain
 from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Optimizer, Yogi
 from hansa.controller.storage.stores import Draft, StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Change, Member
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 Arrays = Mapping[str, np.ndarray]
@@ -45,7 +45,7 @@ def pool() -> Iterator[Executor]:
 
 
 class Course:
-    """A community model and what merges make of it."""
+    """A community model and its merges."""
 
     def __init__(
         self, pool: Executor, server: ServerUpdate, first: Arrays | None = None, spec: ModelSpec = SPEC
@@ -124,7 +124,7 @@ def test_the_share_of_an_update_falls_with_its_staleness(how: str, staleness: in
     assert Mix.model_validate({"staleness": how}).share(staleness) == pytest.approx(0.6 * share, rel=1e-15)
 
 
-def test_how_fast_the_share_falls_is_what_the_job_says() -> None:
+def test_the_share_falls_as_fast_as_the_job_says() -> None:
     assert Mix(alpha=0.8, staleness="polynomial", a=1.0).share(3) == pytest.approx(0.2)
     assert Mix(alpha=0.8, staleness="polynomial", a=0.0).share(3) == 0.8
     assert Mix(alpha=0.9, staleness="hinge", a=1.0, b=2).share(4) == pytest.approx(0.3)
@@ -153,7 +153,7 @@ def test_mixing_keeps_variances_positive(pool: Executor) -> None:
     np.testing.assert_allclose(got["var"][1:2], [1.2], rtol=1e-6)
 
 
-def test_what_is_too_stale_is_refused_with_the_limit() -> None:
+def test_an_update_that_is_too_stale_is_refused_with_the_limit() -> None:
     server = Mix(max_staleness=3)
     assert server.refuses(3) == ""
     assert server.refuses(4) == "4 versions stale, which is more than max_staleness 3"
@@ -220,7 +220,7 @@ def test_yogi_stays_where_it_has_arrived() -> None:
     assert Yogi(beta2=0.75).square(np.array([1.0, 4.0, 9.0]), squared).tolist() == [2.0, 4.0, 8.0]
 
 
-def test_moments_are_whole_models_of_the_trained_tensors_in_float64(pool: Executor) -> None:
+def test_moments_are_models_of_the_trained_tensors_in_float64(pool: Executor) -> None:
     course = Course(pool, Adam())
     for seed in (1, 2):
         course.merge([(values(SPEC, seed), 1.0)])
@@ -261,7 +261,7 @@ def test_when_no_update_counts_model_and_moments_stay_bit_for_bit(
     assert course.made.note == NOBODY
 
 
-def test_tensors_that_nobody_trained_keep_their_moments(pool: Executor) -> None:
+def test_tensors_that_no_site_trained_keep_their_moments(pool: Executor) -> None:
     course = Course(pool, Adam())
     before = course.merge([(values(SPEC, 1), 1.0)])
     held = {name: arrays_of(moment) for name, moment in course.moments.items()}

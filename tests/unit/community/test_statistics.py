@@ -9,7 +9,7 @@ import pytest
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import Role
 from hansa.common.values.errors import InvalidJob
-from hansa.controller.community.statistics import pairs
+from hansa.controller.community.statistics import variances
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedavg import Latest, Mean, Plain
@@ -47,18 +47,18 @@ def statistics(seed: int) -> dict[str, np.ndarray]:
 
 def test_variances_are_paired_with_the_means_of_their_layer() -> None:
     names = SPEC.names
-    assert {names[a]: names[b] for a, b in pairs(SPEC).items()} == {
+    assert {names[a]: names[b] for a, b in variances(SPEC).items()} == {
         "bn.running_var": "bn.running_mean",
         "wide.running_var": "wide.running_mean",
     }
     bare = spec_of(
         {"running_mean": ("float32", (2,)), "running_var": ("float32", (2,))}, {"running_mean": STAT}
     )
-    assert pairs(bare) == {}, "a trained tensor of that name is no statistic"
+    assert variances(bare) == {}, "a trained tensor of that name is no statistic"
 
 
 def test_two_sites_give_the_variance_of_their_data_together(pool: Executor) -> None:
-    """Data 0, 2 at one site and 10, 14, 18 at another: the variance of all five, as if they were at one place."""
+    """Data 0, 2 at one site and 10, 14, 18 at another: the variance of all five, as if in one place."""
     one, other = np.array([0.0, 2.0]), np.array([10.0, 14.0, 18.0])
     parts = []
     for data in (one, other):
@@ -127,6 +127,6 @@ def test_far_means_of_tiny_variances_leave_no_negative_variance(pool: Executor) 
 
 
 @pytest.mark.parametrize("merge", ["incremental", "median", "trimmed", "krum"])
-def test_it_is_refused_where_the_proposal_is_no_mean_that_is_made_anew(merge: str) -> None:
+def test_it_is_refused_where_the_proposal_is_not_a_mean_of_one_round(merge: str) -> None:
     with pytest.raises(InvalidJob, match=r"merge\.bn: unknown key"):
         compose(job_spec(merge={"kind": merge, "bn": "pooled"}))

@@ -34,9 +34,9 @@ from hansa.controller.engine.orders import (
     Merged,
     Result,
 )
-from hansa.controller.engine.snapshots import Snapshot
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.rulebook.compose import compose
+from hansa.controller.values.snapshots import Snapshot
 
 JOB = JobId("j1")
 NONE = 0  # the number of no order

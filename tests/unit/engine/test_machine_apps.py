@@ -145,11 +145,11 @@ def test_a_site_whose_survey_makes_no_sense_does_not_end_a_job_that_has_enough_o
     play.join("a", "b")
     asked = play.tasks(Survey)
     play.join("c")
-    play.fail(play.tasks(Survey)["c"], "nonsense reported: 3 classes")
+    play.fail(play.tasks(Survey)["c"], "invalid report: 3 classes")
     play.tell(asked["a"])
     play.tell(asked["b"])
     assert set(play.tasks(Init)) == {"a"}
-    assert play.machine.warnings == ["site c could not tell of its data: nonsense reported: 3 classes"]
+    assert play.machine.warnings == ["site c could not tell of its data: invalid report: 3 classes"]
     assert play.again().state == play.machine.state
 
 

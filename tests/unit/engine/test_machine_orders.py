@@ -15,7 +15,6 @@ from hansa.common.values.errors import PluginFailed, Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.controller.community.members import Membership, Standing, overlay
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
@@ -27,6 +26,7 @@ from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.pacers.trips import Trip
 from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rules.divergence import METRICS
+from hansa.controller.values.members import Membership, Standing, overlay
 from tests.unit.engine import evaluated_updates, examined
 from tests.unit.engine.play import Play, Role, dropped, endings, merges, sent, withdrawn
 

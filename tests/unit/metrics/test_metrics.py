@@ -1,4 +1,4 @@
-"""What evaluators measure, against numpy; and how reports of sites are pooled."""
+"""Metrics of evaluators, compared with numpy, and how the reports of sites are pooled."""
 
 from collections.abc import Mapping
 

@@ -3,7 +3,7 @@
 import json
 
 from hansa.common.values.tasks import Evaluate
-from hansa.controller.engine.snapshots import Snapshot
+from hansa.controller.values.snapshots import Snapshot
 from tests.unit.engine.evaluated_updates import Turns
 from tests.unit.engine.play import Play, endings, sent
 

@@ -1,4 +1,4 @@
-"""A store with recent models in memory: what it keeps, and what it lets go. That it is a store, the contract tests."""
+"""A store with recent models in memory: what it keeps and drops. The contract test covers the rest."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -83,7 +83,7 @@ def frozen() -> np.ndarray:
 
 
 def test_drafts_that_are_never_finished_take_no_more_memory_than_there_is(below: DiskStore) -> None:
-    """Slow sites, and those whose connections broke, have parts of updates here for as long as their tasks last."""
+    """Slow or disconnected sites have parts of updates here until their tasks are over."""
     store = RecentStore(below, SMALL * SIZE)
     drafts, frames = [], []
     for number in range(5 * SMALL):
@@ -110,7 +110,7 @@ def test_a_draft_that_is_written_is_kept_rather_than_one_that_is_not(below: Disk
     assert not at_hand(store, below, "j/stuck")
 
 
-def test_drafts_that_are_thrown_away_make_room(below: DiskStore) -> None:
+def test_discarded_drafts_make_room(below: DiskStore) -> None:
     store = RecentStore(below, SMALL * SIZE)
     keep(store, "j/u1", SPEC, values(SPEC, 1))
     for number in range(3 * SMALL):
@@ -119,7 +119,7 @@ def test_drafts_that_are_thrown_away_make_room(below: DiskStore) -> None:
         draft.discard()
     assert at_hand(store, below, "j/u1")
     store.delete(ModelKey("j/u1"))
-    assert store._free == SMALL * SIZE
+    assert store.free == SMALL * SIZE
 
 
 def test_a_model_that_is_replaced_by_a_large_one_is_the_new_one(below: DiskStore) -> None:

@@ -1,8 +1,8 @@
-"""Downloads of one model share it open: nobody closes it for others, and nobody waits for a store that is away."""
+"""Downloads share an open model: none closes it for others, and none waits for an unavailable store."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -22,7 +22,7 @@ KEY = ModelKey("j/v1")
 
 
 class Library(DiskStore):
-    """A disk whose models are opened when the test lets them, and which may be away."""
+    """A disk store that opens models when the test allows it, and that may be unavailable."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -52,11 +52,16 @@ def store(tmp_path: Path) -> Library:
 
 
 @pytest.fixture
-async def downloads(store: Library) -> AsyncIterator[Downloads]:
+def workers(store: Library) -> Iterator[Workers]:
     workers = Workers()
-    yield Downloads(store, workers, 1 << 30)
+    yield workers
     store.lets.set()
     workers.close()
+
+
+@pytest.fixture
+async def downloads(store: Library, workers: Workers) -> Downloads:
+    return Downloads(store, workers, 1 << 30)
 
 
 async def received(downloads: Downloads, key: ModelKey = KEY, who: str = "a") -> bytes:
@@ -79,10 +84,10 @@ async def test_downloads_at_the_same_time_open_a_model_once_and_close_it_after_t
 ) -> None:
     found = await asyncio.gather(*(received(downloads, who=f"site {i}") for i in range(5)))
     assert set(found) == {whole()}
-    assert (store.asked, store.readers, downloads._open) == (1, 0, {})
+    assert (store.asked, store.readers, downloads.open_models) == (1, 0, set())
 
 
-async def test_whoever_hangs_up_while_a_model_is_opened_does_not_disturb_the_others(
+async def test_a_receiver_that_hangs_up_while_a_model_is_opened_does_not_disturb_the_others(
     store: Library, downloads: Downloads
 ) -> None:
     store.lets.clear()
@@ -92,10 +97,10 @@ async def test_whoever_hangs_up_while_a_model_is_opened_does_not_disturb_the_oth
     await asyncio.wait([first])
     store.lets.set()
     assert await second == whole()
-    assert (store.asked, store.readers, downloads._open) == (1, 0, {})
+    assert (store.asked, store.readers, downloads.open_models) == (1, 0, set())
 
 
-async def test_whoever_hangs_up_in_the_middle_does_not_close_the_model_for_the_others(
+async def test_a_receiver_that_hangs_up_in_the_middle_does_not_close_the_model_for_the_others(
     store: Library, downloads: Downloads
 ) -> None:
     async with (
@@ -109,11 +114,11 @@ async def test_whoever_hangs_up_in_the_middle_does_not_close_the_model_for_the_o
         await first.aclose()
         assert store.readers == 1
         assert b"".join([frame async for frame in second]) == whole()
-    assert (store.readers, downloads._open) == (0, {})
+    assert (store.readers, downloads.open_models) == (0, set())
 
 
 @pytest.mark.parametrize("held", [set(), {"b"}], ids=["whole", "part"])
-async def test_whoever_hangs_up_while_frames_are_read_leaves_the_model_open_until_they_are(
+async def test_a_receiver_that_hangs_up_while_frames_are_read_leaves_the_model_open_until_they_are(
     store: Library, downloads: Downloads, held: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.open(KEY) as model:
@@ -136,11 +141,11 @@ async def test_whoever_hangs_up_while_frames_are_read_leaves_the_model_open_unti
     lets.set()
     await hanging_up
     assert open_then == [True, True]
-    assert (store.readers, downloads._open) == (0, {})
+    assert (store.readers, downloads.open_models) == (0, set())
 
 
-async def test_the_last_to_hang_up_does_not_wait_for_a_store_that_is_away(
-    store: Library, downloads: Downloads
+async def test_the_last_to_hang_up_does_not_wait_for_a_store_that_is_unavailable(
+    store: Library, workers: Workers, downloads: Downloads
 ) -> None:
     store.away = True
     waiting = [asyncio.create_task(received(downloads, who=who)) for who in "ab"]
@@ -149,8 +154,8 @@ async def test_the_last_to_hang_up_does_not_wait_for_a_store_that_is_away(
         task.cancel()
     async with asyncio.timeout(5):
         await asyncio.wait(waiting)
-    assert downloads._open == {}
-    assert downloads._workers.trouble == ""
+    assert not downloads.open_models
+    assert workers.trouble == ""
     store.away = False
     assert await received(downloads) == whole()
 
@@ -165,7 +170,7 @@ async def test_a_model_that_was_opened_for_nobody_is_closed(store: Library, down
     async with asyncio.timeout(10):
         while store.readers:
             await asyncio.sleep(0.01)
-    assert downloads._open == {}
+    assert not downloads.open_models
 
 
 async def test_a_model_that_is_not_there_is_missed_by_all_who_ask_and_found_later(
@@ -174,12 +179,12 @@ async def test_a_model_that_is_not_there_is_missed_by_all_who_ask_and_found_late
     key = ModelKey("j/v2")
     found = await asyncio.gather(*(received(downloads, key, who) for who in "abc"), return_exceptions=True)
     assert [type(each) for each in found] == [NotFound] * 3
-    assert downloads._open == {}
+    assert not downloads.open_models
     keep(store, key, SPEC, values(SPEC)).close()
     assert await received(downloads, key) == whole()
 
 
-async def test_a_model_that_is_deleted_while_it_is_sent_is_sent_whole(
+async def test_a_model_that_is_deleted_while_it_is_sent_is_sent_completely(
     store: Library, downloads: Downloads
 ) -> None:
     async with aclosing(downloads.send(KEY, set(), "a")) as sending:
@@ -187,4 +192,4 @@ async def test_a_model_that_is_deleted_while_it_is_sent_is_sent_whole(
         store.delete(KEY)
         keep(store, "j/v2", SPEC, values(SPEC, 2)).close()  # takes the files of models that are gone
         assert b"".join([frame async for frame in sending]) == whole()
-    assert (store.readers, downloads._open) == (0, {})
+    assert (store.readers, downloads.open_models) == (0, set())

@@ -34,7 +34,7 @@ async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest
     first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
     await show_live(
         _play(
-            view("waiting", "needs 2 sites that attend"),
+            view("waiting", "needs 2 connected sites"),
             view("running"),
             view("running", "", first),
             view("running", "waiting for 2 sites", first),
@@ -44,7 +44,7 @@ async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest
         )
     )
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
-        "job j1 (try): waiting, needs 2 sites that attend",
+        "job j1 (try): waiting, needs 2 connected sites",
         "job j1 (try): running",
         "round 1/2     3.0 s  1 update",
         "job j1 (try): running, waiting for 2 sites",

@@ -1,4 +1,4 @@
-"""Orders on worker threads: what is carried out again, and what is left in the store."""
+"""Orders on worker threads: which are carried out again, and what they leave in the store."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,12 +7,12 @@ import pytest
 
 from hansa.common.values.errors import StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.controller.community.members import Member
 from hansa.controller.engine.effects import StartOrder
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
+from hansa.controller.values.members import Member
 from hansa.controller.work.bench import Bench
 from tests.unit.engine.play import job_spec
 from tests.unit.samples import keep, spec_of, values
@@ -23,7 +23,7 @@ MEMBER = Member(SiteName("a"), TaskId("j-1"), UPDATE, 1.0)
 
 
 class Fragile(MemoryStore):
-    """A store that fails when a model is opened, so many times."""
+    """A store that fails a number of times when a model is opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def merge(**fields: object) -> StartOrder:
 
 
 @pytest.mark.parametrize("away", [FIRST, UPDATE, REFERENCE])
-def test_an_order_is_carried_out_again_if_the_store_was_away_at_any_time(
+def test_an_order_is_carried_out_again_if_the_store_was_unavailable_at_any_time(
     store: Fragile, pool: ThreadPoolExecutor, away: ModelKey
 ) -> None:
     bench = Bench(JobId("j"), compose(job_spec(rule="async-fedavg")), store, pool, 1 << 20)
