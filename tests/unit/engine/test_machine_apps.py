@@ -119,7 +119,7 @@ def test_a_change_on_disk_is_warned_of_and_disturbs_nobody() -> None:
     stale(play, lambda: join(play, "a", changed))
     assert play.tasks(Train) == before
     (told,) = play.machine.warnings
-    assert "changed on disk since these daemons loaded it: learner a; they go on" in told
+    assert "changed on disk since these daemons loaded it: learner a; they keep using what they have loaded" in told
     play.save()
     assert play.again().state == play.machine.state
 
@@ -149,7 +149,7 @@ def test_a_site_whose_survey_makes_no_sense_does_not_end_a_job_that_has_enough_o
     play.tell(asked["a"])
     play.tell(asked["b"])
     assert set(play.tasks(Init)) == {"a"}
-    assert play.machine.warnings == ["site c could not tell of its data: nonsense reported: 3 classes"]
+    assert play.machine.warnings == ["site c could not describe its data: nonsense reported: 3 classes"]
     assert play.again().state == play.machine.state
 
 
@@ -160,4 +160,4 @@ def test_a_survey_that_too_few_can_answer_ends_the_job_with_the_reason() -> None
     play.fail(play.tasks(Survey)["b"], "nonsense")
     play.tell(play.tasks(Survey)["a"])
     ((status, reason),) = endings(play.leave("c"))
-    assert (status, reason) == ("failed", "site b could not tell of its data: nonsense")
+    assert (status, reason) == ("failed", "site b could not describe its data: nonsense")

@@ -166,7 +166,7 @@ def test_when_evaluators_do_not_answer_the_last_time_the_job_completes_without_t
     play.report(play.tasks(Evaluate)["a"])
     assert play.machine.state.alarms == {"evaluation": 15.0}
     effects = play.ring("evaluation")
-    assert endings(effects) == [("completed", "the round is done (not all evaluators answered)")]
+    assert endings(effects) == [("completed", "the round is done (not all evaluators reported in time)")]
     assert len(withdrawn(effects)) == 1
 
 

@@ -39,15 +39,15 @@ def test_too_few_sites_after_the_wait_fail_the_job_naming_those_that_came() -> N
     play.join("c", examples=0)
     ((status, reason),) = endings(play.ring("gather"))
     assert status == "failed"
-    assert reason == "2 of the 3 sites needed attended after 20 s (a, b); without examples: c"
+    assert reason == "only 2 of the 3 sites needed were connected after 20 s (a, b); without examples: c"
 
 
 def test_a_job_that_nobody_came_to_says_who_was_asked_for_and_who_has_no_learner() -> None:
     play = Play(sites={"min": 1, "wait": 3, "names": ["a", "b"]})
     play.join("b", role="evaluator")
     ((_, reason),) = endings(play.ring("gather"))
-    missing = "with an evaluator, but no learner: b; named in sites.names, but away: a"
-    assert reason == f"no site attended after 3 s; {missing}"
+    missing = "with an evaluator but no learner: b; named in sites.names but not connected: a"
+    assert reason == f"no site was connected after 3 s; {missing}"
 
 
 def test_when_too_few_sites_are_left_after_a_merge_the_job_waits_for_more() -> None:
@@ -179,7 +179,7 @@ def test_a_site_that_hangs_over_the_first_model_does_not_hold_up_the_job() -> No
     (hanging,) = play.tasks(Init).values()
     (second,) = sent(play.ring("first-model"))
     assert (hanging.site, second.site) == ("a", "b")
-    assert "has not come from a in 60 s" in play.machine.state.reason
+    assert "the first model has not arrived from a in 60 s; another site was asked, too" in play.machine.state.reason
     (third,) = sent(play.ring("first-model"))
     assert third.site == "c"
     assert sent(play.ring("first-model")) == []  # all of them are at it

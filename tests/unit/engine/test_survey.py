@@ -128,7 +128,7 @@ def test_a_site_that_cannot_tell_fails_the_job_by_name() -> None:
     play = Play(survey=GLOBAL)
     play.join("a", "b")
     ((status, reason),) = endings(play.fail(play.tasks(Survey)["b"], "too few columns"))
-    assert (status, reason) == ("failed", "site b could not tell of its data: too few columns")
+    assert (status, reason) == ("failed", "site b could not describe its data: too few columns")
 
 
 def test_answers_of_the_wrong_kind_are_refused() -> None:

@@ -22,7 +22,7 @@ def test_a_round_with_fewer_updates_keeps_the_model_before_and_says_so() -> None
     assert [(member.site, member.weight) for member in merge.added] == [("a", 0.0), ("b", 0.0)]
     play.merged()
     record = play.machine.state.history[1]
-    assert record.note.startswith("the updates of 2 sites would count, and it takes 3 (sites.together)")
+    assert record.note.startswith("only the updates of 2 sites would count, but a model takes 3 (sites.together)")
     assert record.contributions == {"a": 0.0, "b": 0.0}
     play.round()
     assert play.machine.state.history[2].contributions == {"a": 10.0, "b": 10.0, "c": 10.0}
