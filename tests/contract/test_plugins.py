@@ -109,7 +109,7 @@ class Liar(Careless):
     ("plugin", "told"),
     [
         (Careless(), "Careless is not registered: decorate it"),
-        (Forgetful(), r"weigh 'careless': begin\(\) returned Nothing\(\), not a Odd"),
+        (Forgetful(), r"weigh 'careless': begin\(\) returned Nothing\(\), not Odd"),
         (Silent(), "weigh 'silent': share has no description"),
         (Liar(), "weigh 'liar': .* are not equal"),
         (Liar(weights=(1.0,)), "weigh 'liar': .* are not 2 weights"),

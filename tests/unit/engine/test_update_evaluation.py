@@ -88,14 +88,14 @@ def test_a_weigher_that_asks_for_no_evaluations_is_named(
     play = _play("b")
     monkeypatch.setattr(Evaluated, "requests", lambda *_: odd)
     with pytest.raises(
-        HansaError, match=r"weigh 'evaluated': it returned .*, which are no requests for evaluations"
+        HansaError, match=r"weigh 'evaluated': it returned .*, which is not a list of requests for evaluations"
     ):
         play.update(play.tasks(Train)["a"])
 
 
 def test_a_policy_that_makes_no_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Alternate, "shape", lambda *_: None)
-    with pytest.raises(HansaError, match="local 'alternate': it returned None, which is no training"):
+    with pytest.raises(HansaError, match="local 'alternate': it returned None, which is not a training"):
         _play(local={"kind": "alternate"})
 
 
