@@ -171,6 +171,13 @@ class Machine:
         """Return the moments that the server update carried on from a version, if they are still kept."""
         return versions.moments_of(self._job, version)
 
+    def outdated_indices(self) -> list[str]:
+        """Return the indices that do not match the state; there are none unless a change bypassed them."""
+        rebuilt = Job(self.job, self.spec, self.rule, self.state.submitted)
+        rebuilt.remember(self.state)
+        indices = ("eligible", "evaluators", "open_tasks", "retention")
+        return [name for name in indices if getattr(self._job, name) != getattr(rebuilt, name)]
+
     def handle(self, event: ev.Event) -> list[Effect]:
         """Apply one event and return the effects."""
         if self.ended:

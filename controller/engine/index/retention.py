@@ -34,6 +34,13 @@ class Retention:
             self.hold(*(member.model for member in members))
         self.hold(*(key for key in (state.current, state.first, state.reference) if key is not None))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Retention):
+            return False
+        return self._reasons == other._reasons and self._idle == other._idle
+
+    __hash__ = None  # type: ignore[assignment]
+
     def add(self, key: ModelKey) -> None:
         """Enter a model that is in the store; code that needs the model must also `hold` it."""
         self._stored.add(key)

@@ -29,6 +29,11 @@ class Roster(Sequence[SiteName]):
     def __contains__(self, name: object) -> bool:
         return name in self._members
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Roster) and self._names == other._names
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __iter__(self) -> Iterator[SiteName]:
         return iter(self._names)
 

@@ -20,7 +20,6 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
 from hansa.controller.engine.effects import Effect
-from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Examine, ExamineHop, Merge
 from hansa.controller.engine.subjects import OfVersion
 from hansa.controller.pacers.redistribute import Redistribute
@@ -465,16 +464,7 @@ class AnyOrder:
         assert len({record.hop for record in state.hops}) == len(state.hops)
 
     def _indices_follow_from_the_state(self) -> None:
-        """What is kept beside the state, step by step, is what would be made of the state anew."""
-        job = self.play.machine._job
-        anew = Job(job.id, job.spec, job.rule, 0.0)
-        anew.remember(job.state)
-        for one, other in ((job.eligible, anew.eligible), (job.evaluators, anew.evaluators)):
-            assert list(one) == list(other)
-        assert vars(job.open_tasks) == vars(anew.open_tasks)
-        reasons = {key: n for key, n in vars(job.retention)["_reasons"].items() if n}
-        assert reasons == vars(anew.retention)["_reasons"]
-        assert vars(job.retention)["_idle"] == vars(anew.retention)["_idle"]
+        assert self.play.machine.outdated_indices() == []
 
     def _training_is_standardised(self) -> None:
         """With a global standard nobody trains or measures without it, and all have the same."""

@@ -92,7 +92,7 @@ def test_what_is_evaluated_between_merges_is_the_mean_that_a_merge_would_make_no
             e for e in play.waiting if isinstance(e, StartOrder) and isinstance(e.order, ExamineHop)
         ]:
             play.waiting.remove(effect)
-            play._carry_out(effect)
+            play.carry_out(effect)
         for task in list(play.machine.state.tasks.values()):
             if isinstance(task.work, Evaluate):
                 subject = play.machine.state.subjects[task.id]
