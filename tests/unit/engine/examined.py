@@ -23,7 +23,7 @@ class Sizes(BaseModel):
 
 @register("weigh", "measured")
 class Measured(Weigher[Sizes]):
-    """An update weighs as much as its numbers and those of the site's update before; 1 if they are unknown."""
+    """An update weighs as much as its numbers and those of the site's last update; 1 if they are unknown."""
 
     tensor: str = Field("layer.weight", description="whose numbers count")
 

@@ -243,6 +243,10 @@ class Play:
         """Return the open tasks of a kind by site (the newest, if a site has several)."""
         return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
 
+    def evaluations(self) -> list[Task]:
+        """Return the open evaluations, the oldest first."""
+        return [task for task in self.machine.state.tasks.values() if isinstance(task.work, Evaluate)]
+
     def orders(self, kind: type[Kind]) -> dict[int, Kind]:
         """Return the open orders of a kind by number."""
         return {n: order for n, order in self.machine.state.orders.items() if isinstance(order, kind)}

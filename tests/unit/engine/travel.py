@@ -84,7 +84,7 @@ class Travel(Play):
     def run(
         self, *sites: str, first: Arrays | None = None, until: Callable[[], bool] = lambda: False
     ) -> "Travel":
-        """Let sites join, then carry out effects in random order until none is left or `until` returns true."""
+        """Let sites join, then carry out effects in random order until none is left or `until` holds."""
         if first is not None:
             digest = keep(self.store, community_key(JOB, 0), self.spec_, first).manifest.digest.hex()
             self.do(ev.ModelGiven(at=0, digest=digest))
