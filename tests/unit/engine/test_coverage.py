@@ -17,7 +17,7 @@ def versions(tasks: list[Task]) -> list[tuple[str, int]]:
 
 
 def asynchronous(*evaluators: str, **fields: Any) -> Play:
-    """Return an asynchronous job under way with learners a and b and these evaluators."""
+    """Return an asynchronous job in progress with learners a and b and these evaluators."""
     play = Play(**{"rule": "async-fedavg", **fields})
     play.join(*evaluators, role="evaluator")
     play.training("a", "b")

@@ -178,7 +178,7 @@ def test_an_evaluator_that_leaves_with_several_tasks_is_missed_in_updates_before
     play.report(second["b"])
     assert [task.site for task in play.machine.tasks_of(SiteName("c"))] == ["c", "c"]
     effects = play.leave("c", role="evaluator")
-    assert merges(effects), "the update that nobody else is to evaluate is weighed"
+    assert merges(effects), "the update that waits for no other evaluator is weighed"
     assert "target reached" in play.machine.state.reason
     assert play.machine.ended
     assert not play.machine.state.orders
@@ -217,7 +217,7 @@ def test_a_round_is_evaluated_while_others_still_train_and_merged_when_the_last_
 def test_evaluations_of_updates_do_not_keep_an_evaluator_from_evaluating_community_models() -> None:
     play = _play("b", evaluate={"every": 1})
     asked = _evaluations(play, play.tasks(Train)["a"])
-    _evaluations(play, play.tasks(Train)["b"])  # by nobody: b does not evaluate its own update
+    _evaluations(play, play.tasks(Train)["b"])  # by no site: b does not evaluate its own update
     (first,) = [task for task in sent(play.merged()) if isinstance(task.work, Evaluate)]
     assert isinstance(first.work, Evaluate)
     assert first.work.version == 1
