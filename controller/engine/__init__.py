@@ -1,1 +1,4 @@
-"""The engine of a job: a pure state machine. Events in, effects out; no clock, socket, store or global randomness."""
+"""The engine of a job: a pure state machine that takes events and returns effects.
+
+It has no clock, no socket, no store and no global randomness.
+"""

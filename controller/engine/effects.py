@@ -1,4 +1,4 @@
-"""What the engine wants done. The controller's shell does it and reports back with events."""
+"""Effects: what the engine wants done. The controller's shell does it and reports back with events."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from hansa.controller.values.members import Standing
 
 @dataclass(frozen=True)
 class SendTask:
-    """Put a task into a daemon's hands; it may be sent again after a reconnect."""
+    """Give a daemon a task; the task may be sent again after a reconnect."""
 
     task: Task
 
@@ -25,7 +25,7 @@ class WithdrawTask:
 
 @dataclass(frozen=True)
 class Pulse:
-    """Tell a site that trains how many optimizer steps are committed by now; nothing is lost if it never hears it."""
+    """Tell a site in training how many optimizer steps are committed by now; the message may get lost."""
 
     site: SiteName
     steps: int
@@ -33,16 +33,16 @@ class Pulse:
 
 @dataclass(frozen=True)
 class StartOrder:
-    """Carry out an order on the worker threads and answer with OrderDone or OrderFailed."""
+    """Carry out an order on the worker threads and report OrderDone or OrderFailed."""
 
     number: int
     order: Order
-    standing: Standing | None = None  # what counts before a merge; None: the aggregator does not remember
+    standing: Standing | None = None  # what counts before a merge; None if the aggregator does not remember
 
 
 @dataclass(frozen=True)
 class SetAlarm:
-    """Answer with AlarmRang at that time (seconds since the epoch)."""
+    """Report AlarmRang at this time (seconds since the epoch)."""
 
     alarm: str
     at: float
@@ -50,14 +50,14 @@ class SetAlarm:
 
 @dataclass(frozen=True)
 class DropModels:
-    """Delete models that nobody needs any more."""
+    """Delete models that are no longer needed."""
 
     keys: tuple[ModelKey, ...]
 
 
 @dataclass(frozen=True)
 class JobEnded:
-    """The job has reached its end; nothing will follow."""
+    """The job is over; nothing follows."""
 
     status: str
     reason: str

@@ -1,4 +1,4 @@
-"""What can happen to a job. Events are what the journal keeps: replaying them rebuilds the job exactly."""
+"""Events: what can happen to a job. The journal stores them, and replaying them rebuilds the job exactly."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ class _Event(Value):
 
 
 class SiteJoined(_Event):
-    """A daemon that can work for this job attends."""
+    """A daemon that can work for this job is connected, or what it states about itself has changed."""
 
     kind: Literal["joined"] = "joined"
     site: SiteName
@@ -27,7 +27,7 @@ class SiteJoined(_Event):
 
 
 class SiteUnfit(_Event):
-    """A daemon attends that can never work for this job: the app is not allowed or not usable there."""
+    """A daemon is connected but cannot work for this job: the app is not allowed or not usable there."""
 
     kind: Literal["unfit"] = "unfit"
     site: SiteName
@@ -36,7 +36,7 @@ class SiteUnfit(_Event):
 
 
 class SiteLeft(_Event):
-    """A daemon is gone for longer than the grace period, or said goodbye."""
+    """A daemon has said goodbye or has been gone for longer than the grace period."""
 
     kind: Literal["left"] = "left"
     site: SiteName
@@ -44,7 +44,7 @@ class SiteLeft(_Event):
 
 
 class ModelGiven(_Event):
-    """The submission brought version 0."""
+    """Version 0 came with the submission."""
 
     kind: Literal["given"] = "given"
     digest: str
@@ -52,17 +52,20 @@ class ModelGiven(_Event):
 
 
 class ModelDescribed(_Event):
-    """A site told what the file with version 0 does not: it built the app's model, and kept the numbers to itself."""
+    """A site described what the file with version 0 does not say.
+
+    To find out, it built the app's model; it did not send the numbers.
+    """
 
     kind: Literal["described"] = "described"
     task: TaskId
     site: SiteName
-    digest: str  # of what it built
+    digest: str  # of the model that it built
     outline: Outline
 
 
 class UpdateArrived(_Event):
-    """An update is whole, checked and durable in the store."""
+    """An update has arrived; it is complete, checked and durable in the store."""
 
     kind: Literal["update"] = "update"
     task: TaskId
@@ -74,7 +77,7 @@ class UpdateArrived(_Event):
 
 
 class UpdateQuarantined(_Event):
-    """An update came that cannot be accepted."""
+    """An update has arrived that cannot be accepted."""
 
     kind: Literal["quarantined"] = "quarantined"
     task: TaskId
@@ -83,7 +86,7 @@ class UpdateQuarantined(_Event):
 
 
 class TaskFailed(_Event):
-    """A site says that it could not do a task."""
+    """A site reports that it could not do a task."""
 
     kind: Literal["failed"] = "failed"
     task: TaskId
@@ -93,7 +96,7 @@ class TaskFailed(_Event):
 
 
 class Reported(_Event):
-    """An evaluator's findings arrived."""
+    """An evaluator's report has arrived."""
 
     kind: Literal["reported"] = "reported"
     task: TaskId
@@ -102,7 +105,7 @@ class Reported(_Event):
 
 
 class Surveyed(_Event):
-    """A learner told of its data."""
+    """A learner has described its data."""
 
     kind: Literal["surveyed"] = "surveyed"
     task: TaskId
@@ -111,7 +114,7 @@ class Surveyed(_Event):
 
 
 class Probed(_Event):
-    """A learner told how large its gradients are on the first model."""
+    """A learner has reported how large its gradients are on the first model."""
 
     kind: Literal["probed"] = "probed"
     task: TaskId
@@ -120,7 +123,7 @@ class Probed(_Event):
 
 
 class OrderDone(_Event):
-    """Worker threads have carried out an order; what they made is durable in the store."""
+    """Worker threads have carried out an order; the models that they made are durable in the store."""
 
     kind: Literal["done"] = "done"
     order: int
@@ -136,21 +139,21 @@ class OrderFailed(_Event):
 
 
 class AlarmRang(_Event):
-    """A moment that the engine asked to be told of has come."""
+    """The time of an alarm has come."""
 
     kind: Literal["alarm"] = "alarm"
     alarm: str
 
 
 class CancelAsked(_Event):
-    """An operator ends the job."""
+    """An operator cancels the job."""
 
     kind: Literal["cancel"] = "cancel"
     operator: str = ""
 
 
 class EngineFailed(_Event):
-    """A plugin or the engine itself raised; the job ends with its last community model."""
+    """A plugin or the engine itself raised an error; the job ends with its last community model."""
 
     kind: Literal["engine-failed"] = "engine-failed"
     reason: str

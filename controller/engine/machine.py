@@ -2,25 +2,31 @@
 
 gathering ──► surveying ──► initialising ──► probing ──► training ⟲ rounds ──► closing ──► ended
     ▲                                                       │
-    └────────────────── too few sites left ◄────────────────┘        (cancel and failure lead from anywhere to ended)
+    └────────────────── too few sites left ◄────────────────┘
 
-Its modules, each on top of those above it:
+Cancellation and failure lead from any phase to `ended`.
 
-    state, subjects, orders     what a job remembers; what is evaluated; what worker threads compute
-    index/      indices over the state: who is here, open tasks, which models the store must keep
-    job         a job's state with its rule, and the small steps that every phase takes
-    accounts/   coverage of evaluations, participation of sites, what sites state of their apps
+The engine's modules, each on top of those above it:
+
+    state, subjects, orders     what a job remembers, what is evaluated, what worker threads compute
+    index/      indices over the state: connected sites, open tasks, retention of models
+    job         the state with its rule, and the basic steps that every phase uses
+    versions    updates and versions, and the models that are kept because of them
+    accounts/   coverage of evaluations, participation of sites, the apps that sites have loaded
     phases/
-        survey, probes      what sites tell of their data, and of the first model
-        evaluation          of community models
-        examinations        what parts of the rule look at before a merge is weighed
-        merges, hops        from updates to the next model; what happens within a round
+        survey, probes      what sites report about their data and about the first model
+        evaluation          evaluation of community models
+        examinations        what parts of the rule find in updates before a merge is weighed
+        weights, merges     what contributions are worth; from updates to the next model
+        hops                what happens within a round of travelling models
         endings             how a job ends
-        updates             evaluated by other sites before they are weighed
-        rounds              what the pacer wants
-        reports             where every evaluation is settled
-        sites               who comes and goes; version 0
-        results, order_results      what sites bring back, and what worker threads do
+        updates             evaluation of updates by other sites before they are weighed
+        rounds              carries out what the pacer wants
+        reports             settles every evaluation
+        first_model         version 0
+        gathering           waiting for sites
+        sites               sites that join and leave
+        results, order_results      what sites and worker threads bring back
     snapshots   the memory as text
 """
 
@@ -38,13 +44,15 @@ from hansa.common.values.receipts import Receipt
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
 from hansa.controller.engine import events as ev
-from hansa.controller.engine import snapshots
+from hansa.controller.engine import snapshots, versions
 from hansa.controller.engine.accounts import apps
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.phases import (
     endings,
     evaluation,
+    first_model,
+    gathering,
     merges,
     order_results,
     probes,
@@ -52,24 +60,24 @@ from hansa.controller.engine.phases import (
     sites,
     updates,
 )
-from hansa.controller.engine.phases.rounds import GATHER, act, pulse
+from hansa.controller.engine.phases.rounds import GATHER, act, pulses
 from hansa.controller.engine.state import JobState
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.values.snapshots import Snapshot
 
 TIME = "time"  # the alarm that ends training
-EARLY = 0.01  # seconds by which an alarm may ring too soon
+EARLY = 0.01  # an alarm may ring this many seconds early
 
 
 class Machine:
-    """Applies events to a job's state and says what must be done. Stale events raise Stale and change nothing."""
+    """Applies events to a job's state and returns effects. A stale event raises Stale and changes nothing."""
 
     def __init__(self, job: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.job = job
         self.spec = spec
         self.rule = rule
         self._job = Job(job, spec, rule, submitted)
-        self._saved = 0  # the last event that a snapshot includes
+        self._saved = 0  # the last event that is in a snapshot
 
     @property
     def state(self) -> JobState:
@@ -78,38 +86,41 @@ class Machine:
 
     @property
     def memories(self) -> Mapping[str, BaseModel]:
-        """What its plugins remember, by the points that they fill."""
+        """What its plugins remember, by point."""
         return self._job.memories
 
     @property
     def phase(self) -> str:
-        """What the rule calls the round that is under way."""
+        """The rule's name for the current round, if rounds differ."""
         if self.state.phase != "training":
             return ""
         return merges.phase(self._job, (), self._job.view(self.state.submitted))
 
     @property
     def issued(self) -> Receipt | None:
-        """The receipt of the event that was handled last."""
+        """The receipt that the most recent event brought, if any."""
         return self._job.issued
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can happen any more."""
+        """Whether the job is over."""
         return self._job.ended
 
     def start(self) -> list[Effect]:
-        """Return what to do first; `resume` is its counterpart after a replay."""
+        """Return the first effects of a new job; `resume` is the counterpart after a replay."""
         alarms = {GATHER: self.state.submitted + self.spec.sites.wait}
         if self.spec.stop.seconds:
             alarms[TIME] = self.state.submitted + self.spec.stop.seconds
         self.state.alarms = alarms
         if self.spec.reference:
-            self._job.keep_reference()
+            versions.keep_reference(self._job)
         return self.resume()
 
     def resume(self) -> list[Effect]:
-        """Return what is under way: effects that may or may not have been carried out. Doing them twice is harmless."""
+        """Return the effects that are still pending.
+
+        They may have been carried out already; doing so twice is harmless.
+        """
         if self.ended:
             return []
         effects: list[Effect] = [SetAlarm(alarm, at) for alarm, at in sorted(self.state.alarms.items())]
@@ -117,18 +128,18 @@ class Machine:
         return effects + [self._job.start_order(number) for number in self.state.orders]
 
     def snapshot(self) -> Snapshot:
-        """Return the job's memory; of its history only what is new since the last snapshot."""
+        """Return the job's memory, with only the part of the history that is newer than the last snapshot."""
         self._saved = self.state.sequence
         return snapshots.take(self._job)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take the memory of a snapshot that has all chapters."""
-        snapshots.give_back(self._job, snapshot)
+        """Restore the job's memory from a snapshot that has all chapters."""
+        snapshots.restore(self._job, snapshot)
         self._saved = self.state.sequence
 
     @property
     def unsaved(self) -> int:
-        """How many events have come since the last snapshot."""
+        """How many events have been handled since the last snapshot."""
         return self.state.sequence - self._saved
 
     def tasks_of(self, site: SiteName) -> Sequence[Task]:
@@ -136,106 +147,110 @@ class Machine:
         return self._job.open_tasks.of(site)
 
     def pulse_of(self, site: SiteName) -> int | None:
-        """Return the committed steps that a site which trains is to know of, if that matters to it."""
-        return next((told.steps for told in pulse(self._job) if told.site == site), None)
+        """Return how many steps are committed, if a site in training needs to know."""
+        return next((each.steps for each in pulses(self._job) if each.site == site), None)
 
     def awaits(self, record: Version) -> bool:
-        """Whether somebody's report on a version is waited for."""
-        return evaluation.awaited(self._job, record)
+        """Whether the job waits for a report on a version."""
+        return evaluation.is_awaited(self._job, record)
 
     def metrics(self, record: Version) -> Mapping[str, float | None]:
-        """Return what the findings on a version say together, those that are here."""
+        """Return a version's metrics over the reports that have arrived."""
         return evaluation.metrics(self._job, record)
 
     def stated(self, role: str, site: SiteName) -> Stated:
-        """Return what a daemon of a site has stated of the app."""
+        """Return the app as a daemon of a site has loaded it."""
         return self.state.apps.get(role, {}).get(site, Stated())
 
     @property
     def warnings(self) -> list[str]:
-        """What people should know of the sites' apps."""
+        """What operators should know about the sites' apps and data."""
         return apps.warnings(self._job)
 
     def moments(self, version: int) -> dict[str, ModelKey]:
-        """Return the moments that the server update carried on from a version, if they are still needed."""
-        return self._job.moments(version)
+        """Return the moments that the server update carried on from a version, if they are still kept."""
+        return versions.moments_of(self._job, version)
+
+    def outdated_indices(self) -> list[str]:
+        """Return the indices that do not match the state; there are none unless a change bypassed them."""
+        rebuilt = Job(self.job, self.spec, self.rule, self.state.submitted)
+        rebuilt.remember(self.state)
+        indices = ("eligible", "evaluators", "open_tasks", "retention")
+        return [name for name in indices if getattr(self._job, name) != getattr(rebuilt, name)]
 
     def handle(self, event: ev.Event) -> list[Effect]:
-        """Apply one event and return what must now be done."""
+        """Apply one event and return the effects."""
         if self.ended:
             raise Stale(f"job {self.job} has ended")
         self._job.issued = None
         effects = self._dispatch(self._job, event)
-        effects += sites.mind_absence(self._job, event.at)
+        effects += gathering.watch_for_absence(self._job, event.at)
         self.state.sequence += 1
         self.state.latest = event.at
         return effects
 
     def abandon(self, reason: str, now: float) -> list[Effect]:
-        """End as failed without an event: for when events can no longer be kept."""
+        """End the job as failed without an event: for when events can no longer be stored."""
         return [] if self.ended else endings.end(self._job, "failed", reason, now)
 
     def _dispatch(self, job: Job, event: ev.Event) -> list[Effect]:
         match event:
             case ev.SiteJoined():
-                return sites.joined(job, event)
+                return sites.join(job, event)
             case ev.SiteLeft():
-                return sites.left(job, event)
+                return sites.leave(job, event)
             case ev.SiteUnfit():
-                return sites.unfit(job, event)
+                return sites.exclude(job, event)
             case ev.ModelGiven():
-                effects = sites.first_version(
-                    job, community_key(job.id, 0), event.digest, event.outline, event.at
-                )
-                return effects if job.ended else [*effects, *sites.gathered(job, event.at)]
+                key = community_key(job.id, 0)
+                effects = first_model.enter(job, key, event.digest, event.outline, event.at)
+                return effects if job.ended else [*effects, *gathering.proceed(job, event.at)]
             case ev.ModelDescribed():
-                return results.described(job, event)
+                return results.take_description(job, event)
             case ev.UpdateArrived():
-                return results.updated(job, event)
+                return results.take_update(job, event)
             case ev.UpdateQuarantined():
                 task = job.open_task(event.task, event.site)
-                return results.lost(job, task, f"update quarantined: {event.reason}", event.at)
+                return results.lose(job, task, f"update quarantined: {event.reason}", event.at)
             case ev.TaskFailed():
-                return results.failed(job, event)
+                return results.take_failure(job, event)
             case ev.Reported():
-                return results.reported(job, event)
+                return results.take_report(job, event)
             case ev.Surveyed():
-                return results.surveyed(job, event)
+                return results.take_profile(job, event)
             case ev.Probed():
-                return results.probed(job, event)
+                return results.take_probe(job, event)
             case ev.OrderDone():
-                return order_results.done(job, event)
+                return order_results.take(job, event)
             case ev.OrderFailed():
-                return order_results.failed(job, event)
+                return order_results.take_failure(job, event)
             case ev.AlarmRang():
-                return self._alarm(job, event)
+                return self._ring(job, event)
             case ev.CancelAsked():
-                return endings.end(
-                    job, "cancelled", f"cancelled by {event.operator or 'the operator'}", event.at
-                )
+                operator = event.operator or "the operator"
+                return endings.end(job, "cancelled", f"cancelled by {operator}", event.at)
             case ev.EngineFailed():
                 return endings.end(job, "failed", event.reason, event.at)
         assert_never(event)
 
-    def _alarm(self, job: Job, event: ev.AlarmRang) -> list[Effect]:
+    def _ring(self, job: Job, event: ev.AlarmRang) -> list[Effect]:
         if event.at < job.state.alarms.get(event.alarm, float("inf")) - EARLY:
-            raise Stale(f"alarm {event.alarm} is off, or was set anew")
+            raise Stale(f"alarm {event.alarm} is off, or was set again for a later time")
         del job.state.alarms[event.alarm]
         if event.alarm == GATHER:
-            return endings.end(job, "failed", sites.too_few(job), event.at)
-        if event.alarm == sites.FIRST_MODEL:
-            return sites.ask_one_more(job, event.at)
+            return endings.end(job, "failed", gathering.too_few_sites(job), event.at)
+        if event.alarm == first_model.ALARM:
+            return first_model.ask_one_more(job, event.at)
         if event.alarm == TIME:
             return endings.close(job, f"time limit of {job.spec.stop.seconds:g} s reached", event.at)
         if event.alarm == evaluation.ALARM:
-            late = evaluation.time_out(job)
+            record = evaluation.time_out(job)
             if job.state.phase != "closing":
-                return endings.consider(job, late, event.at)
-            return endings.end(
-                job, "completed", f"{job.state.reason} (not all evaluators answered)", event.at
-            )
+                return endings.consider(job, record, event.at)
+            reason = f"{job.state.reason} (not all evaluators reported in time)"
+            return endings.end(job, "completed", reason, event.at)
         if event.alarm == probes.ALARM:
-            return results.probes_late(job, event.at)
+            return results.stop_waiting_for_probes(job, event.at)
         if event.alarm.startswith(updates.ALARM):
             return updates.time_out(job, event.alarm, event.at)
         with calling(job.rule.pace) as pacer:

@@ -1,9 +1,9 @@
-"""Orders: what worker threads compute for a job, and what they bring back.
+"""Orders: what worker threads compute for a job, and the results that they return.
 
     StartOrder ──► worker thread ──► OrderDone, with a result of the order's kind, or OrderFailed
 
-An order is open, in the job's state, until one of the two events has come. As long as it is open, the store
-keeps everything that it reads, and after a restart it is started again: the same order gives the same result.
+An order stays open in the job's state until one of these two events arrives. Meanwhile the store keeps every
+model that the order reads. After a restart, open orders are started again and give the same results.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,23 @@ from hansa.controller.values.members import Member
 
 @dataclass(frozen=True)
 class Merge:
-    """Compute community model `version` from the current one by a change of what counts."""
+    """Compute community model `version` from the current one and a change in the contributions that count."""
 
     version: int
     current: ModelKey
     added: tuple[Member, ...]
     removed: tuple[Member, ...]
-    kept: bool  # the sums go on from the version before
+    kept: bool  # the sums of the version before are updated instead of computed again
     staleness: int = 0  # of the stalest contribution, in versions
-    reweighed: tuple[Member, ...] = ()  # that counted before, with weights that have changed
-    still: bool = False  # the model before is the next one, and so are its moments
+    reweighed: tuple[Member, ...] = ()  # that counted before and go on counting with other weights
+    still: bool = False  # the model and its moments stay as they are
     moments: Mapping[str, ModelKey] = field(default_factory=dict)  # of the version before, by name
-    reference: ModelKey | None = None  # what the version is compared with, too
+    reference: ModelKey | None = None  # what the new version is compared with
     kind: Literal["merge"] = "merge"
 
     @property
     def scope(self) -> frozenset[str] | None:
-        """The tensors whose contributions change; None: all."""
+        """The tensors whose contributions change; None means all."""
         names: frozenset[str] = frozenset()
         for member in (*self.added, *self.removed, *self.reweighed):
             if member.tensors is None:
@@ -46,32 +46,32 @@ class Merge:
 
     @property
     def reads(self) -> list[ModelKey]:
-        """The models that it reads, beside those of members that go on counting as they are."""
+        """The models that it reads, except those of members that go on counting unchanged."""
         others = [self.current, *self.moments.values(), *([self.reference] if self.reference else [])]
         return [member.model for member in (*self.added, *self.removed, *self.reweighed)] + others
 
 
 class Merged(Value):
-    """The next community model is durable in the store."""
+    """The result of a merge: the next community model, which is durable in the store."""
 
     kind: Literal["merge"] = "merge"
     digest: str
     moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
-    note: str = ""  # what the aggregator has to say
+    note: str = ""  # the aggregator's remark
     distance: Annotated[float, AllowInfNan()] | None = None  # from the job's reference, if it has one
-    bytes_up: int = 0  # of models, since the version before
+    bytes_up: int = 0  # of models transferred since the version before
     bytes_down: int = 0
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Have a part of the rule look at the contributions of a merge, which waits for it."""
+    """Have a part of the rule examine the contributions of a merge, which waits for it."""
 
     point: str
     question: JsonValue
     contributions: tuple[Contribution, ...]
     current: ModelKey
-    kept: Mapping[str, ModelKey]  # by the part from earlier examinations, by name
+    kept: Mapping[str, ModelKey]  # what the part keeps from earlier examinations, by name
     kind: Literal["examine"] = "examine"
 
     @property
@@ -84,22 +84,24 @@ class Examine:
 
 
 class Examined(Value):
-    """A part of the rule has looked at updates; what it keeps is durable in the store."""
+    """The result of an examination; the arrays that the part keeps are durable in the store."""
 
     kind: Literal["examine"] = "examine"
     facts: JsonValue = None
-    kept: Mapping[str, str] = {}  # digests of arrays by name; empty: nothing is kept under the name any more
+    kept: Mapping[str, str] = {}  # digests of arrays by name; an empty digest: nothing is kept any longer
 
 
 @dataclass(frozen=True)
 class ExamineHop:
-    """Look at the models of a hop: how far apart they are, and what their mean is. Training does not wait for it."""
+    """Find out how far apart the models of a hop are, and compute their mean. Training does not wait."""
 
-    version: int  # that the round leads to
+    version: int  # the one that the round leads to
     hop: int
     current: ModelKey
-    members: tuple[Member, ...] = ()  # the slots, if their mean is wanted
-    compared: tuple[tuple[ModelKey, ModelKey | None], ...] = ()  # updates, and what to subtract from each
+    members: tuple[Member, ...] = ()  # the models to average, if the mean is wanted
+    compared: tuple[
+        tuple[ModelKey, ModelKey | None], ...
+    ] = ()  # updates, and the model to subtract from each
     kind: Literal["hop"] = "hop"
 
     @property
@@ -110,11 +112,11 @@ class ExamineHop:
 
 
 class HopExamined(Value):
-    """The models of a hop were looked at."""
+    """The result of examining a hop."""
 
     kind: Literal["hop"] = "hop"
-    divergence: float | None = None  # mean of 1 − cos over all pairs; None: fewer than two, or not asked for
-    digest: str = ""  # of the mean of the slots, if it was asked for; it is durable in the store
+    divergence: float | None = None  # mean of 1 − cos over all pairs; None: fewer than two, or not wanted
+    digest: str = ""  # of the mean of the slots, which is durable in the store; empty: not wanted
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Compare:
 
 
 class Compared(Value):
-    """Version 0 was compared with the job's reference."""
+    """The result of comparing version 0 with the job's reference."""
 
     kind: Literal["compare"] = "compare"
     distance: Annotated[float, AllowInfNan()]

@@ -1,4 +1,4 @@
-"""What evaluators evaluate: a community model, an update, or the mean of travelling models after a hop.
+"""Subjects of evaluations: a community model, an update, or the mean of travelling models after a hop.
 
 Every evaluation is a task with one of these subjects; `phases.reports` settles all of them.
 """
@@ -20,26 +20,26 @@ class OfVersion:
 
     @property
     def name(self) -> str:
-        """What its reports are kept under."""
+        """The key of its reports in the job's state."""
         return f"version {self.version}"
 
 
 @dataclass(frozen=True)
 class OfUpdate:
-    """The update that answered a task, before it is weighed."""
+    """The update that a task brought back, before it is weighed."""
 
     task: TaskId
     kind: Literal["update"] = "update"
 
     @property
     def name(self) -> str:
-        """What its reports are kept under."""
+        """The key of its reports in the job's state."""
         return f"update {self.task}"
 
 
 @dataclass(frozen=True)
 class OfHop:
-    """The mean of the slots after a hop of the round that leads to a version."""
+    """The mean of the slots after a hop in the round that leads to a version."""
 
     version: int
     hop: int
@@ -47,7 +47,7 @@ class OfHop:
 
     @property
     def name(self) -> str:
-        """What its reports are kept under."""
+        """The key of its reports in the job's state."""
         return f"hop {self.version}.{self.hop}"
 
 

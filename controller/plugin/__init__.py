@@ -1,1 +1,1 @@
-"""The contract of plugins: what they are given, what they return, and how it is checked."""
+"""The contract of the controller's plugins: what they are given and return, and how that is checked."""

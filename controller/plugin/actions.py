@@ -1,4 +1,4 @@
-"""What pacers want to be done."""
+"""Actions: what pacers want done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,50 +12,56 @@ class Ask:
     """Give a site a training task on the current community model, or on the model of a slot."""
 
     site: SiteName
-    cycle: int | None = None  # which of the site's tasks this is, where there are no common rounds
+    cycle: int | None = None  # which of the site's tasks this is, if there are no common rounds
     steps: int = 0  # optimizer steps to make; 0: the job's epochs
-    start: Contribution | None = None  # whose model to start from, if it is not the community model
-    hop: int = 0  # of the round, from 1 on, where models travel from site to site
+    start: Contribution | None = None  # whose model to start from, if not from the community model
+    hop: int = 0  # the hop within the round, from 1 on, if models travel from site to site
     slot: int = 0  # which of the travelling models, from 1 on
-    turn: int = 0  # hops of the whole job up to this one
+    turn: int = 0  # the hop within the whole job, from 1 on
 
 
 @dataclass(frozen=True)
 class NextRound:
-    """Begin the next round, if enough sites are here."""
+    """Begin the next round, or wait until enough sites are connected."""
 
 
 @dataclass(frozen=True)
 class NextHop:
-    """Call `on_hop`, where a pacer can draw sites within a round; what just came is known to the sampler by then."""
+    """Call `on_hop`, where the pacer can draw sites within a round.
+
+    By then the sampler has observed the update that just arrived.
+    """
 
 
 @dataclass(frozen=True)
 class Release:
-    """An update will not be merged: another one was made from it."""
+    """Stop keeping an update that will not be merged, because another one was trained from it."""
 
     model: ModelKey
 
 
 @dataclass(frozen=True)
 class HopEnded:
-    """All slots of a hop were served, or skip it: enter it into the history, and have it looked at if that is wanted.
+    """Enter a hop, whose slots were all trained or skipped, into the history, and examine it if wanted.
 
-    `trained` are the updates of this hop with what each was trained from, `slots` what would be merged now.
+    `trained` are the updates of this hop, each with the model that it was trained from. `slots` are the
+    updates that would be merged now.
     """
 
     hop: int
     trained: tuple[tuple[Contribution, ModelKey | None], ...]
     slots: tuple[Contribution, ...]
-    skipped: int  # slots that nobody trained
+    skipped: int  # slots that no site trained
     lost: Mapping[SiteName, str]
-    divergence: str = "none"  # of what to measure how far the updates are apart: weights, delta
-    last: bool = False  # a merge follows
+    divergence: str = (
+        "none"  # what to compare: the models (weights), their changes (delta), or nothing (none)
+    )
+    last: bool = False  # whether a merge follows
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Nobody waits for this task any more."""
+    """Withdraw a task that the pacer no longer waits for."""
 
     task: TaskId
     reason: str
@@ -63,23 +69,23 @@ class Withdraw:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Have an update evaluated now, if the weigher wants that; otherwise it is evaluated when it is to be merged."""
+    """Have an update evaluated now, if the weigher wants it evaluated, instead of when it is to be merged."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True)
 class MergeNow:
-    """Merge these contributions into the next community model. `lost` says whose is missing and why."""
+    """Merge contributions into the next community model; `lost` says which sites are missing, and why."""
 
     contributions: tuple[Contribution, ...]
     lost: Mapping[SiteName, str]
-    steps: int = 0  # optimizer steps that are in these contributions beside those of their own tasks
+    steps: int = 0  # optimizer steps in these contributions in addition to those of their own tasks
 
 
 @dataclass(frozen=True)
 class Wake:
-    """Call `on_alarm` in so many seconds."""
+    """Call `on_alarm` after this many seconds."""
 
     seconds: float
     alarm: str
@@ -87,7 +93,7 @@ class Wake:
 
 @dataclass(frozen=True)
 class Stop:
-    """No further training; the job completes, or fails."""
+    """Stop training; the job is completed, or has failed."""
 
     reason: str
     failed: bool = False

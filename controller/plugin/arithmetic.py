@@ -1,9 +1,9 @@
-"""The plugin points that compute: how contributions become a proposal, and the proposal the next community model.
+"""The plugin points that compute: contributions become a proposal, and this becomes the next community model.
 
-Plugins here see numbers, never models: the merge (controller/community/merge.py) reads models frame by frame,
-hands float64 arrays over and writes what comes back. They must therefore treat every number alike, wherever
-it stands, and depend on nothing but their arguments: the same merge is computed again after a crash and by
-`hansa job verify`.
+These plugins see numbers, never models: the merge (controller/community/merge.py) reads models frame by
+frame, passes float64 arrays to them and writes the arrays that they return. They must therefore treat every
+number alike, wherever it stands in the model, and depend on nothing but their arguments: the same merge is
+computed again after a crash and by `hansa job verify`.
 """
 
 from abc import abstractmethod
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @contract("merge")
 class Aggregator(Part[S], Generic[S]):
-    """Says which contributions make up the proposal, which is their exact weighted mean unless a subclass says more."""
+    """Turns contributions into a proposal: their exact weighted mean, unless a subclass says otherwise."""
 
-    remembers: ClassVar[bool] = False  # every site's last contribution counts, not only this merge's
-    kept: ClassVar[bool] = False  # the sums are kept: a merge costs the same however many sites there are
+    remembers: ClassVar[bool] = False  # every site's last contribution counts, not only those of this merge
+    kept: ClassVar[bool] = False  # sums are kept, so that a merge costs the same however many sites there are
 
     @property
     def forgets(self) -> bool:
@@ -36,11 +36,11 @@ class Aggregator(Part[S], Generic[S]):
 
     @property
     def pools(self) -> bool:
-        """Whether batch-norm variances are those of all sites' data together."""
+        """Whether batch-norm variances are pooled over all sites' data."""
         return False
 
     def taken(self, count: int) -> int:
-        """Return how many of `count` contributions the proposal is made of."""
+        """Return how many of `count` contributions the proposal is made from."""
         return count
 
 
@@ -51,7 +51,7 @@ class Remembering(Aggregator[S], Generic[S]):
     drop_on_leave: bool = Field(False, description="a site that leaves takes its contribution with it")
 
     def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
-        """Refuse to take contributions out where sites were promised not to be left with few."""
+        """Object to dropping contributions in a job that promises a least number of sites."""
         if self.drop_on_leave and spec.sites.together > 1:
             return [
                 (("merge", "drop_on_leave"), "would leave models of fewer sites than sites.together promises")
@@ -65,42 +65,42 @@ class Remembering(Aggregator[S], Generic[S]):
 
 
 class Coordinatewise(Aggregator[S], Generic[S]):
-    """An aggregator that makes each number of the proposal from the contributions' numbers at the same place."""
+    """An aggregator that computes each number of the proposal from the numbers at the same place."""
 
     @abstractmethod
     def combine(self, rows: np.ndarray) -> np.ndarray:
-        """Return one number per column; a row per contribution, float64, and `rows` may be changed.
+        """Return one number per column of `rows`, which has a float64 row for each contribution.
 
-        The order of the rows must not matter.
+        The order of the rows must not matter. `rows` may be changed.
         """
 
     def remark(self, count: int) -> str:
-        """Return what is to be said of a proposal that is made of so many contributions, if anything."""
+        """Return a remark on a proposal that is made from `count` contributions, or an empty text."""
         return ""
 
 
 class Selecting(Aggregator[S], Generic[S]):
-    """An aggregator that takes the mean of some contributions, chosen by how far they are from one another."""
+    """An aggregator that takes the mean of some contributions, chosen by the distances between them."""
 
     @abstractmethod
     def select(self, distances: np.ndarray) -> Sequence[int]:
-        """Return which contributions to take, from their squared distances (square, symmetric).
+        """Return which contributions to take, given the symmetric matrix of their squared distances.
 
         Raise TooFew if there are not enough to choose from.
         """
 
 
 class TooFew(Exception):
-    """There are not enough contributions for what an aggregator promises; the community model stays as it is."""
+    """There are too few contributions for an aggregator's guarantee; the community model stays as it is."""
 
 
 @dataclass(frozen=True)
 class MergeInfo:
-    """What a server update may know of a merge beside the numbers."""
+    """What a server update may know about a merge besides the numbers."""
 
-    version: int  # that is made
+    version: int  # the new version
     staleness: int  # of the stalest contribution, in versions
-    contributions: int  # that are new in this merge
+    contributions: int  # how many are new in this merge
 
 
 Moments = Mapping[str, np.ndarray]
@@ -108,29 +108,30 @@ Moments = Mapping[str, np.ndarray]
 
 @contract("server")
 class ServerUpdate(Part[S], Generic[S]):
-    """Says how the proposal becomes the next community model."""
+    """Turns the proposal into the next community model."""
 
     plain: ClassVar[bool] = False  # the proposal is the next community model
-    statistics: ClassVar[bool] = False  # statistics (STAT) are updated, too, not taken from the proposal
+    statistics: ClassVar[bool] = (
+        False  # statistics (STAT) are updated, too, instead of taken from the proposal
+    )
 
     @property
     def moments(self) -> Mapping[str, float]:
-        """What it carries from version to version beside the model: names, and the numbers to start from.
+        """What it carries from version to version besides the model: names and initial values.
 
-        Each moment is as large as the trained part of the model, in float64, and kept in the store as a
-        model.
+        Each moment is as large as the trained part of the model, in float64. The store keeps it as a model.
         """
         return {}
 
     def refuses(self, staleness: int) -> str:
-        """Say why an update that is so many versions old is not taken at all; empty: it is."""
+        """Say why an update that is this many versions old is refused; empty if it is accepted."""
         return ""
 
     @abstractmethod
     def step(
         self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
     ) -> tuple[np.ndarray, Moments]:
-        """Return the next numbers and moments, all float64. Nothing that is given may be changed.
+        """Return the next numbers and moments, all float64. The arguments must not be changed.
 
-        It is not called for tensors that nobody contributed to: they and their moments stay as they are.
+        It is not called for tensors that no site contributed to: they and their moments stay as they are.
         """

@@ -29,25 +29,27 @@ METRICS = TypeAdapter(dict[str, float])
 REASONS = TypeAdapter(dict[SiteName, str])
 
 
-def _storable(told: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    beyond = excess(told)
-    if beyond:
-        raise ValueError(located(beyond, {}))
-    return told
+def _storable(diagnostics: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    problem = excess(diagnostics)
+    if problem:
+        raise ValueError(located(problem, {}))
+    return diagnostics
 
 
 DIAGNOSTICS = TypeAdapter(Annotated[dict[str, JsonValue], AfterValidator(_storable), AfterValidator(finite)])
 
 
-# What the engine decides by.
+# What the engine bases its decisions on.
 
 
 def require_history(kind: TypeAdapter[T], part: Part[Any], returned: object) -> T:
-    """Return what a part says of a merge or a model, if it can be kept in the history."""
+    """Return a part's remarks on a merge or a model, if the history can store them."""
     try:
         return kind.validate_python(returned)
     except ValidationError as error:
-        raise PluginFailed(part, f"it says what cannot be kept: {described(error)}") from None
+        raise PluginFailed(
+            part, f"it returned something that the history cannot store: {described(error)}"
+        ) from None
 
 
 def require_actions(pacer: Pacer[Any], returned: object) -> list[Action]:
@@ -79,25 +81,27 @@ def _impossible_weights(weigher: Weigher[Any], returned: npt.ArrayLike) -> Plugi
 
 
 def require_requests(weigher: Weigher[Any], returned: Sequence[EvalRequest]) -> list[EvalRequest]:
-    """Return by whom a weigher wants an update evaluated, if these are requests with a finite wait."""
+    """Return a weigher's requests for evaluations, if they are requests with a finite wait."""
     with suppress(TypeError):
         requests = list(returned)
         if all(isinstance(each, EvalRequest) and math.isfinite(each.seconds) for each in requests):
             return requests
-    raise PluginFailed(weigher, f"it returned {returned!r:.200}, which are no requests for evaluations")
+    raise PluginFailed(
+        weigher, f"it returned {returned!r:.200}, which is not a list of requests for evaluations"
+    )
 
 
 def require_training(policy: Policy[Any], returned: object) -> Train:
-    """Return the training that a policy has shaped, if a site can be sent it."""
+    """Return the training that a policy has shaped, if it can be sent to a site."""
     if not isinstance(returned, Train):
-        raise PluginFailed(policy, f"it returned {returned!r:.200}, which is no training")
+        raise PluginFailed(policy, f"it returned {returned!r:.200}, which is not a training")
     with require_sendable(policy):
         return Train.model_validate(returned.model_dump(warnings=False))  # `model_copy` checks nothing
 
 
 @contextmanager
 def require_sendable(part: Part[Any]) -> Iterator[None]:
-    """Blame a part for a task that the block cannot make: it chose a number or a text that the wire does not carry."""
+    """Blame a part if the block cannot make a task: it chose a number or a text that cannot be sent."""
     try:
         yield
     except ValidationError as error:
@@ -108,19 +112,19 @@ def require_sendable(part: Part[Any]) -> Iterator[None]:
 
 
 def require_array(part: Part[Any], returned: object, count: int) -> np.ndarray:
-    """Return an array, if it has so many numbers of a floating type, finite or not."""
+    """Return an array, if it has `count` numbers of a floating-point type, finite or not."""
     if isinstance(returned, np.ndarray) and returned.shape == (count,) and returned.dtype.kind == "f":
         return returned
     got = type(returned).__name__
     if isinstance(returned, np.ndarray):
         got = f"{returned.dtype} {list(returned.shape)}"
-    raise PluginFailed(part, f"it returned {got} where {count} floating numbers are wanted")
+    raise PluginFailed(part, f"it returned {got} instead of {count} floating-point numbers")
 
 
 def require_finite(part: Part[Any], tensor: str, *arrays: np.ndarray, advice: str = "") -> None:
-    """Refuse NaN and infinity in what a part made of a tensor, as the model will hold it."""
+    """Refuse NaN and infinity in the arrays that a part computed for a tensor."""
     if not all(np.isfinite(peaks(array)).all() for array in arrays if array.size):
-        raise PluginFailed(part, f"it makes NaN or infinite numbers in tensor {tensor}{advice}")
+        raise PluginFailed(part, f"it produced NaN or infinite numbers in tensor {tensor}{advice}")
 
 
 def require_step(
@@ -129,11 +133,11 @@ def require_step(
     """Return the step of a server update, if it has the next numbers and every moment."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise PluginFailed(server, "it did not return the next numbers and a mapping of moments")
-    after, moments = returned
+    numbers, moments = returned
     if set(moments) != set(names):
         wanted, got = (", ".join(sorted(map(str, each))) or "none" for each in (names, moments))
-        raise PluginFailed(server, f"it returned other moments than its own: {got} instead of {wanted}")
-    return require_array(server, after, count), {
+        raise PluginFailed(server, f"it returned the wrong moments: {got} instead of {wanted}")
+    return require_array(server, numbers, count), {
         name: require_array(server, moments[name], count) for name in names
     }
 
@@ -144,11 +148,12 @@ def require_choice(aggregator: Selecting[Any], returned: object, count: int) -> 
         chosen = sorted(index(each) for each in returned)  # type: ignore[attr-defined]
         if chosen and len(set(chosen)) == len(chosen) and chosen[0] >= 0 and chosen[-1] < count:
             return chosen
-    raise PluginFailed(aggregator, f"it chose {returned!r:.200} of {count} updates")
+    must = "it must choose at least one, and none twice"
+    raise PluginFailed(aggregator, f"it chose {returned!r:.200} from {count} updates; {must}")
 
 
 def require_text(part: Part[Any], returned: object) -> str:
     """Return a part's remark on a merge, if it is text."""
     if isinstance(returned, str):
         return returned
-    raise PluginFailed(part, f"it said {returned!r:.200}, which is no text")
+    raise PluginFailed(part, f"it returned {returned!r:.200}, which is not text")

@@ -1,4 +1,4 @@
-"""A rule with all its parts filled in."""
+"""A composition: a rule with all its parts filled in."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,36 +35,36 @@ class Composition:
 
     @property
     def policies(self) -> tuple[Policy[Any], ...]:
-        """All that shape training tasks, in the order in which they are asked."""
+        """The parts that shape training tasks, in the order in which they are asked."""
         return self.local, self.layers, self.train
 
     @property
     def parts(self) -> dict[str, Part[Any]]:
-        """All plugins by the point that they fill."""
+        """All plugins by point."""
         others = (self.pace, self.sample, self.weigh, self.merge, self.server, self.evaluate)
         return {part.point: part for part in (*others, *self.policies)}
 
     @property
     def epochs(self) -> int:
-        """Epochs of a task, before policies have shaped it."""
+        """The epochs of a task before policies have shaped it."""
         with calling(self.train) as duration:
             return duration.usual_epochs
 
     @property
     def rounds_asked(self) -> int:
-        """How many merges the job is to have: rounds where there are rounds, else updates."""
+        """How many merges the job is to have: rounds if there are rounds, else updates."""
         with calling(self.pace) as pacer:
             return pacer.rounds_asked()
 
     @property
     def redistributes(self) -> bool:
-        """Whether sites are sent other sites' own models: to go on from, or to evaluate them."""
+        """Whether sites are sent other sites' models, to train them further or to evaluate them."""
         with calling(self.pace) as pacer:
             return pacer.redistributes or self.weigh.evaluates
 
     @property
     def may_restart(self) -> bool:
-        """Whether some policy may want version 0 again."""
+        """Whether any policy may want version 0 again."""
         for policy in self.policies:
             with calling(policy):
                 if policy.may_restart:
@@ -79,27 +79,27 @@ class Composition:
 
     @property
     def moments(self) -> Mapping[str, float]:
-        """What the server update carries from version to version: names, and the numbers to start from."""
+        """What the server update carries from version to version: names and initial values."""
         with calling(self.server) as server:
             return server.moments
 
     def refuses(self, staleness: int) -> str:
-        """Say why the server update does not take an update that is so many versions old; empty: it does."""
+        """Say why the server update refuses an update that is this many versions old, if it does."""
         with calling(self.server) as server:
             return server.refuses(staleness)
 
     def objections(self, spec: JobSpec) -> list[Problem]:
-        """Return what in a job does not go together, and why."""
+        """Return what in a job does not fit together, and why."""
 
         def against(part: Part[Any]) -> list[Problem]:
-            part.begin()  # a failure is found out here, not when the job is durable
+            part.begin()  # so that a failure shows now, and not once the job is durable
             return part.objections(spec, self)
 
-        return self._asked(against)
+        return self._ask(against)
 
     def warnings(self, spec: JobSpec) -> list[Problem]:
-        """Return what in a job is likely not meant, though nothing speaks against it."""
-        return self._asked(lambda part: part.warnings(spec, self))
+        """Return what in a job is probably a mistake, though it would work."""
+        return self._ask(lambda part: part.warnings(spec, self))
 
     @property
     def local_statistics(self) -> bool:
@@ -108,34 +108,34 @@ class Composition:
 
     @property
     def needs_outline(self) -> bool:
-        """Whether some part must know the model's tensors and layers."""
+        """Whether any part must know the model's tensors and layers."""
         return any(part.needs_outline for part in self.parts.values())
 
     @property
     def needs_anatomy(self) -> bool:
-        """Whether some part must know what only the app can tell of the model."""
+        """Whether any part must know what only the app can say about the model."""
         return any(part.needs_anatomy for part in self.parts.values())
 
     def misfits(self, model: Outline) -> list[Problem]:
-        """Return what does not go together with a model, and why."""
-        return self._asked(lambda part: part.misfits(model) if part.needs_outline else [])
+        """Return what does not fit a model, and why."""
+        return self._ask(lambda part: part.misfits(model) if part.needs_outline else [])
 
-    def _asked(self, question: Callable[[Part[Any]], list[Problem]]) -> list[Problem]:
-        """Put a question to every part; one that fails on it is named."""
-        found: list[Problem] = []
+    def _ask(self, question: Callable[[Part[Any]], list[Problem]]) -> list[Problem]:
+        """Put a question to every part; a part that fails to answer is a problem, too."""
+        problems: list[Problem] = []
         for part in self.parts.values():
             try:
                 with calling(part):
-                    found += _problems(question(part))
+                    problems += _require_problems(question(part))
             except PluginFailed as failure:
                 why = failure.why if failure.part is part else str(failure)
-                found.append(((part.point,), f"{part.kind} failed: {why}"))
-        return found
+                problems.append(((part.point,), f"{part.kind} failed: {why}"))
+        return problems
 
 
-def _problems(given: object) -> list[Problem]:
-    """Return what a part answered; it may come from somebody else's package."""
+def _require_problems(returned: object) -> list[Problem]:
+    """Return a part's answer, if it is a list of problems: the part may come from another package."""
     try:
-        return PROBLEMS.validate_python(given)
+        return PROBLEMS.validate_python(returned)
     except ValidationError:
-        raise TypeError(f"it returned {given!r:.100}, which is no list of places and reasons") from None
+        raise TypeError(f"it returned {returned!r:.100}, which is not a list of places and reasons") from None

@@ -1,4 +1,4 @@
-"""What examinations of updates read, and what they find."""
+"""Evidence and findings: what examinations of updates read and return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,17 +12,17 @@ from hansa.controller.plugin.view import Contribution
 
 
 class Evidence(ABC):
-    """The numbers of models, for an examination. All arrays are read only, in the dtype of their tensor.
+    """The numbers of models, for an examination. All arrays are read-only and have the dtype of their tensor.
 
     The model behind a contribution is its update laid over the model that its site started from: `numbers`
-    reads a tensor from the update if the update carries it, else from that model.
+    reads a tensor from the update if the update carries it, and from that model otherwise.
     """
 
     spec: ModelSpec  # of the community model
 
     @abstractmethod
     def carried(self, contribution: Contribution) -> Sequence[str]:
-        """Return the tensors that an update carries: all, or those that its task asked for."""
+        """Return the tensors that an update carries: all of them, or those that its task asked for."""
 
     @abstractmethod
     def numbers(self, contribution: Contribution, tensor: str) -> np.ndarray:
@@ -34,21 +34,21 @@ class Evidence(ABC):
 
     @abstractmethod
     def rows(self, contributions: Sequence[Contribution], tensor: str) -> Iterator[np.ndarray]:
-        """Yield a tensor of many models as float64, a row for each, cut into columns that fit into memory."""
+        """Yield a tensor of many models, one float64 row per model, in blocks of columns that fit memory."""
 
     @abstractmethod
     def kept(self, name: str) -> np.ndarray | None:
-        """Return what an earlier examination by the same part kept under a name."""
+        """Return the array that an earlier examination by the same part kept under a name."""
 
 
 @dataclass(frozen=True)
 class Findings:
     """What an examination found.
 
-    `facts` go through the journal: JSON without NaN, and small (a few thousand numbers). What is larger and
-    must be there in later examinations, such as statistics of every site's last update, is kept in the store:
-    one array of numbers by name, in the place of what was kept under the name before; None keeps nothing
-    under it any more.
+    `facts` go through the journal, so they must be JSON without NaN, and small (a few thousand numbers). What
+    is larger and needed in later examinations, such as statistics of every site's last update, goes into
+    `keep`: arrays by name, which the store keeps. An array replaces the one kept under the same name before;
+    None removes it.
     """
 
     facts: JsonValue = None

@@ -1,4 +1,4 @@
-"""What plugins may know of a job's model without its numbers: tensors, layers, and what its builder said of it."""
+"""Outlines: what plugins may know about a job's model without its numbers, such as tensors and layers."""
 
 from collections.abc import Sequence
 
@@ -14,23 +14,23 @@ class TensorOutline(Value):
     layer: int
     role: Role
     shape: tuple[int, ...]
-    norm: bool = False  # it is said to belong to a normalisation layer
+    norm: bool = False  # whether it belongs to a normalisation layer
 
 
 class Outline(Value):
     """A model without its numbers, if a part of the rule needs it.
 
-    The event that brings version 0 carries it; where that is a file and `needs_anatomy` holds, a site tells
-    it later.
+    The event that brings version 0 carries it. If version 0 comes as a file and a part needs the anatomy, a
+    site describes the model later.
     """
 
     layers: tuple[str, ...]
     tensors: tuple[TensorOutline, ...]
-    anatomy: Anatomy | None = None  # none: nobody built the model, or nobody needs to know
+    anatomy: Anatomy | None = None  # None: no site built the model, or no part needs it
 
 
 def outline_of(spec: ModelSpec, anatomy: Anatomy | None = None) -> Outline:
-    """Describe a model."""
+    """Return the outline of a model."""
     tensors: Sequence[TensorOutline] = [
         TensorOutline(
             name=info.name, layer=info.layer, role=info.role, shape=info.shape, norm=info.norm is not None

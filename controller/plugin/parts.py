@@ -1,12 +1,14 @@
-"""The plugin points of a rule and what plugins see and return (methods/README §3).
+"""The plugin points of a rule: parts in general, samplers, pacers and weighers (methods/README §3).
 
-A plugin is a frozen value. What it must remember is a state, whose class is the plugin's type parameter:
-`class Dvw(Weigher[Worth])`. `begin` makes the state; the engine keeps it, saves it with the job and hands it
-to every call. Policies are in `policies`, evaluation plans in `plans`, aggregators and server updates in
-`arithmetic`; what plugins see is in `view`, what pacers want in `actions`, what examinations read in `evidence`.
+A plugin is a frozen value. What it remembers is a state, whose class is the plugin's type parameter:
+`class Dvw(Weigher[Worth])`. `begin` makes the state; the engine keeps it, saves it with the job and passes it
+to every call.
 
-What a plugin is capable of is a typed attribute: a class variable where it holds for every value of the class,
-a property where it depends on the parameters.
+A capability of a plugin is a typed attribute: a class variable if it holds for every value of the class, a
+property if it depends on the parameters.
+
+Policies are in `policies`, evaluation plans in `plans`, aggregators and server updates in `arithmetic`. What
+plugins see is in `view`, what pacers want in `actions`, what examinations read in `evidence`.
 """
 
 from abc import abstractmethod
@@ -27,6 +29,7 @@ from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task
 from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.words import counted
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
@@ -46,38 +49,38 @@ S = TypeVar("S", bound=BaseModel, default=Nothing)  # what a plugin remembers
 class Part(Plugin, Generic[S]):
     """A plugin of the controller.
 
-    A part may have the models of a merge's contributions read before the merge is weighed:
+    A part may examine the contributions of a merge before they are weighed:
 
         question ──► examine (on a worker thread, pure) ──► journal ──► examined ──► Weigher.weigh
 
-    What was found is an event: after a crash it is not worked out again, and what follows from it is the same
-    bit for bit. An examination that was under way in the crash is begun anew.
+    The findings are an event: after a crash they are not computed again, and everything that follows from
+    them is the same bit for bit. An examination that a crash interrupted is started again.
     """
 
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
-    # And what only the app knows: if version 0 is a file, a site is asked.
+    # It must also know what only the app can say: if version 0 comes as a file, a site is asked.
     needs_anatomy: ClassVar[bool] = False
 
     @property
     def examination_seconds(self) -> float:
-        """How long to wait for what `examine` finds."""
+        """How long `examine` may take."""
         return 600.0
 
     def warm_up(self) -> None:
-        """Load what `examine` needs and is slow to load. It runs on a worker thread; nobody counts its time."""
+        """Load, on a worker thread, what `examine` needs and is slow to load; this time does not count."""
 
     def begin(self) -> S:
-        """Return the state to start from. A plugin that names a state of its own must override it."""
+        """Return the initial state. A plugin that names a state of its own must override this."""
         return cast(S, Nothing())
 
     def question(self, state: S, contributions: Sequence[Contribution], view: View) -> JsonValue:
-        """Return what to find out about contributions that are to be merged, for `examine`; None: nothing."""
+        """Return the question that `examine` answers about contributions to be merged, or None."""
         return None
 
     def examine(
         self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
     ) -> Findings:
-        """Look at models. It sees nothing but its arguments and its own parameters, and may take its time."""
+        """Examine models. It sees nothing but its arguments and its own parameters, and may take its time."""
         raise NotImplementedError(f"{self.kind} examines nothing")
 
     def examined(
@@ -88,52 +91,52 @@ class Part(Plugin, Generic[S]):
         trouble: str,
         view: View,
     ) -> None:
-        """Hear what `examine` found, before the contributions are weighed; `trouble` says why it found nothing.
+        """Take the facts that `examine` found, before contributions are weighed.
 
-        Without findings the merge goes on, unless this raises.
+        If it found none, `trouble` says why; the merge goes on unless this method raises an error.
         """
 
     def diagnostics(
         self, state: S, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Return what operators may want to know of a merge, asked after the weights; it is shown with the version.
+        """Return what operators may want to know about a merge. It is asked for after `weigh`.
 
-        A text under `warning` is shown in tables, too.
+        It is shown with the version; a text under `warning` is shown in tables, too.
         """
         return {}
 
     def objections(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
-        """Return what in a job does not go together with this plugin: where, and why. Asked before the job starts."""
+        """Return what in a job does not fit this plugin, and why. It is asked before the job starts."""
         return []
 
     def misfits(self, model: Outline) -> list[Problem]:
-        """Return what in a job does not go together with its model; asked when version 0 is known."""
+        """Return what in a job does not fit its model. It is asked when version 0 is known."""
         return []
 
     def warnings(self, spec: JobSpec, rule: "Composition") -> list[Problem]:
-        """Return what in a job is likely not meant, though it works; operators see it when they submit the job."""
+        """Return what in a job is probably a mistake, though it works. Operators see it on submission."""
         return []
 
     def clash(self, other: Plugin, why: str) -> Problem:
-        """Say that another part of the rule does not go together with this one."""
+        """Return the problem that another part of the rule does not go with this one."""
         return (other.point,), f"{other.kind} does not go with {self.point} {self.kind}: {why}"
 
 
 @contract("sample")
 class Sampler(Part[S], Generic[S]):
-    """Chooses who takes part in a round."""
+    """Chooses the sites that take part in a round."""
 
-    ranks: ClassVar[bool] = False  # it names those first that it would take if fewer were wanted
+    ranks: ClassVar[bool] = False  # it orders its choice: the sites that it prefers come first
     takes_all: ClassVar[bool] = False  # every site that is connected takes part
 
     @property
     def plugins(self) -> tuple[LocalPluginSpec, ...]:
-        """Plugins that learners need in every task, so that there is something to choose by."""
+        """The learner plugins that every task must use, to report what the sampler chooses by."""
         return ()
 
     @property
     def probe(self) -> LocalPluginSpec | None:
-        """What every site is to measure on the first model before the first round, if anything."""
+        """The learner plugin that every site runs on the first model before the first round, if any."""
         return None
 
     @abstractmethod
@@ -143,23 +146,25 @@ class Sampler(Part[S], Generic[S]):
         """Return the sites of the next round."""
 
     def draw(self, state: S, view: View, exclude: AbstractSet[SiteName] = frozenset()) -> Sequence[SiteName]:
-        """Choose, and refuse what cannot be asked: sites that are not there, one twice, or nobody where somebody is."""
+        """Choose sites, and refuse an invalid choice: unavailable sites, duplicates, or none of several."""
         chosen = list(self.choose(state, view, exclude))
         able = {site for site in view.sites if site not in exclude}
         if not able.issuperset(chosen) or len(set(chosen)) < len(chosen) or (able and not chosen):
-            raise HansaError(f"it drew {chosen!r:.200} of {len(able)} sites")
+            available = counted(len(able), "available site")
+            must = "it must draw at least one, and none twice"
+            raise HansaError(f"it drew {chosen!r:.200} from {available}; {must}")
         return chosen
 
     def observe(self, state: S, contribution: Contribution) -> None:
-        """Hear of every update that was accepted, merged or not."""
+        """Take note of an accepted update, whether it is merged or not."""
 
     def probed(self, state: S, site: SiteName, importance: float) -> None:
-        """Hear what a site measured on the first model, if there is a `probe`."""
+        """Take a site's importance on the first model, if there is a `probe`."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The job's sampler with what it remembers: pacers draw sites with it."""
+    """The job's sampler with its memory; pacers draw sites with it."""
 
     sampler: Sampler[Any]
     state: BaseModel
@@ -172,102 +177,103 @@ class Draw:
 
 @contract("pace")
 class Pacer(Part[S], Generic[S]):
-    """Decides when to ask, when to merge and when to stop."""
+    """Decides when to ask sites, when to merge and when to stop."""
 
     common_rounds: ClassVar[bool] = False  # rounds are common to all sites, and each ends with a merge
     travels: ClassVar[bool] = False  # models travel from site to site within a round
-    sets_steps: ClassVar[bool] = False  # it says how many optimizer steps each site makes
+    sets_steps: ClassVar[bool] = False  # it sets how many optimizer steps each site makes
 
     @property
     def redistributes(self) -> bool:
-        """Whether sites go on from other sites' own models."""
+        """Whether sites train other sites' models further."""
         return self.travels
 
     @property
     def trainings(self) -> int:
-        """How many trainings follow one another before each merge."""
+        """How many trainings in a row precede each merge."""
         return 1
 
     @abstractmethod
     def begin(self) -> S:
-        """Return the state to start from."""
+        """Return the initial state."""
 
     @abstractmethod
     def rounds_asked(self) -> int:
-        """Return how many merges the job is to have: rounds where there are rounds, else updates."""
+        """Return how many merges the job is to have: rounds if there are rounds, else updates."""
 
     @abstractmethod
     def on_start(self, state: S, draw: Draw, view: View) -> list[Action]:
         """Begin the next round."""
 
     def on_hop(self, state: S, draw: Draw, view: View) -> list[Action]:
-        """Go on within a round; called for a NextHop."""
+        """Go on within a round; called for a `NextHop`."""
         return []
 
     @abstractmethod
     def on_asked(self, state: S, task: Task) -> None:
-        """Hear which task an Ask became."""
+        """Take note of the task that an `Ask` became."""
 
     @abstractmethod
     def on_result(self, state: S, contribution: Contribution, view: View) -> list[Action]:
-        """Take an update; raise Stale if nobody waits for it."""
+        """Take an update; raise Stale if the pacer does not wait for it."""
 
     @abstractmethod
     def on_lost(self, state: S, task: Task, reason: str, view: View) -> list[Action]:
-        """Take note that a task will not be answered: it failed or was quarantined."""
+        """Take note that a task brings no update: it failed, or its update was quarantined."""
 
     def on_refused(self, state: S, contribution: Contribution, reason: str, view: View) -> list[Action]:
-        """Take note that the server update does not take an update; raise Stale if nobody waits for it."""
+        """Take note that the server update refuses an update; raise Stale if it is not waited for."""
         return self.on_lost(state, contribution.task, reason, view)
 
     @abstractmethod
     def on_left(self, state: S, site: SiteName, view: View) -> list[Action]:
-        """Take note that a site is gone; it may come back and answer after all."""
+        """Take note that a site is gone; it may come back and return its update after all."""
 
     def on_joined(self, state: S, site: SiteName, view: View) -> list[Action]:
-        """Take note that a site is here; its open task, if any, is in its hands again."""
+        """Take note that a site is connected; if it has an open task, it works on it again."""
         return []
 
     @abstractmethod
     def on_alarm(self, state: S, alarm: str, draw: Draw, view: View) -> list[Action]:
-        """The time of a Wake has come."""
+        """Act when the time of a `Wake` has come."""
 
     @abstractmethod
     def on_merged(self, state: S, sites: Sequence[SiteName], view: View) -> list[Action]:
-        """The merge of these sites' contributions is done: go on or stop."""
+        """Go on or stop, now that the contributions of these sites are merged."""
 
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """Have an update measured by the evaluator of a site."""
+    """A request to have an update evaluated by a site."""
 
     site: SiteName
-    seconds: float = 60.0  # to wait for it; of several requests for one update, the longest counts
+    seconds: float = 60.0  # how long to wait; of several requests for one update, the longest counts
 
 
 @contract("weigh")
 class Weigher(Part[S], Generic[S]):
-    """Says what each contribution is worth."""
+    """Gives each contribution its weight."""
 
     evaluates: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
-    joint: ClassVar[bool] = False  # a weight depends on the other contributions of the merge, too
-    equal: ClassVar[bool] = False  # every contribution is worth the same, whatever its site says
+    joint: ClassVar[bool] = False  # a weight also depends on the other contributions of the merge
+    equal: ClassVar[bool] = False  # every contribution has the same weight, whatever its site reports
 
     def requests(self, state: S, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
-        """Return whose findings on an update are wanted; asked once per update, if `evaluates`."""
+        """Return which sites are to evaluate an update; asked once per update, if `evaluates`."""
         return ()
 
     @abstractmethod
     def weigh(self, state: S, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return one finite weight ≥ 0 per contribution; the findings that came are in `reports` of each."""
+        """Return one finite weight ≥ 0 per contribution; its `reports` are the evaluations that arrived."""
 
     def again(self, state: S, sites: Sequence[SiteName]) -> Mapping[SiteName, float]:
-        """Return what the last updates of sites that are not in this merge are worth now.
+        """Return the new weights of the last updates of sites that are not in this merge.
 
-        Asked after `weigh` if the weigher is `joint` and the aggregator remembers; others keep their weights.
+        It is asked after `weigh` if the weigher is `joint` and the aggregator remembers. Sites that are left
+        out keep their weights.
         """
         return {}
 
     def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
-        """Return how the weights that were just given came about; operators see it with the version."""
+        """Return the scores behind the weights that `weigh` returned; they are shown with the version."""
         return {}

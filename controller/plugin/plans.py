@@ -1,4 +1,4 @@
-"""Evaluation plans: which versions are evaluated, by whom, and what the reports say together."""
+"""Evaluation plans: which versions are evaluated, by which sites, and how reports become metrics."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,14 @@ from hansa.controller.plugin.view import View
 
 @contract("evaluate")
 class EvalPlan(Part[S], Generic[S]):
-    """Says when and by whom community models are evaluated, and what the findings say together.
+    """Decides when and by which sites community models are evaluated, and computes metrics from the reports.
 
-    Evaluation never blocks training. One version is offered at a time, and the newest follows when all
-    evaluators have answered or the time is up. The last version of a job is evaluated by all who are
-    connected, whatever the plan says.
+    Evaluation never blocks training. One version is offered at a time; when all evaluators have reported or
+    the time is up, the newest is offered. The last version of a job is evaluated by all connected evaluators,
+    whatever the plan says.
     """
 
-    timeout: float = Field(
-        60.0, gt=0, le=SECONDS, description="seconds to wait for evaluators, of every version and of the last"
-    )
+    timeout: float = Field(60.0, gt=0, le=SECONDS, description="seconds to wait for the reports on a version")
     min_coverage: float = Field(
         1.0,
         gt=0,
@@ -35,17 +33,17 @@ class EvalPlan(Part[S], Generic[S]):
 
     @property
     def midway(self) -> bool:
-        """Whether the mean of models that travel is evaluated between merges, too."""
+        """Whether the mean of travelling models is also evaluated between merges."""
         return False
 
     @abstractmethod
     def due(self, state: S, view: View) -> Sequence[SiteName]:
-        """Return whose findings on the newest version are wanted; asked at most once, when no other is on offer."""
+        """Return which sites are to evaluate the newest version; asked once at most, if none is on offer."""
 
     def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
-        """Return whose findings cannot be combined with the others', and why; their examples count as not evaluated."""
+        """Return which sites' reports do not fit the others, and why; their examples do not count."""
         return {}
 
     @abstractmethod
     def combine(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[str, float]:
-        """Return metrics over what has come so far; it is asked again as more comes in, in any order."""
+        """Return metrics over the reports so far; asked again as more arrive, in any order."""

@@ -13,53 +13,53 @@ from hansa.controller.plugin.view import Contribution, View
 
 @contract("local", "layers")
 class Policy(Part[S], Generic[S]):
-    """Says what each training task asks for: which tensors, how long, with which plugins of the learner."""
+    """Shapes training tasks: which tensors to train, for how long, with which plugins of the learner."""
 
-    local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites, and each has its own
+    local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites; each site has its own
 
     @abstractmethod
     def shape(self, state: S, site: SiteName, work: Train, view: View) -> Train:
-        """Return the work to be given to a site instead; policies are asked in turn."""
+        """Return the work to give to a site in place of `work`; policies are asked one after another."""
 
     def committed(self, state: S, contribution: Contribution) -> None:
-        """Hear of every update that its site gets a receipt for, merged or not; before the site's next task."""
+        """Take note of an update for which its site gets a receipt, before the site's next task is shaped."""
 
     def merged(self, state: S, contributions: Sequence[Contribution], view: View) -> None:
-        """Hear of every merge, with what was merged."""
+        """Take note of a merge and its contributions."""
 
     def phase(self, state: S, contributions: Sequence[Contribution], view: View) -> str:
-        """Return what the round under way, or the one that these contributions end, is called, if rounds differ."""
+        """Return the name of the current round, or of the one that contributions end, if rounds differ."""
         return ""
 
     @property
     def may_restart(self) -> bool:
-        """Whether version 0 must stay in the store because `restarts` may want it."""
+        """Whether `restarts` may return true, so that version 0 must stay in the store."""
         return False
 
     def restarts(self, state: S) -> bool:
-        """Whether the merge that is being weighed is to give version 0 again, whatever its contributions."""
+        """Whether the merge being weighed is to result in version 0 again, whatever its contributions."""
         return False
 
     def listens(self, state: S) -> bool:
-        """Whether sites that train are to hear of every merge how many optimizer steps are committed."""
+        """Whether sites in training are told after every merge how many optimizer steps are committed."""
         return False
 
 
 @contract(TRAIN)
 class Duration(Policy[S], Generic[S]):
-    """Says how long each task trains. It is asked after all other policies.
+    """Sets how long each task trains. It is asked after all other policies.
 
-    Job files spell it as `train.epochs`, `train.batches` or `train.until`. The fields of a duration have these
-    names: what it dumps is what a resolved job says under `train`.
+    Job files spell it as `train.epochs`, `train.batches` or `train.until`. The fields of a duration have the
+    same names, so that a dump of it is what a resolved job says under `train`.
     """
 
-    adaptive: ClassVar[bool] = False  # sites find out themselves when they have trained enough
-    windows: ClassVar[bool] = False  # a task is a window of batches, inside which no epoch ends
+    adaptive: ClassVar[bool] = False  # sites decide themselves when they have trained enough
+    windows: ClassVar[bool] = False  # a task is a window of batches within an epoch
 
     @property
     @abstractmethod
     def usual_epochs(self) -> int:
-        """Epochs of a task, before other policies have shaped it."""
+        """The epochs of a task before policies have shaped it."""
 
     def shape(self, state: S, site: SiteName, work: Train, view: View) -> Train:
         """Leave the task as it is."""

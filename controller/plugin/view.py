@@ -1,4 +1,4 @@
-"""What plugins see: contributions, and a picture of the job."""
+"""What plugins see: contributions, and a view of the job."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,52 +15,51 @@ from hansa.controller.plugin.outline import Outline
 
 
 class Contribution(Value):
-    """An update as rules see it: where it is, and what its learner said of it."""
+    """An update as rules see it: where it is, and what its learner reported about it."""
 
     task: Task
     model: ModelKey
     digest: str
     facts: UpdateFacts
-    # Known when it is weighed.
-    reports: Mapping[SiteName, Evaluation] = {}  # what other sites found of it, if the weigher asked
-    unevaluated: Mapping[SiteName, str] = {}  # who did not answer, and why
+    # The following are known only when it is weighed.
+    reports: Mapping[SiteName, Evaluation] = {}  # other sites' evaluations, if the weigher asked for them
+    unevaluated: Mapping[SiteName, str] = {}  # the sites that did not report, and why
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
-    factor: float = 1.0  # by which the pacer multiplies the weigher's weight
+    factor: float = 1.0  # the pacer's factor on the weigher's weight
 
     @property
     def site(self) -> SiteName:
-        """Whose update it is."""
+        """The site whose update it is."""
         return self.task.site
 
     @property
     def base(self) -> ModelKey | None:
-        """What a partial update is to be laid over: the model that its site started from, or the one below that."""
+        """The model under a partial update: the one that its site started from, or that one's base."""
         return self.task.models[0] if isinstance(self.task.work, Train) and self.task.work.tensors else None
 
 
 @dataclass(frozen=True)
 class View:
-    """A read-only picture of the job for one call."""
+    """A read-only view of the job for one call."""
 
-    sites: Sequence[SiteName]  # learners that attend, sorted
-    busy: AbstractSet[SiteName]  # those with an open task
+    sites: Sequence[SiteName]  # with a connected learner that has examples; sorted
+    busy: AbstractSet[SiteName]  # with an open task
     examples: Mapping[SiteName, int]
-    evaluators: Sequence[SiteName]  # that attend, sorted
+    evaluators: Sequence[SiteName]  # with a connected evaluator; sorted
     version: int
     round: int
     steps: int  # committed so far
     seed: int
     now: float
-    together: int = 1  # sites whose updates make a community model, at least
-    standing: AbstractSet[SiteName] = (
-        frozenset()
-    )  # sites whose last updates go on counting, where merges remember
-    common: bool = True  # rounds are common to all sites; otherwise each site is in a cycle of its own
-    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is here
-    turn: int = 0  # of a task: hops of the whole job up to it, where models travel
-    draw: tuple[int, ...] = ()  # which of several draws of the round this is, if a pacer makes several
+    together: int = 1  # the least number of sites whose updates make a community model
+    # The sites whose last updates go on counting, if the aggregator remembers.
+    standing: AbstractSet[SiteName] = frozenset()
+    common: bool = True  # whether rounds are common to all sites; if not, each site has cycles of its own
+    outline: Outline | None = None  # of the model, if a part of the rule needs it and version 0 is known
+    turn: int = 0  # of a task: the hop within the whole job, if models travel
+    draw: tuple[int, ...] = ()  # which draw of the round this is, if a pacer makes several
 
     def rng(self, name: str, *more: int) -> np.random.Generator:
-        """Return the random stream of a plugin for this draw: a function of seed, name, round and draw alone."""
+        """Return a plugin's random stream for this draw: a function of seed, name, round and draw alone."""
         words = [self.seed, zlib.crc32(name.encode()), self.round, *more]
         return np.random.default_rng(np.random.SeedSequence(words, spawn_key=self.draw))

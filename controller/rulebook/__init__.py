@@ -1,1 +1,1 @@
-"""From a job's words to the plugins that carry it out."""
+"""The rulebook: from a job's words to the plugins that carry it out."""

@@ -17,7 +17,8 @@ from hansa.common.values.errors import NotFound
 from hansa.common.values.words import suggestion
 from hansa.controller.rulebook.compose import objections
 
-SETTINGS: Mapping[str, Mapping[str, Any]] = {  # outside the parts of a rule, that some rules do not go with
+# Settings outside the parts of a rule that some rules refuse.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "train.until": {"train": {"until": {}}},
     "train.batches": {"train": {"batches": 1}},
     "validation.fraction: 0": {"validation": {"fraction": 0}},
@@ -27,7 +28,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # outside the parts of a rule, th
 
 @click.group()
 def rules() -> None:
-    """Look up the rules a job can name."""
+    """Look up the rules that a job can use."""
 
 
 @rules.command("list")
@@ -45,16 +46,18 @@ def list_rules(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show a rule: its parts, their parameters, what else each part could be and what is refused."""
+    """Show a rule: its parts and their parameters, the alternatives for each part, and what it refuses."""
     known = plugins.rules()
     if name not in known:
         hint = suggestion(name, list(known)) or "; see `hansa rules list`"
         raise NotFound(f"there is no rule {name!r}{hint}{plugins.not_loaded()}")
     rule = known[name]
     refused = {point: dict(_refused(rule, point)) for point in POINTS}
-    tried = {setting: _against(rule, change) for setting, change in SETTINGS.items()}
+    tried = {setting: _objections(rule, change) for setting, change in SETTINGS.items()}
     elsewhere = {
-        setting: "; ".join(located(each, {}) for each in found) for setting, found in tried.items() if found
+        setting: "; ".join(located(problem, {}) for problem in problems)
+        for setting, problems in tried.items()
+        if problems
     }
     parts = {point: _describe(rule, point) for point in POINTS}
     duration, sections = _describe(rule, TRAIN), dict(_sections(rule))
@@ -83,36 +86,35 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _describe(rule: Rule, point: str) -> dict[str, Any]:
-    """Return a part with its parameters as the rule has them."""
-    start = rule.part(point)
-    kind = str(start["kind"])
+    """Return a part with its parameters as the rule sets them."""
+    defaults = rule.part(point)
+    kind = str(defaults["kind"])
     cls = plugins.kinds(point)[kind]
-    parameters = _parameters(cls, start)
+    parameters = _parameters(cls, defaults)
     if point == TRAIN:
         parameters = [each for each in parameters if f"{TRAIN}.{each['name']}" not in dict(_sections(rule))]
     return {"kind": kind, "summary": summary_of(cls), "parameters": parameters}
 
 
 def _sections(rule: Rule) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield what a job file says in a section of its own of how long sites train, such as `train.until`."""
+    """Yield the parameters of a duration that have a section of their own in job files: `train.until`."""
     cls = plugins.kinds(TRAIN)[str(rule.part(TRAIN)["kind"])]
     for name, field in cls.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Value):
             yield f"{TRAIN}.{name}", _parameters(field.annotation, {})
 
 
-def _parameters(cls: type[Value], start: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the fields of a plugin or section: names, what they start from, what they mean."""
-    found = []
-    for name, field in cls.model_fields.items():
-        said = field.alias or name
-        usual = (
-            None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
-        )
-        default = to_jsonable_python(start.get(said, usual), fallback=str)
-        lacking = {"required": True} if field.is_required() and said not in start else {}
-        found.append({"name": said, "default": default, "meaning": field.description or ""} | lacking)
-    return found
+def _parameters(cls: type[Value], defaults: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the fields of a plugin or section with their defaults (the rule's first) and descriptions."""
+    parameters = []
+    for attribute, field in cls.model_fields.items():
+        name, usual = field.alias or attribute, None
+        if not field.is_required():
+            usual = field.get_default(call_default_factory=True, validated_data={})
+        default = to_jsonable_python(defaults.get(name, usual), fallback=str)
+        required = {"required": True} if field.is_required() and name not in defaults else {}
+        parameters.append({"name": name, "default": default, "meaning": field.description or ""} | required)
+    return parameters
 
 
 def _print_parameters(parameters: Iterable[Mapping[str, Any]]) -> None:
@@ -122,22 +124,22 @@ def _print_parameters(parameters: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _shown(default: object) -> str:
-    """Return a default as one writes it in a job file."""
+    """Return a default as it is written in a job file."""
     if isinstance(default, bool):
         return str(default).lower()
     return "none" if default in (None, {}, []) else str(default)
 
 
 def _refused(rule: Rule, point: str) -> Iterator[tuple[str, str]]:
-    """Yield the kinds that this rule cannot have at a point, and why: each is tried."""
+    """Try every kind at a point; yield those that the rule refuses, and why."""
     for kind in sorted(plugins.kinds(point)):
-        found = _against(rule, {point: {"kind": kind}})
-        if found:
-            yield kind, "; ".join(text for _, text in found)
+        problems = _objections(rule, {point: {"kind": kind}})
+        if problems:
+            yield kind, "; ".join(text for _, text in problems)
 
 
-def _against(rule: Rule, change: Mapping[str, Any]) -> list[Problem]:
-    """Return what speaks against a job of this rule with a change; what is only missing, a job can give."""
+def _objections(rule: Rule, change: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems of a job with this rule and a change, except for fields that a job must set."""
     job = {"app": "app.py:app", "rule": rule.name, **change}
     faults = part_faults(job, final=True)
     if faults:

@@ -1,4 +1,4 @@
-"""From a job's words to plugins: the rule's parts, overridden by the job's."""
+"""Composes a job: the rule's parts, overridden by the job's."""
 
 from typing import Any
 
@@ -17,20 +17,20 @@ from hansa.controller.rules.fedmmb import ByUsed
 
 
 def compose(spec: JobSpec) -> Composition:
-    """Return the job's composition or raise InvalidJob naming everything that is wrong."""
+    """Return the job's composition, or raise InvalidJob naming everything that is wrong."""
     rule = composed_again(spec)
     _require_none([*rule.objections(spec), *_contradictions(spec, rule)])
     return rule
 
 
 def composed_again(spec: JobSpec) -> Composition:
-    """Return the composition of a job that was accepted: what would speak against it now did not then."""
+    """Return the composition of a job that was accepted before, without asking for objections again."""
     _require_none(part_faults(spec.model_dump(), final=True))
     return _filled(spec)
 
 
 def objections(spec: JobSpec) -> list[Problem]:
-    """Return which parts of a job do not go together, and why (methods/README §6)."""
+    """Return which parts of a job do not fit together, and why (methods/README §6)."""
     rule = _filled(spec)
     return [*rule.objections(spec), *_contradictions(spec, rule)]
 
@@ -45,23 +45,23 @@ def _filled(spec: JobSpec) -> Composition:
     parts: dict[str, Any] = {point: fill(point, rule, spec.part(point)) for point in POINTS}
     duration: Any = _duration(spec, rule)
     if duration.windows and isinstance(parts["weigh"], ByExamples) and "kind" not in (spec.weigh or {}):
-        parts["weigh"] = ByUsed()  # a rule that weighs by examples means those that an update was trained on
+        parts["weigh"] = ByUsed()  # with windows, the examples that an update was trained on count
     return Composition(name=spec.rule, train=duration, **parts)
 
 
 def _duration(spec: JobSpec, rule: Rule) -> Plugin:
     try:
         return duration_of(spec, rule)
-    except ValidationError as error:  # the bounds of a rule's own duration may be narrower than a job file's
+    except ValidationError as error:  # a rule's own duration may have narrower bounds than job files
         raise InvalidJob([located(fault, {}) for fault in problems(error, within=(TRAIN,))]) from None
 
 
 def _contradictions(spec: JobSpec, rule: Composition) -> list[Problem]:
-    """Return what a job and its rule say of how long sites train that does not go together."""
+    """Return where a job and its rule contradict each other about how long sites train."""
     named = rules()[spec.rule]
     own = kinds(TRAIN)[str(named.part(TRAIN)["kind"])]
     adaptive = spec.train.until is not None or (issubclass(own, Duration) and own.adaptive)
     if adaptive and (spec.train.batches is not None or (issubclass(own, Duration) and own.windows)):
-        why = "does not go with train.batches: it looks at the model after epochs, and none ends inside a window"
-        return [((TRAIN, "until"), why)]
+        why = "it evaluates the model after epochs, and none ends inside a window"
+        return [((TRAIN, "until"), f"does not go with train.batches: {why}")]
     return not_meant(spec, named, rule.train)

@@ -11,13 +11,13 @@ from hansa.common.values.resolved import Resolved, Software
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rulebook.compose import composed_again
 
-# Files that the submission brought (the digests stand beside the job), what only `hansa run` reads, who
-# submitted it.
+# Not part of the job itself: files that came with the submission (their digests are stored beside the job),
+# what only `hansa run` reads, and the operator who submitted it.
 ELSEWHERE = {"init", "reference", "data", "operator", "made_with"}
 
 
 def resolved(spec: JobSpec) -> Resolved:
-    """Return a job that says everything that its rule would say for it; read again it gives the same composition."""
+    """Return a job with all its rule's defaults written out; read again, it gives the same composition."""
     rule = composed_again(spec)
     job: dict[str, Any] = spec.model_dump(mode="json", exclude=ELSEWHERE | set(POINTS))
     for point in POINTS:
@@ -33,11 +33,11 @@ def resolved(spec: JobSpec) -> Resolved:
 
 
 def software(rule: Composition) -> Software:
-    """Return what a job of this rule is run with here and now."""
+    """Return the versions of the software that runs a job of this rule here and now."""
     plugins = {point: origin_of(rule.parts[point]) for point in RULE_POINTS}
     return Software(hansa=__version__, plugins=plugins, packages=plugin_packages())
 
 
 def _training(rule: Composition) -> dict[str, Any]:
-    """Return how long a task lasts; `proximal` is short for what stands under `local`."""
+    """Return how long a task trains; `proximal` is left out, because it is short for a setting of `local`."""
     return dict.fromkeys((*SPELLING, "proximal")) | rule.train.model_dump(mode="json", include=set(SPELLING))

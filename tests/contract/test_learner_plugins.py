@@ -1,4 +1,4 @@
-"""What every plugin of learners must do, whoever wrote it: the checks that ship with the package, for each kind."""
+"""The contract of learner plugins: every kind passes the checks that ship with the package."""
 
 import math
 import subprocess
@@ -18,14 +18,15 @@ from hansa.learner.plugins.testing import APP, data, network, run_of, state, tra
 from hansa.plugin.testing import checks_of
 from tests.unit.learner import local_parts
 
-NEEDED: dict[str, dict[str, Any]] = {  # arguments without a default, which those of packages have none of
+# Values for parameters without a default; plugins of other packages must have defaults.
+NEEDED: dict[str, dict[str, Any]] = {
     ADAPTIVE: {"vc_loss": 0.0, "tombstones": 5, "epochs": 2},
     PROXIMAL: {"mu": 0.1},
 }
 
 
 def everywhere() -> list[Any]:
-    """Return each plugin with each of its checks; some tests register odd ones of their own."""
+    """Return each plugin with each of its checks, except for the odd plugins that some tests register."""
     usual = [
         (kind, cls)
         for point in LEARNERS_POINTS
@@ -45,15 +46,16 @@ def test_a_plugin_keeps_its_contract(plugin: Plugin, each: Callable[[Plugin], No
     each(plugin)
 
 
-def test_a_learner_has_what_hansas_rules_ask_for() -> None:
-    code = "import hansa.learner.daemon; from hansa.common.plugins.registry import kinds; print(*kinds('learner'))"
+def test_a_learner_has_the_plugins_that_hansas_rules_ask_for() -> None:
+    imports = "import hansa.learner.daemon; from hansa.common.plugins.registry import kinds"
+    code = f"{imports}; print(*kinds('learner'))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
     assert {ADAPTIVE, IMPORTANCE, PROXIMAL} <= set(done.stdout.split())
 
 
-def test_a_task_that_names_the_usual_source_is_trained_as_one_that_names_none() -> None:
+def test_naming_the_default_batch_source_in_a_task_makes_no_difference() -> None:
     plain, named = network(), network()
     done, _ = trained_by(run_of(APP, plain, data(), work()))
     again, _ = trained_by(run_of(APP, named, data(), work(plugins.kinds("batches")["shuffled"]())))

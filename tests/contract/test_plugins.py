@@ -1,4 +1,4 @@
-"""What every plugin of the controller must do, whoever wrote it: the shipped checks, for each kind."""
+"""The contract of the controller's plugins: every kind passes the checks that ship with the package."""
 
 import re
 import subprocess
@@ -21,12 +21,15 @@ from hansa.controller.rules.fedavg import Equal
 from hansa.plugin.testing import ContractBroken, check, check_rule, checks_of
 from tests.unit.engine import evaluated_updates, examined
 
-KEEPING = (evaluated_updates.__name__, examined.__name__)  # tests whose plugins keep the contract, too
+KEEPING = (
+    evaluated_updates.__name__,
+    examined.__name__,
+)  # modules of tests whose plugins keep the contract, too
 DEEPEST = 3  # SemiSync < Rounds < Pacer < Part
 
 
 def registered(point: str) -> dict[str, type[Plugin]]:
-    """Return the plugins of Hansa and of installed packages; some tests register odd ones of their own."""
+    """Return the plugins of Hansa and of installed packages, without the odd ones of some tests."""
     return {
         kind: cls
         for kind, cls in plugins.kinds(point).items()
@@ -35,7 +38,7 @@ def registered(point: str) -> dict[str, type[Plugin]]:
 
 
 def everywhere() -> list[Any]:
-    """Return each plugin, made of its defaults, with each of its checks."""
+    """Return each plugin, with its defaults, and each of its checks."""
     made = [cls() for point in RULE_POINTS for _, cls in sorted(registered(point).items())]
     return [
         pytest.param(plugin, each, id=f"{plugin.point}-{plugin.kind}-{each.__name__}")
@@ -50,22 +53,24 @@ def test_a_plugin_keeps_its_contract(plugin: Plugin, each: Callable[[Plugin], No
 
 
 @pytest.mark.parametrize("name", sorted(plugins.rules()))
-def test_a_rule_fills_every_point_and_has_nothing_against_itself(name: str) -> None:
+def test_a_rule_fills_every_point_without_objections(name: str) -> None:
     check_rule(name)
 
 
 @pytest.mark.parametrize("point", RULE_POINTS)
-def test_nothing_is_derived_from_more_than_the_deepest(point: str) -> None:
+def test_no_plugin_inherits_more_deeply_than_the_pacers(point: str) -> None:
     for cls in registered(point).values():
-        written = [base for base in cls.__mro__ if "[" not in base.__name__]  # not those that parameters make
+        written = [
+            base for base in cls.__mro__ if "[" not in base.__name__
+        ]  # not those that type parameters make
         assert written.index(Part) <= DEEPEST, f"{cls.__name__}: {written}"
 
 
-# What the checks find, so that an author is told.
+# What authors are told.
 
 
 class Odd(BaseModel):
-    """What a plugin may remember."""
+    """The memory of a plugin."""
 
 
 def test_the_memory_of_a_plugin_is_its_type_parameter() -> None:
@@ -75,9 +80,9 @@ def test_the_memory_of_a_plugin_is_its_type_parameter() -> None:
 
 
 class Careless(Weigher[Odd]):
-    """Does not do what it promises."""
+    """Breaks its contract."""
 
-    weights: tuple[float, ...] | None = Field(None, description="that it gives")
+    weights: tuple[float, ...] | None = Field(None, description="the weights that it returns")
 
     def weigh(self, state: Odd, contributions: Any, view: Any) -> Any:
         return np.array(self.weights if self.weights is not None else range(len(contributions)), dtype=float)
@@ -85,19 +90,19 @@ class Careless(Weigher[Odd]):
 
 @register("weigh", "careless")
 class Forgetful(Careless):
-    """Names a memory and does not begin it."""
+    """Names a memory, but does not return it from `begin`."""
 
 
 @register("weigh", "silent")
 class Silent(Equal):
-    """A parameter has no description."""
+    """Has a parameter without a description."""
 
     share: float = 0.5
 
 
 @register("weigh", "liar")
 class Liar(Careless):
-    """Says that all weights are the same."""
+    """Claims that all weights are equal."""
 
     equal: ClassVar[bool] = True
 
@@ -106,27 +111,27 @@ class Liar(Careless):
 
 
 @pytest.mark.parametrize(
-    ("plugin", "told"),
+    ("plugin", "message"),
     [
         (Careless(), "Careless is not registered: decorate it"),
-        (Forgetful(), r"weigh 'careless': begin\(\) returned Nothing\(\), not a Odd"),
+        (Forgetful(), r"weigh 'careless': begin\(\) returned Nothing\(\), not Odd"),
         (Silent(), "weigh 'silent': share has no description"),
         (Liar(), "weigh 'liar': .* are not equal"),
         (Liar(weights=(1.0,)), "weigh 'liar': .* are not 2 weights"),
         (Liar(weights=(-1.0,)), "weigh 'liar': .* are not all ≥ 0"),
     ],
 )
-def test_an_author_is_told_what_is_wrong(plugin: Plugin, told: str) -> None:
-    with pytest.raises(ContractBroken, match=told):
+def test_an_author_is_told_what_is_wrong(plugin: Plugin, message: str) -> None:
+    with pytest.raises(ContractBroken, match=message):
         check(plugin)
 
 
-def test_a_rule_that_nobody_knows_is_told() -> None:
+def test_checking_an_unknown_rule_says_so() -> None:
     with pytest.raises(ContractBroken, match="rule 'no-such-rule' is not known"):
         check_rule("no-such-rule")
 
 
-# As an author has it: a fresh interpreter, without pytest.
+# As an author runs it: in a fresh interpreter, without pytest.
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-rule.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

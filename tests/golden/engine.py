@@ -1,18 +1,17 @@
-"""Translates between the words of golden files and those of the engine. A change of the engine's words ends here.
+"""Translates between golden files and the engine, so that the engine's names can change without the files.
 
-Tasks and orders to worker threads have numbers in the order in which they were given; what one event gives at
-once is sorted first. Models are called `version 3`, `update 5` (that answers task 5), `moment m of version
-3`, `mean of hop 1 to version 3` and `array 0 of order 4`. Texts for people are not recorded, except the
-reason for which a job ended.
+Tasks and orders are numbered in the order in which they are issued; those of one event are sorted first.
+Models are called `version 3`, `update 5` (of task 5), `moment m of version 3`, `mean of hop 1 to version 3`
+and `array 0 of order 4`. Messages are not recorded, except for the reason why a job ended.
 
-A step has a verb, `do`, and its object:
+A step has a verb, `do`, and its objects:
 
     join, cannot join, leave   site, role (and examples)            give: version 0
     update                     task and facts                       describe: version 0  task and layers
     quarantine, fail           task
     report, survey, probe      task and findings                    done, not done       order (and findings)
-    ring: the next alarms      wait: seconds                        restart: from a snapshot; replay: from the events
-    cancel
+    ring: the next alarms      wait: seconds                        cancel
+    restart: from a snapshot   replay: from the events
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +37,7 @@ Step = Mapping[str, Any]
 
 
 class Engine:
-    """One job under way, as golden files tell of it."""
+    """One job in progress, in the words of golden files."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         self._spec = JobSpec.model_validate({"app": "app.py:app", **job})
@@ -54,17 +53,17 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can happen any more."""
+        """Whether the job is over."""
         return self._machine.ended
 
     @property
     def alarms(self) -> list[float]:
-        """When alarms are due."""
+        """The times at which alarms are due."""
         return sorted(self._machine.state.alarms.values())
 
     @property
     def open(self) -> dict[int, Told]:
-        """Tasks that sites have yet to answer."""
+        """Tasks that sites have yet to return."""
         tell = self._teller
         return {tell.numbers[task.id]: tell.task(task) for task in self._machine.state.tasks.values()}
 
@@ -74,11 +73,11 @@ class Engine:
         return self._teller.running
 
     def end(self) -> Told:
-        """Return how the job stands in the end."""
+        """Return the outcome of the job."""
         return self._teller.end(self._receipts)
 
     def do(self, step: Step) -> Told:
-        """Let something happen and tell what came of it; nothing if nothing did."""
+        """Take a step and return what came of it."""
         match step["do"]:
             case "restart" | "replay":
                 return self._again(step["do"] == "restart")
@@ -108,7 +107,7 @@ class Engine:
         return ({"refused": True} if refused else {}) | self._teller.told(effects)
 
     def _again(self, saved: bool) -> Told:
-        """Go on from a snapshot, or from the events that came since the last one; tell what is to be done again."""
+        """Restart from a snapshot, or from the events since the last one; return what is to be done again."""
         if saved:
             new = self._machine.snapshot()
             self._saved = replace(new, chapters={**self._saved.chapters, **new.chapters})
@@ -174,7 +173,7 @@ class Engine:
                 return ev.Surveyed(**about, profile=Profile(**step["found"]))
             case "probe":
                 return ev.Probed(**about, importance=step["found"])
-        raise ValueError(f"nobody knows how to {step['do']}")
+        raise ValueError(f"unknown step: {step['do']}")
 
     def _order_event(self, step: Step, at: float) -> ev.Event:
         key = next(key for key, number in self._teller.orders.items() if number == step["order"])

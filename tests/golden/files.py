@@ -1,4 +1,4 @@
-"""Golden files: JSON with one short entry on each line, and what differs from one."""
+"""Golden files: reading, writing and comparing JSON with one short entry per line."""
 
 import json
 import math
@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-CLOSE, NEAR_ZERO = 1e-3, 1e-5  # relative and absolute, for numbers that a machine's arithmetic has a say in
+CLOSE, NEAR_ZERO = 1e-3, 1e-5  # relative and absolute tolerance for numbers that depend on the machine
 WIDTH = 240  # characters: what fits is written on one line
 
 
 def read(name: str) -> Any:
-    """Return what a golden file holds."""
+    """Return the contents of a golden file."""
     return json.loads((HERE / name).read_text())
 
 
 def write(name: str, value: Any) -> Path:
-    """Write a golden file and return its place."""
+    """Write a golden file and return its path."""
     path = HERE / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(_text(value, 0) + "\n")
@@ -24,7 +24,7 @@ def write(name: str, value: Any) -> Path:
 
 
 def _text(value: Any, depth: int) -> str:
-    """Return JSON; what is too long for a line is broken into entries, six levels deep at most."""
+    """Return JSON; values that are too long for a line are broken into entries, at most six levels deep."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) < WIDTH - depth or depth > 5 or not isinstance(value, dict | list):
         return line
@@ -38,12 +38,12 @@ def _text(value: Any, depth: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as a golden file gives it back."""
+    """Return a value as it comes back from a golden file."""
     return json.loads(json.dumps(value))
 
 
 def differences(golden: Any, now: Any, close: bool = False, at: str = "") -> list[str]:
-    """Say where a value is not the golden one; numbers may differ a little if they need only be `close`."""
+    """Say where a value differs from the golden one; with `close`, numbers may differ a little."""
     if isinstance(golden, dict) and isinstance(now, dict):
         missing = [f"{at}/{key}: only in the golden file" for key in golden if key not in now]
         more = [
@@ -63,4 +63,4 @@ def differences(golden: Any, now: Any, close: bool = False, at: str = "") -> lis
             return []
     elif golden == now:
         return []
-    return [f"{at}: {golden!r:.300} is golden, {now!r:.300} is found"]
+    return [f"{at}: expected {golden!r:.300}, got {now!r:.300}"]

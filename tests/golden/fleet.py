@@ -1,6 +1,6 @@
-"""Runs whole jobs: a controller with real gRPC on loopback, real learners and evaluators, all in this process.
+"""Runs whole jobs: a controller with real gRPC on loopback and real learners and evaluators, in one process.
 
-Jobs are submitted and watched as an operator does it. One job runs at a time: sites in one process share the
+Jobs are submitted and watched as by an operator. One job runs at a time: sites in one process share the
 seeded generators of numpy and PyTorch, from which version 0 is made.
 """
 
@@ -50,15 +50,15 @@ Fleet = Callable[[str, Path, AsyncExitStack], Awaitable[None]]
 
 
 async def run(folder: Path, jobs: Mapping[str, Job], app: str, numbers: bool = False) -> dict[str, Outcome]:
-    """Run jobs one after the other with five sites; return digests, and the numbers of last versions if asked."""
-    made: dict[str, Outcome] = {}
+    """Run jobs one after another with five sites; return digests and, if wanted, the last models' numbers."""
+    outcomes: dict[str, Outcome] = {}
     async with serving(folder / "controller") as served, AsyncExitStack() as sites:
         await (_light if app == LIGHT else _real(app))(served.address, folder, sites)
         client = await sites.enter_async_context(Client(served.address))
         for name, job in jobs.items():
             usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
-            made[name] = await _outcome(client, JobSpec.model_validate({**usual, **job}), numbers)
-    return made
+            outcomes[name] = await _outcome(client, JobSpec.model_validate({**usual, **job}), numbers)
+    return outcomes
 
 
 async def _outcome(client: Client, spec: JobSpec, numbers: bool) -> Outcome:
@@ -87,15 +87,15 @@ def _rounded(array: np.ndarray) -> list[float]:
 
 
 def _version(entry: VersionView) -> dict[str, Any]:
-    told: dict[str, Any] = {"digest": entry.digest}
+    version: dict[str, Any] = {"digest": entry.digest}
     if entry.version:
-        told |= {
+        version |= {
             "contributions": dict(sorted(entry.contributions.items())),
             "steps": dict(sorted(entry.steps.items())),
         }
     if entry.hops:
-        told["hops"] = [list(hop.sites) for hop in entry.hops]
-    return told
+        version["hops"] = [list(hop.sites) for hop in entry.hops]
+    return version
 
 
 def _real(app: str) -> Fleet:
@@ -119,7 +119,7 @@ def _real(app: str) -> Fleet:
 
 @asynccontextmanager
 async def _attending(daemons: Sequence[SiteDaemon]) -> AsyncIterator[None]:
-    """Let daemons attend until the block ends."""
+    """Keep daemons connected until the block ends."""
     ready = {daemon: asyncio.Event() for daemon in daemons}
     running = [asyncio.create_task(daemon.run(partial(_set, ready[daemon]))) for daemon in daemons]
     here = asyncio.create_task(_all(ready.values()))
@@ -145,14 +145,14 @@ async def _all(events: Iterable[asyncio.Event]) -> None:
 
 
 async def _light(address: str, folder: Path, sites: AsyncExitStack) -> None:
-    """Start sites whose updates are simple arithmetic, for models that plain arrays cannot describe: batch norm."""
+    """Start sites with simple arithmetic for training, for models that the app of arrays cannot describe."""
     for number, name in enumerate(SITES):
         site = LightSite(address, name, app=LIGHT, examples=10 + 3 * number, spec=NORM, answer=_answer)
         await sites.enter_async_context(site.attending())
 
 
 async def _answer(site: LightSite, task: Task) -> None:
-    """Hand in what a site of one of two groups might train: the group's shift, and noise of its own."""
+    """Send what a site of one of two groups might train: the group's shift and noise of its own."""
     if isinstance(task.work, Init):
         first = {info.name: np.ones(info.shape, info.dtype) for info in NORM.tensors}
         await site.send(task, first)

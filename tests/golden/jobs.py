@@ -1,4 +1,4 @@
-"""The jobs whose community models are kept as golden values, by family: one controller and its sites run a family.
+"""The jobs whose community models are golden values, by family: one controller with its sites runs a family.
 
 A family of `PORTABLE` gives the same bits on every machine. A family of `MACHINE` trains with PyTorch, or
 solves something by iteration: its bits depend on the processor and on the libraries.
@@ -16,11 +16,8 @@ GLOBAL, LOCAL = {"standardise": "global"}, {"standardise": "local", "columns": 2
 def _job(
     rule: str, rounds: int = 4, epochs: int | None = 2, lr: float = 0.03125, **more: Any
 ) -> dict[str, Any]:
-    train = (
-        {"batch_size": 4, "optimizer": {"lr": lr}}
-        | ({"epochs": epochs} if epochs else {})
-        | more.pop("train", {})
-    )
+    train = {"batch_size": 4, "optimizer": {"lr": lr}} | ({"epochs": epochs} if epochs else {})
+    train |= more.pop("train", {})
     return {"rule": rule, "pace": {"rounds": rounds} | more.pop("pace", {}), "train": train, **more}
 
 

@@ -1,13 +1,12 @@
-"""Records golden values, or checks them: `python -m tests.golden.record [--check] [portable|machine|engine …]`.
+"""Records or checks golden values: `python -m tests.golden.record [--check] [portable|machine|engine …]`.
 
-Without --check the files are written anew: do that only for a change of behaviour that is meant, and read the
-diff. With --check nothing is written, every bit is compared, and what differs is printed.
+Without --check the files are written again: do this only for an intended change of behaviour, and read the
+diff. With --check nothing is written, every bit is compared, and differences are printed.
 
     portable.json  digests of community models that are the same on every machine
-    machine.json   the same for rules that train with PyTorch or solve by iteration. Their bits hold on the machine and
-                   for the library versions that made them; the committed test compares their numbers with a
-                   tolerance
-    engine/*.json  jobs played event by event through the engine: what was done, and what came of it
+    machine.json   the same for rules that train with PyTorch or solve by iteration; their bits depend on the
+                   machine and the library versions, so the test compares their numbers with a tolerance
+    engine/*.json  jobs played event by event through the engine: the steps, and what came of each
 """
 
 import asyncio
@@ -25,17 +24,17 @@ from tests.golden.stories import STORIES, file_of, improvise, replay
 
 
 def models(group: Mapping[str, tuple[str, jobs.Family]]) -> dict[str, Any]:
-    """Run families of jobs; PyTorch works on one thread, lest the bits depend on how many cores there are."""
+    """Run families of jobs, with PyTorch on one thread: the bits must not depend on the number of cores."""
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for name, (app, family) in group.items():
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = asyncio.run(run(Path(folder), family, app, numbers=group is jobs.MACHINE))
-    return found
+            outcomes[name] = asyncio.run(run(Path(folder), family, app, numbers=group is jobs.MACHINE))
+    return outcomes
 
 
 def recorded(name: str, check: bool) -> dict[str, Any]:
-    """Return what belongs into each golden file; a check of the engine plays what its files say was done."""
+    """Return the contents of golden files by name; a check of the engine replays the steps in its files."""
     if name == "engine" and check:
         return {file_of(story): replay(files.read(file_of(story))) for story in STORIES}
     if name == "engine":
@@ -44,14 +43,14 @@ def recorded(name: str, check: bool) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """Record or check the files that are named, or all."""
+    """Record or check the named files, or all of them."""
     check, differ = "--check" in words, 0
     for name in [word for word in words if word != "--check"] or ["portable", "machine", "engine"]:
         for place, value in recorded(name, check).items():
             if check:
-                found = files.differences(files.read(place), files.plain(value))
-                differ += len(found)
-                print(f"{place}: {len(found)} differences", *found, sep="\n  ")
+                lines = files.differences(files.read(place), files.plain(value))
+                differ += len(lines)
+                print(f"{place}: {len(lines)} differences", *lines, sep="\n  ")
             else:
                 print(files.write(place, value))
     return 1 if differ else 0

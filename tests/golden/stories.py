@@ -1,7 +1,7 @@
-"""Stories: jobs that are played event by event through the engine. `engine/` has what came of each.
+"""Stories: jobs that are played event by event through the engine. `engine/` holds what came of each.
 
-To record, a seeded player improvises: sites join, leave, fail and come late, alarms ring, the controller
-restarts. To check, the steps of the golden file are played again; no chance is involved.
+To record a story, a seeded player improvises: sites join, leave, fail and are late, alarms ring, the
+controller restarts. To check it, the steps in the golden file are played again, without any randomness.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class Story:
 
     job: dict[str, Any]
     seed: int
-    length: int = 32  # steps before everybody does what they ought to
+    length: int = 32  # random steps before every site does what it is asked
     learners: int = 4
     evaluators: int = 2
     given: bool = False  # version 0 comes with the submission
     unfit: str = ""  # a site that cannot work for the job
-    calm: bool = False  # nobody leaves or fails
+    calm: bool = False  # no site leaves or fails
     rings: float = 1.5  # how often alarms ring
     ending: Literal["", "cancel", "merge fails", "a site cannot", "all fail"] = ""
 
@@ -42,7 +42,7 @@ def file_of(name: str) -> str:
 
 
 def improvise(story: Story) -> dict[str, Any]:
-    """Play a story by chance and return it with all that came of it."""
+    """Improvise a story and return its steps with what came of each."""
     player = _Player(story)
     for _ in range(story.length):
         if not player.engine.ended:
@@ -53,7 +53,7 @@ def improvise(story: Story) -> dict[str, Any]:
             break
         player.step(step)
     if player.closed:
-        player.step(player.update(player.closed[-1]))  # too late in any case
+        player.step(player.update(player.closed[-1]))  # which is too late in any case
     return {"job": story.job, "first": player.first, "steps": player.steps, "end": player.engine.end()}
 
 
@@ -66,7 +66,7 @@ def replay(golden: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Player:
-    """Improvises a story with seeded chance."""
+    """Improvises a story with a seeded generator."""
 
     def __init__(self, story: Story) -> None:
         self._story, self._chance = story, Random(story.seed)
@@ -74,7 +74,7 @@ class _Player:
         self.first, self.steps = self.engine.first, list[list[Any]]()
         self._needs_layers = story.job["rule"] in ("divide", "feddaf") or "layers" in story.job
         self._answerable: dict[int, dict[str, Any]] = {}  # every training task so far
-        self._refused: set[int] = set()  # tasks whose answers the job does not take, though they are open
+        self._refused: set[int] = set()  # open tasks whose results the job refuses
         self._present: set[tuple[str, str]] = set()
         learners, evaluators = range(story.learners), range(story.evaluators)
         self._everybody = [("abcdefgh"[i], "learner") for i in learners]
@@ -88,14 +88,14 @@ class _Player:
 
     @property
     def closed(self) -> list[int]:
-        """Training tasks that nobody waits for any more."""
+        """Training tasks that are over."""
         return [number for number in self._answerable if number not in self.engine.open]
 
     def step(self, step: Step) -> None:
-        """Take a step, and write down what came of it."""
-        told = self.engine.do(step)
-        self.steps.append([step, told])
-        self._refused |= {step["task"]} if "refused" in told and "task" in step else set()
+        """Take a step, and record what came of it."""
+        outcome = self.engine.do(step)
+        self.steps.append([step, outcome])
+        self._refused |= {step["task"]} if "refused" in outcome and "task" in step else set()
         if step["do"] in ("join", "leave"):
             (self._present.add if step["do"] == "join" else self._present.discard)(
                 (step["site"], step["role"])
@@ -133,7 +133,7 @@ class _Player:
         return step
 
     def honest_step(self) -> Step | None:
-        """Let everybody do what is asked of them; nothing if nothing is asked of anybody."""
+        """Return a step in which someone does what is asked; None if nothing is left to do."""
         for who in self._everybody:
             if who not in self._present:
                 return self._join(who)
@@ -144,7 +144,7 @@ class _Player:
         return {"do": "ring"} if self.engine.alarms else None
 
     def last_step(self) -> Step | None:
-        """Bring the story to its end, as soon as that can be done; nothing if it ends by itself."""
+        """Return a step towards the story's ending; None if it ends by itself, or not yet."""
         training = [number for number in self._unanswered() if self.engine.open[number]["kind"] == "train"]
         merges = [number for number, order in self.engine.running.items() if order["work"] == "merge"]
         match self._story.ending:
@@ -162,7 +162,7 @@ class _Player:
         return sorted(self.engine.open.keys() - self._refused)
 
     def update(self, number: int) -> Step:
-        """Answer a training task, or the one for version 0."""
+        """Return an update for a training task, or version 0."""
         task = self.engine.open.get(number) or self._answerable[number]
         facts: dict[str, Any] = {
             "n_train": self._examples(task["site"]),

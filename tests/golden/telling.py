@@ -1,4 +1,4 @@
-"""What golden files tell of a job: the engine's effects and state in neutral words. The other half of `engine.py`."""
+"""The engine's effects and state in the words of golden files: the other half of `engine.py`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,13 +23,13 @@ from hansa.controller.engine.orders import Examine, ExamineHop, Merge
 from hansa.controller.values.members import Member, Membership, Standing, overlay
 
 JOB = JobId("j1")
-HOPS, ARRAYS = 8, 8  # the most that a story has
+HOPS, ARRAYS = 8, 8  # the most in any story
 Told = dict[str, Any]
 OrderKey = tuple[Any, ...]  # what identifies an order to the engine
 
 
 class Teller:
-    """Numbers tasks and orders, names models, and tells what has changed since it was last asked."""
+    """Numbers tasks and orders, names models, and describes what has changed since the last call."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -37,12 +37,12 @@ class Teller:
         self.numbers: dict[TaskId, int] = {}
         self.orders: dict[OrderKey, int] = {}
         self.order_numbers: dict[OrderKey, int] = {}  # the engine's own
-        self.running: dict[int, Told] = {}  # orders under way
+        self.running: dict[int, Told] = {}  # orders in progress
         self._keys: dict[ModelKey, str] = {reference_key(JOB): "reference"}
         self._before: dict[str, Told] = {}
 
     def told(self, effects: list[ef.Effect]) -> Told:
-        """Tell what is to be done now, and what has changed."""
+        """Describe effects, and what has changed in the job's state."""
         told: Told = {}
         sent = [effect.task for effect in effects if isinstance(effect, ef.SendTask)]
         for task in sorted(sent, key=self._place):
@@ -78,7 +78,7 @@ class Teller:
         return task.work.kind, task.site, task.hop, task.slot, [self._name(key) for key in task.models]
 
     def task(self, task: Task) -> Told:
-        """Tell of a task; what is 0 or empty is left out."""
+        """Describe a task; fields that are 0 or empty are left out."""
         work = task.work
         told: Told = {
             "site": task.site,
@@ -129,11 +129,11 @@ class Teller:
         return {"work": "measure"}
 
     def _members(self, given: Iterable[Member]) -> list[list[float]]:
-        """Return of each contribution the task that it answers, its weight, and how many tensors count (0: all)."""
+        """Return the task, the weight and the number of tensors (0: all) of each contribution."""
         return sorted([self.numbers[m.task], m.weight, len(m.tensors or ())] for m in given)
 
     def _standing(self) -> dict[str, Told]:
-        """Return what the job looks like, version by version."""
+        """Describe the job's state, version by version."""
         state = self.machine.state
         told: dict[str, Told] = {"job": {"status": state.status, "phase": state.phase}}
         for record in state.history:
@@ -159,7 +159,7 @@ class Teller:
         return told
 
     def end(self, receipts: int) -> Told:
-        """Return how the job stands in the end."""
+        """Describe the outcome of the job."""
         state = self.machine.state
         accounts = sorted(state.participation.items())
         short = shortfalls(state, self.machine.rule.pace.common_rounds)
@@ -196,7 +196,7 @@ class Teller:
 
 
 def order_key(start: ef.StartOrder) -> OrderKey:
-    """Return what identifies an order, whatever number it has; examinations have only that."""
+    """Return what identifies an order apart from its number, which only examinations need."""
     match start.order:
         case Merge(version=version):
             return ("merge", version)
@@ -208,7 +208,7 @@ def order_key(start: ef.StartOrder) -> OrderKey:
 
 
 def _counting(start: ef.StartOrder, machine: Machine) -> Iterable[Member]:
-    """Return everything that counts once a merge is done."""
+    """Return all members that count once a merge is done."""
     order, outline = start.order, machine.state.outline
     assert isinstance(order, Merge)
     names = [tensor.name for tensor in outline.tensors] if outline else []
@@ -218,7 +218,7 @@ def _counting(start: ef.StartOrder, machine: Machine) -> Iterable[Member]:
 
 
 def site_of(name: str) -> str:
-    """Return whose update a score is of; where models travel, its name may say which of them it is, too."""
+    """Return the site of a score; if models travel, the name of a score may also contain the slot."""
     return name.partition(" ")[0]
 
 

@@ -1,4 +1,4 @@
-"""Jobs that are played event by event go as the golden file says."""
+"""Jobs that are played event by event match the golden files."""
 
 import pytest
 
@@ -9,5 +9,5 @@ from tests.golden.stories import STORIES, file_of, replay
 @pytest.mark.parametrize("name", STORIES)
 def test_the_same_events_lead_to_the_same_job(name: str) -> None:
     golden = files.read(file_of(name))
-    assert golden["job"] == files.plain(STORIES[name].job), "the story is another: record it again"
+    assert golden["job"] == files.plain(STORIES[name].job), "the story has changed: record it again"
     assert not files.differences(golden, files.plain(replay(golden)))

@@ -189,7 +189,9 @@ async def test_an_evaluation_plan_that_makes_no_metrics_is_named_and_the_job_can
         spec = job(evaluate={"kind": "wordy", "said": said})
         view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
-        assert view.reason.startswith("the rule failed: evaluate 'wordy': it says what cannot be kept: ")
+        assert view.reason.startswith(
+            "the rule failed: evaluate 'wordy': it returned something that the history cannot store: "
+        )
         assert view.history[-1].metrics == {}
 
 
@@ -304,7 +306,7 @@ async def test_a_plugin_that_says_something_that_cannot_be_kept_is_named(
         spec = job(weigh={"kind": "fickle", "where": where})
         view = (await ended(await served.submit(spec, None, nothing()))).view()
         assert view.status == "failed"
-        said = "the rule failed: weigh 'fickle': it says what cannot be kept: "
+        said = "the rule failed: weigh 'fickle': it returned something that the history cannot store: "
         assert view.reason.startswith(said + wrong)
         assert "pydantic" not in view.reason
 
@@ -326,9 +328,9 @@ class Stray(Sampler):
     ("drawn", "wrong"),
     [
         (None, "TypeError: 'NoneType' object is not iterable"),
-        ((), "it drew [] of 1 sites"),
-        (("b",), "it drew ['b'] of 1 sites"),
-        (("a", "a"), "it drew ['a', 'a'] of 1 sites"),
+        ((), "it drew [] from 1 available site; it must draw at least one, and none twice"),
+        (("b",), "it drew ['b'] from 1 available site; it must draw at least one, and none twice"),
+        (("a", "a"), "it drew ['a', 'a'] from 1 available site; it must draw at least one, and none twice"),
     ],
 )
 async def test_a_sampler_that_draws_an_unknown_site_is_named_at_once(

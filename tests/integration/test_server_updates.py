@@ -271,32 +271,32 @@ async def test_a_server_update_that_raises_fails_the_job_which_keeps_the_last_mo
     assert findings(tmp_path, store, runner.id) == []
 
 
-NUMBERS = r"floating numbers are wanted"
+NUMBERS = r"floating-point numbers"
 UPDATE = {
-    "first": f"it returned float64 \\[1\\] where .* {NUMBERS}",
-    "scalar": f"it returned float64 where .* {NUMBERS}",
-    "square": f"it returned float64 \\[.*, 1\\] where .* {NUMBERS}",
+    "first": f"it returned float64 \\[1\\] instead of .* {NUMBERS}",
+    "scalar": f"it returned float64 instead of .* {NUMBERS}",
+    "square": f"it returned float64 \\[.*, 1\\] instead of .* {NUMBERS}",
     "whole": f"it returned int64 .* {NUMBERS}",
-    "list": f"it returned list where .* {NUMBERS}",
-    "nan": "it makes NaN or infinite numbers in tensor layer",
+    "list": f"it returned list instead of .* {NUMBERS}",
+    "nan": "it produced NaN or infinite numbers in tensor layer",
     "alone": "it did not return the next numbers and a mapping of moments",
     "three": "it did not return the next numbers and a mapping of moments",
     "nothing": "it did not return the next numbers and a mapping of moments",
-    "lost": "it returned other moments than its own: none instead of m",
-    "more": "it returned other moments than its own: m, n instead of m",
+    "lost": "it returned the wrong moments: none instead of m",
+    "more": "it returned the wrong moments: m, n instead of m",
     "no-moments": "it did not return the next numbers and a mapping of moments",
-    "short-moment": f"it returned float64 \\[1\\] where .* {NUMBERS}",
-    "nan-moment": "it makes NaN or infinite numbers in tensor layer",
+    "short-moment": f"it returned float64 \\[1\\] instead of .* {NUMBERS}",
+    "nan-moment": "it produced NaN or infinite numbers in tensor layer",
 }
 MIDDLE = {
-    "nan": "it makes NaN or infinite numbers in tensor layer",
-    "one-nan": "it makes NaN or infinite numbers in tensor layer",
-    "huge": "it makes NaN or infinite numbers in tensor layer",
-    "scalar": f"it returned float64 where .* {NUMBERS}",
-    "number": f"it returned float where .* {NUMBERS}",
-    "first": f"it returned float64 \\[1\\] where .* {NUMBERS}",
-    "square": f"it returned float64 \\[5, .*\\] where .* {NUMBERS}",
-    "nothing": f"it returned NoneType where .* {NUMBERS}",
+    "nan": "it produced NaN or infinite numbers in tensor layer",
+    "one-nan": "it produced NaN or infinite numbers in tensor layer",
+    "huge": "it produced NaN or infinite numbers in tensor layer",
+    "scalar": f"it returned float64 instead of .* {NUMBERS}",
+    "number": f"it returned float instead of .* {NUMBERS}",
+    "first": f"it returned float64 \\[1\\] instead of .* {NUMBERS}",
+    "square": f"it returned float64 \\[5, .*\\] instead of .* {NUMBERS}",
+    "nothing": f"it returned NoneType instead of .* {NUMBERS}",
     "whole": f"it returned int64 .* {NUMBERS}",
     "words": f"it returned <U.* {NUMBERS}",
 }
@@ -331,13 +331,13 @@ async def test_an_aggregator_that_returns_no_numbers_is_named_and_the_last_model
 
 async def test_an_aggregator_whose_remark_is_not_a_text_is_named(tmp_path: Path) -> None:
     spec = spec_of("fedavg", merge={"kind": "sloppy", "how": "silent"})
-    await _failed(tmp_path, spec, 0, "merge 'sloppy': it said None, which is no text")
+    await _failed(tmp_path, spec, 0, "merge 'sloppy': it returned None, which is not text")
 
 
 @pytest.mark.parametrize("how", ["none", "nobody", "twice", "beyond", "before", "halves", "mask"])
 async def test_an_aggregator_that_chooses_an_unknown_update_is_named(tmp_path: Path, how: str) -> None:
     spec = spec_of("fedavg", merge={"kind": "picky", "how": how})
-    await _failed(tmp_path, spec, 0, r"merge 'picky': it chose .* of 5 updates")
+    await _failed(tmp_path, spec, 0, r"merge 'picky': it chose .* from 5 updates")
 
 
 async def test_an_aggregator_may_choose_with_numbers_of_numpys(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def test_a_profile_that_makes_no_sense_fails_the_job_by_name(
         await sites.enter_async_context(LightSite(served.address, "b", answer=lie).attending())
         runner = await ended(await submit(served, surveyed()))
         assert runner.machine.state.status == "failed"
-        assert "site b could not tell of its data: invalid report" in runner.machine.state.reason
+        assert "site b could not describe its data: invalid report" in runner.machine.state.reason
 
 
 async def test_a_model_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:

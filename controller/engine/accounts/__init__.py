@@ -1,1 +1,1 @@
-"""What a job keeps account of: participation, apps, coverage."""
+"""What a job keeps account of: the participation of sites, their apps, and the coverage of evaluations."""

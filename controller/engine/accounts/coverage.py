@@ -1,8 +1,8 @@
-"""Coverage: how many examples of how many a model was evaluated on, and who is missing.
+"""Coverage: on how many of all examples a model was evaluated, and which sites are missing.
 
-All evaluators count that are connected or were at any time since the job began to run, each with the number
-of examples that it reported last. As long as one has never reported, nobody knows how many there are, and no
-version was evaluated on all of them.
+Every evaluator counts that has been connected at any time since the job began to run, with the number of
+examples in its last report. Until each of them has reported at least once, the total is unknown, and no
+version counts as evaluated on all examples.
 """
 
 from hansa.common.values.history import Findings, Version
@@ -13,30 +13,32 @@ from hansa.controller.engine.subjects import OfVersion, Subject
 
 
 def account(job: Job, record: Version, awaited: bool) -> None:
-    """Enter what a version was evaluated on, and whether that is enough for its metrics to count."""
+    """Record what a version was evaluated on, and whether that is enough for its metrics to count."""
     state = job.state
-    everything = tally(job, record, OfVersion(record.version))
-    enough = everything > 0 and record.examples / everything >= job.rule.evaluate.min_coverage
+    total = tally(job, record, OfVersion(record.version))
+    enough = total > 0 and record.examples / total >= job.rule.evaluate.min_coverage
     record.covered = enough and not awaited
     if record.covered:
         state.covered = max(record.version, state.covered or 0)
-    elif state.covered == record.version:  # it was evaluated once more, and somebody who is new is missing
+    elif state.covered == record.version:  # it was evaluated again, and a new evaluator has not reported
         state.covered = next((each.version for each in reversed(state.history) if each.covered), None)
 
 
 def tally(job: Job, findings: Findings, subject: Subject) -> int:
-    """Enter who is missing and how many examples there are; return the latter, at least.
+    """Record which sites are missing and how many examples there are; return an estimate of that number.
 
-    An evaluator that has never reported is taken to have as many as the largest: with `min_coverage` below 1
-    a version can count without it, and with 1 it cannot.
+    An evaluator that has never reported is assumed to have as many examples as the largest one. So a version
+    can count without it if `min_coverage` is below 1, and cannot if it is 1.
     """
     known, pending = job.state.evaluator_examples, job.open_tasks.evaluators(subject)
     for site in sorted(known.keys() - job.state.reports.get(subject.name, {}).keys() - pending):
         findings.unevaluated.setdefault(site, _why_not_asked(job, site))
     sizes = [known[SiteName(site)] for site in findings.unevaluated.keys() | pending]
-    told = findings.examples + sum(size for size in sizes if size is not None)
-    findings.examples_total = None if None in sizes else told
-    return told + sizes.count(None) * max((size for size in known.values() if size is not None), default=0)
+    known_total = findings.examples + sum(size for size in sizes if size is not None)
+    findings.examples_total = None if None in sizes else known_total
+    return known_total + sizes.count(None) * max(
+        (size for size in known.values() if size is not None), default=0
+    )
 
 
 def _why_not_asked(job: Job, site: SiteName) -> str:

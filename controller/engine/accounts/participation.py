@@ -1,7 +1,7 @@
-"""Who took part: how many of the updates that each site was asked for came, what went wrong, and who was away.
+"""Participation: how many of the requested updates each site contributed, what failed, and when it was away.
 
-A site that fails in every round must not go unnoticed because the others make a model without it. A site that
-was never drawn, that came late, or that is merely slow is not at fault.
+A site that fails in every round must not go unnoticed just because the others make a model without it. A site
+that was never drawn, that joined late, or that is merely slow is not at fault.
 """
 
 from hansa.common.values.ids import SiteName
@@ -11,88 +11,86 @@ from hansa.common.values.words import plain
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import JobState, Participation
 
-MOST_SITES = (
-    10_000  # that a job keeps account of: without TLS anybody can take part under any number of names
-)
-MOST_WORDS = 300  # characters of a reason
-ENOUGH = 0.5  # the share of what a site could have contributed below which it is named
+MOST_SITES = 10_000  # the most sites in an account: without TLS, anyone can join under any number of names
+MOST_CHARACTERS = 300  # of a reason
+ENOUGH = 0.5  # a site is named if it contributed less than this share of what it could have
 LEFT, IDLE = "the site left", "it was not asked again after its failures"
 
 
-# The account, kept up by the engine as things happen.
+# The account, which the engine updates as things happen.
 
 
-def came(job: Job, site: SiteName) -> None:
-    """A learner is here, for the first time or again."""
+def note_arrival(job: Job, site: SiteName) -> None:
+    """Note that a learner is connected, for the first time or again."""
     account = _account(job, site)
     if account is not None and account.away_since is not None:
-        account.away += _made(job.state) - account.away_since
+        account.away += _versions(job.state) - account.away_since
         account.away_since = None
 
 
-def went(job: Job, site: SiteName, why: str = LEFT) -> bool:
-    """A learner is gone, or cannot work for this job; return whether that is new."""
-    account = _account(job, site)
-    if account is None or (account.away_since is not None and account.absence == plain(why, MOST_WORDS)):
+def note_departure(job: Job, site: SiteName, why: str = LEFT) -> bool:
+    """Note that a learner is gone or cannot work for this job; return whether that is news."""
+    account, reason = _account(job, site), plain(why, MOST_CHARACTERS)
+    if account is None or (account.away_since is not None and account.absence == reason):
         return False
     if account.away_since is None:
-        account.away_since = _made(job.state)
-    account.absence = plain(why, MOST_WORDS)
+        account.away_since = _versions(job.state)
+    account.absence = reason
     return True
 
 
-def asked(job: Job, site: SiteName) -> None:
-    """A site is given a training task."""
+def note_request(job: Job, site: SiteName) -> None:
+    """Note that a site is given a training task."""
     account = job.state.participation.get(site)
     if account is not None:
         account.idle_since = None
 
 
-def answered(job: Job, task: Task) -> None:
-    """A site's update was taken."""
-    account = _settled(job, task)
+def note_update(job: Job, task: Task) -> None:
+    """Note that a site's update was accepted."""
+    account = _count_task(job, task)
     if account is not None and not account.counted:
         account.answered += 1
         account.counted = True
 
 
-def failed(job: Job, task: Task, why: str) -> None:
-    """A training task gave no update that counts; other tasks are not accounted for."""
-    account = _settled(job, task) if isinstance(task.work, Train) else None
+def note_failure(job: Job, task: Task, why: str) -> None:
+    """Note that a training task brought no update that counts; tasks of other kinds are ignored."""
+    account = _count_task(job, task) if isinstance(task.work, Train) else None
     if account is not None:
         account.failures += 1
-        account.reason = plain(why, MOST_WORDS)
-        account.idle_since = _made(job.state)
+        account.reason = plain(why, MOST_CHARACTERS)
+        account.idle_since = _versions(job.state)
 
 
-def explain(job: Job, site: SiteName, why: str) -> None:
-    """Name the reason of a failure as the history does."""
+def explain_failure(job: Job, site: SiteName, why: str) -> None:
+    """Give a site's last failure the reason that the history gives."""
     account = job.state.participation.get(site)
     if account is not None and account.failures:
-        account.reason = plain(why, MOST_WORDS)
+        account.reason = plain(why, MOST_CHARACTERS)
 
 
-def stopped(job: Job) -> None:
-    """Training stops: tasks that are open count as failures only where the site is gone."""
+def note_stop(job: Job) -> None:
+    """Note that training stops; an open task counts as a failure only if its site is gone."""
     for task in job.open_tasks.work():
         account = job.state.participation.get(task.site)
         if account is None or not isinstance(task.work, Train):
             continue
         if task.site in job.state.learners:
-            account.unfinished = _made(job.state) - task.work.version
+            account.unfinished = _versions(job.state) - task.work.version
         else:
-            failed(job, task, LEFT)
+            note_failure(job, task, LEFT)
 
 
 def _account(job: Job, site: SiteName) -> Participation | None:
     accounts = job.state.participation
     if site not in accounts and len(accounts) < MOST_SITES:
-        accounts[site] = Participation(since=_made(job.state))
+        accounts[site] = Participation(since=_versions(job.state))
     return accounts.get(site)
 
 
-def _settled(job: Job, task: Task) -> Participation | None:
-    """Count a task, and that of a round that was issued once more only once."""
+def _count_task(job: Job, task: Task) -> Participation | None:
+    """Count a task; a task that is issued again in the same round and hop counts once."""
     account = job.state.participation.get(task.site)
     if account is not None and account.last != (task.round, task.hop):
         account.last, account.counted = (task.round, task.hop), False
@@ -100,29 +98,29 @@ def _settled(job: Job, task: Task) -> Participation | None:
     return account
 
 
-def _made(state: JobState) -> int:
+def _versions(state: JobState) -> int:
     """Return how many community models have been made."""
     return max(state.version, 0)
 
 
-# What it says.
+# What the account says.
 
 
 def shortfalls(state: JobState, rounds: bool) -> list[Shortfall]:
-    """Return the sites that contributed nothing or little, those with the least first.
+    """Return the sites that contributed little or nothing, those with the smallest share first.
 
-    Of what a site was asked for, and of the time since it first came, only the share counts: a site that was
-    drawn seldom or came late is measured by the little that it could do. Without common `rounds` a site that
-    is not asked again after its failures is left out for good; with them it may merely not be drawn.
+    What counts is the share of what a site could have contributed: a site that was rarely drawn or joined
+    late is measured by what it was asked for since it joined. Without common `rounds`, a site that is not
+    asked again after its failures is out for good; with them, it may simply not have been drawn.
     """
-    found = [(share, site) for site in state.participation if (share := _share(state, site, rounds)) < ENOUGH]
-    return [_shortfall(state, site, rounds) for _, site in sorted(found)]
+    short = [(share, site) for site in state.participation if (share := _share(state, site, rounds)) < ENOUGH]
+    return [_shortfall(state, site, rounds) for _, site in sorted(short)]
 
 
 def _share(state: JobState, site: SiteName, rounds: bool) -> float:
-    """Return which share of what a site could have contributed it did."""
+    """Return the share that a site contributed of what it could have."""
     account = state.participation[site]
-    known, missed = _made(state) - account.since, _missed(state, account, rounds)
+    known, missed = _versions(state) - account.since, _missed(state, account, rounds)
     if _unfinished(state, account) or (known and _has_nothing(state, site)):
         return 0.0
     share = account.answered / account.asked if account.asked else 1.0
@@ -131,14 +129,11 @@ def _share(state: JobState, site: SiteName, rounds: bool) -> float:
 
 def _shortfall(state: JobState, site: SiteName, rounds: bool) -> Shortfall:
     account = state.participation[site]
-    known, missed, absence = _made(state) - account.since, _missed(state, account, rounds), account.absence
+    known, missed = _versions(state) - account.since, _missed(state, account, rounds)
+    absence = account.absence
     if _has_nothing(state, site):
         missed, absence = known, "it has no examples to train on"
-    elif (
-        not rounds
-        and account.idle_since is not None
-        and account.idle_since == _out_since(state, account, rounds)
-    ):
+    elif not rounds and account.idle_since == _out_since(state, account, rounds):
         absence = IDLE
     return Shortfall(
         site=site,
@@ -154,18 +149,18 @@ def _shortfall(state: JobState, site: SiteName, rounds: bool) -> Shortfall:
 
 
 def _missed(state: JobState, account: Participation, rounds: bool) -> int:
-    """Return how many versions were made while a site was away, or was not asked any more."""
-    return account.away + _made(state) - _out_since(state, account, rounds)
+    """Return how many versions were made while a site was away or no longer asked."""
+    return account.away + _versions(state) - _out_since(state, account, rounds)
 
 
 def _out_since(state: JobState, account: Participation, rounds: bool) -> int:
-    moments = (account.away_since, None if rounds else account.idle_since, _made(state))
+    moments = (account.away_since, None if rounds else account.idle_since, _versions(state))
     return min(moment for moment in moments if moment is not None)
 
 
 def _unfinished(state: JobState, account: Participation) -> bool:
-    """Whether most versions were made while a site worked at its first task, in vain."""
-    return not account.answered and 2 * account.unfinished > _made(state)
+    """Whether a site was still working on its first task while most versions were made."""
+    return not account.answered and 2 * account.unfinished > _versions(state)
 
 
 def _has_nothing(state: JobState, site: SiteName) -> bool:

@@ -1,1 +1,1 @@
-"""Indices over a job's state, so that an event costs no more than what it changes."""
+"""Indices over a job's state: they keep the cost of an event proportional to what it changes."""

@@ -1,9 +1,12 @@
-"""Which models the store must keep, and which may go.
+"""Retention: which models the store must keep, and which can be deleted.
 
-A model is kept while there is a reason: a task starts from it, an order reads it, no merge has taken it yet, a
-partial update that no merge has taken yet is laid over it, a part of the rule keeps it, the newest community
-model is made of it or was made from it (the model before and the moments of a server update), it is that model,
-or versions are compared with it.
+A model is kept as long as there is a reason to:
+
+- a task starts from it, or an order reads it,
+- it is an unmerged update, or an unmerged partial update is laid over it,
+- a part of the rule keeps it,
+- it is the newest community model, or that one's basis: its contributions, the version before and moments,
+- versions are compared with it.
 """
 
 from collections import Counter
@@ -14,12 +17,12 @@ from hansa.controller.engine.state import JobState
 
 
 class Retention:
-    """Counts the reasons to keep each model; it can be made anew from a job's state at any time."""
+    """Counts the reasons to keep each model; it can be rebuilt from a job's state at any time."""
 
     def __init__(self, state: JobState) -> None:
         self._stored = state.models
         self._reasons: Counter[ModelKey] = Counter()
-        self._idle = set(self._stored)  # in the store for no reason
+        self._idle = set(self._stored)  # in the store without a reason
         for task in state.tasks.values():
             self.hold(*task.models)
         for order in state.orders.values():
@@ -31,20 +34,27 @@ class Retention:
             self.hold(*(member.model for member in members))
         self.hold(*(key for key in (state.current, state.first, state.reference) if key is not None))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Retention):
+            return False
+        return self._reasons == other._reasons and self._idle == other._idle
+
+    __hash__ = None  # type: ignore[assignment]
+
     def add(self, key: ModelKey) -> None:
-        """Take note of a model in the store; whoever needs it says so with `hold`."""
+        """Enter a model that is in the store; code that needs the model must also `hold` it."""
         self._stored.add(key)
         if not self._reasons[key]:
             self._idle.add(key)
 
     def hold(self, *keys: ModelKey) -> None:
-        """Keep models for one more reason."""
+        """Add one reason to keep each of these models."""
         for key in keys:
             self._reasons[key] += 1
             self._idle.discard(key)
 
     def release(self, *keys: ModelKey) -> None:
-        """Take one reason to keep models away."""
+        """Remove one reason to keep each of these models."""
         for key in keys:
             self._reasons[key] -= 1
             if not self._reasons[key]:
@@ -53,7 +63,7 @@ class Retention:
                     self._idle.add(key)
 
     def drop_idle(self) -> list[Effect]:
-        """Forget the models that nobody needs."""
+        """Have the models deleted that there is no reason to keep."""
         if not self._idle:
             return []
         dropped = tuple(sorted(self._idle))

@@ -1,4 +1,4 @@
-"""A roster: names in order, with a quick answer to who is among them."""
+"""A roster: sorted site names with a fast membership test."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,26 +8,31 @@ from hansa.common.values.ids import SiteName
 
 
 class Roster(Sequence[SiteName]):
-    """Sorted names without repetition. Plugins only read it."""
+    """Sorted names without duplicates. Plugins only read it."""
 
     def __init__(self, names: Iterable[SiteName] = ()) -> None:
-        self._held = set(names)
-        self._names = sorted(self._held)
+        self._members = set(names)
+        self._names = sorted(self._members)
 
     def add(self, name: SiteName) -> None:
-        """Enter a name, unless it is there."""
-        if name not in self._held:
-            self._held.add(name)
+        """Add a name unless it is already present."""
+        if name not in self._members:
+            self._members.add(name)
             insort(self._names, name)
 
     def discard(self, name: SiteName) -> None:
-        """Strike a name, if it is there."""
-        if name in self._held:
-            self._held.discard(name)
+        """Remove a name if it is present."""
+        if name in self._members:
+            self._members.discard(name)
             del self._names[bisect_left(self._names, name)]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._held
+        return name in self._members
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Roster) and self._names == other._names
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[SiteName]:
         return iter(self._names)

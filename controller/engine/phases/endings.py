@@ -1,20 +1,28 @@
-"""How a job ends: it stops training and waits for the last evaluation, or it ends at once."""
+"""Endings: a job stops training and waits for its last evaluation, or it ends at once."""
 
 from hansa.common.job.spec import TargetSpec
 from hansa.common.values.history import Version
 from hansa.common.values.words import share_of
+from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Examine, Merge
 from hansa.controller.engine.phases import examinations, hops
-from hansa.controller.engine.phases.evaluation import ALARM, awaited, give_up, metrics, offer, offer_last
+from hansa.controller.engine.phases.evaluation import (
+    ALARM,
+    give_up,
+    is_awaited,
+    metrics,
+    offer,
+    offer_last,
+)
 from hansa.controller.engine.state import MERGING, Status
 from hansa.controller.engine.subjects import OfUpdate
 
 
 def close(job: Job, reason: str, now: float) -> list[Effect]:
-    """Stop training; the job is complete when the last version is evaluated and no order is open."""
+    """Stop training; the job is completed once its last version is evaluated and no order is open."""
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
@@ -22,7 +30,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason
-    participation.stopped(job)
+    participation.note_stop(job)
     _give_up_merges(job)
     tasks = job.open_tasks
     unfinished = [*tasks.work(), *tasks.evaluations_of(*tasks.subjects(OfUpdate))]
@@ -32,36 +40,36 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     effects += hops.withdraw(job, reason)
     if state.version > 0:
         effects += offer_last(job)
-    if _done(job):
+    if _is_done(job):
         return [*effects, *end(job, "completed", reason, now)]
     state.alarms = {}
     return [*effects, job.set_alarm(ALARM, now + job.rule.evaluate.timeout)]
 
 
 def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
-    """Nothing more will happen."""
+    """End the job at once, and stop keeping what only it needs."""
     state = job.state
-    participation.stopped(job)
+    participation.note_stop(job)
     effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
     give_up(job)
     for task in list(state.tasks):
         job.finish(task)
     for key in list(state.unmerged):
-        job.let_go(key)
+        versions.release_update(job, key)
     for number in list(state.orders):
         job.close_order(number)
     state.alarms = {}
     _give_up_merges(job)
-    examinations.forget(job)
-    job.let_first_go()
-    job.let_reference_go()
+    examinations.release_all(job)
+    versions.release_first(job)
+    versions.release_reference(job)
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]
 
 
 def _give_up_merges(job: Job) -> None:
-    """Forget merges that are under way, wait for their turn or for evaluations."""
+    """Give up all merges: those in progress, in the queue, or waiting for evaluations."""
     state = job.state
     for number, order in list(state.orders.items()):
         if isinstance(order, Merge | Examine):
@@ -72,41 +80,39 @@ def _give_up_merges(job: Job) -> None:
 
 
 def consider(job: Job, record: Version, now: float) -> list[Effect]:
-    """An evaluation has ended, one way or another: it was the last, the target is reached, or the newest is next."""
+    """Act on an evaluation that is over: complete or close the job, or offer the newest version."""
     if job.state.phase == "closing":
         return complete(job, now)
     effects: list[Effect] = []
-    if job.state.phase in MERGING and not awaited(job, record):
+    if job.state.phase in MERGING and not is_awaited(job, record):
         reason = _target_reached(job, record)
         effects = close(job, reason, now) if reason else offer(job, now)
     return effects + job.retention.drop_idle()
 
 
 def complete(job: Job, now: float) -> list[Effect]:
-    """End a job that has stopped training, if nothing is awaited any more."""
-    if job.state.phase == "closing" and _done(job):
+    """Complete a job that has stopped training, if it waits for nothing else."""
+    if job.state.phase == "closing" and _is_done(job):
         return end(job, "completed", job.state.reason, now)
     return job.retention.drop_idle()
 
 
-def _done(job: Job) -> bool:
+def _is_done(job: Job) -> bool:
     return not job.open_tasks.versions and not job.state.orders
 
 
 def _target_reached(job: Job, record: Version) -> str:
-    """Say that a version has reached the target; some sites' data alone must not stop a job."""
+    """Say that a version has reached the target, if it was evaluated on enough examples; else nothing."""
     target = job.spec.stop.target
     if target is None or not record.covered:
         return ""
     value = metrics(job, record).get(target.metric)
     if value is None or not _reached(target, value):
         return ""
-    part = (
-        f" on {share_of(record.examples, record.examples_total)} examples"
-        if record.examples != record.examples_total
-        else ""
-    )
-    return f"target reached: {target.metric} {value:.4f} at version {record.version}{part}"
+    basis = ""
+    if record.examples != record.examples_total:
+        basis = f" on {share_of(record.examples, record.examples_total)} examples"
+    return f"target reached: {target.metric} {value:.4f} at version {record.version}{basis}"
 
 
 def _reached(target: TargetSpec, value: float) -> bool:

@@ -1,9 +1,9 @@
-"""Evaluation of community models. It never blocks training; only the last version is waited for.
+"""Evaluation of community models. It never blocks training; a job waits only for that of its last version.
 
-One version at a time is offered to all evaluators that the plan names. The newest follows when all of them have
-reported, or the time is up: however slow evaluators are, some versions are evaluated by all. An evaluator that
-is late keeps its task, and its report counts when it comes; until then it is not asked again, so that it skips
-versions instead of falling further and further behind. What else it does, for other jobs or for a weigher, only
+One version at a time is offered to the evaluators that the plan names. When all of them have reported or the
+time is up, the newest version is offered. So some versions are evaluated by all, however slow evaluators are.
+A late evaluator keeps its task, and its report counts when it arrives. Until then it is not asked again: it
+skips versions instead of falling further and further behind. Its work for other jobs or for a weigher only
 makes it slower.
 """
 
@@ -20,11 +20,11 @@ from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfVersion, Subject
 from hansa.controller.plugin import checks
 
-ALARM = "evaluation"  # ends the wait for evaluators: of the version on offer, or of the last one
+ALARM = "evaluation"  # ends the wait for reports on the version on offer, or on the last one
 
 
 def offer(job: Job, now: float) -> list[Effect]:
-    """Offer the newest version to the evaluators that the plan names, unless others are awaited."""
+    """Offer the newest version to the evaluators that the plan names, unless another version is on offer."""
     state, plan = job.state, job.rule.evaluate
     if ALARM in state.alarms or state.offered >= state.version:
         return []
@@ -42,14 +42,15 @@ def offer(job: Job, now: float) -> list[Effect]:
 
 
 def offer_last(job: Job) -> list[Effect]:
-    """Ask every evaluator that is connected for the last version, unless it has reported on it or has the task."""
+    """Ask all connected evaluators for the last version, except those that have the task or have reported."""
     record = job.record(job.state.version)
-    done = {*job.open_tasks.evaluators(OfVersion(record.version)), *reports(job, OfVersion(record.version))}
-    remaining = [site for site in job.evaluators if site not in done]
+    subject = OfVersion(record.version)
+    asked = {*job.open_tasks.evaluators(subject), *reports_on(job, subject)}
+    remaining = [site for site in job.evaluators if site not in asked]
     for site in remaining:
         record.unevaluated.pop(site, None)
     effects: list[Effect] = [_ask(job, site) for site in remaining]
-    coverage.account(job, record, awaited(job, record))
+    coverage.account(job, record, is_awaited(job, record))
     return effects
 
 
@@ -60,25 +61,24 @@ def _ask(job: Job, site: SiteName) -> SendTask:
     return job.issue(site, job.state.round, work, subject=OfVersion(version))
 
 
-def awaited(job: Job, record: Version) -> bool:
-    """Whether somebody's report on a version is waited for; one that comes late is not."""
-    if job.state.phase != "closing" and (
-        record.version != job.state.offered or ALARM not in job.state.alarms
-    ):
+def is_awaited(job: Job, record: Version) -> bool:
+    """Whether the job waits for a report on a version; it does not wait for late ones."""
+    on_offer = record.version == job.state.offered and ALARM in job.state.alarms
+    if job.state.phase != "closing" and not on_offer:
         return False
-    return job.open_tasks.evaluates(OfVersion(record.version))
+    return job.open_tasks.awaits(OfVersion(record.version))
 
 
-def evaluated(job: Job, version: int) -> Version:
-    """Take note that an evaluation of a version has ended, one way or another, and return the version."""
+def settle(job: Job, version: int) -> Version:
+    """Note that an evaluation of a version is over, with or without a report, and return its record."""
     record = job.record(version)
-    if not awaited(job, record):
+    if not is_awaited(job, record):
         _conclude(job, record)
     return record
 
 
 def time_out(job: Job) -> Version:
-    """Wait no longer for evaluators that are late; return the version that was offered last."""
+    """Stop waiting for late evaluators; return the record of the version that was offered last."""
     why = f"no result in {job.rule.evaluate.timeout:g} s"
     for version in job.open_tasks.versions:
         record = job.record(version)
@@ -89,61 +89,61 @@ def time_out(job: Job) -> Version:
 
 
 def _conclude(job: Job, record: Version) -> None:
-    """Work out a version's metrics: nobody is awaited any more, though more reports may come late."""
+    """Compute a version's metrics. The job waits for no more reports, though late ones may still arrive."""
     state = job.state
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
-    pool(job, record, OfVersion(record.version))
+    compute_metrics(job, record, OfVersion(record.version))
     coverage.account(job, record, awaited=False)
     if record.version < state.version:
-        put_away(job, record.version)
+        drop_reports(job, record.version)
 
 
-def put_away(job: Job, version: int) -> None:
-    """Drop a version's reports, unless more may come: confusion matrices of many sites and versions are large."""
+def drop_reports(job: Job, version: int) -> None:
+    """Drop a version's reports, unless more may arrive: many confusion matrices take a lot of memory."""
     subject = OfVersion(version)
-    if job.state.history[version].metrics and not job.open_tasks.evaluates(subject):
+    if job.state.history[version].metrics and not job.open_tasks.awaits(subject):
         job.state.reports.pop(subject.name, None)
 
 
 def give_up(job: Job) -> None:
-    """Take the tasks of evaluators back because the job ends: there will be no more reports."""
+    """Close all evaluations of versions, because the job ends."""
     for version in job.open_tasks.versions:
         record = job.record(version)
         for task in job.open_tasks.evaluations_of(OfVersion(version)):
             record.unevaluated.setdefault(task.site, "the job ended before it reported")
             job.finish(task.id)
-        put_away(job, version)
+        drop_reports(job, version)
     if job.state.version > 0:
-        put_away(job, job.state.version)
+        drop_reports(job, job.state.version)
 
 
-def reports(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
+def reports_on(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
     """Return the reports on a subject, as long as they are kept."""
     return job.state.reports.get(subject.name, {})
 
 
-def pool(job: Job, findings: Findings, subject: Subject) -> None:
-    """Work out the metrics of a subject. A report that does not fit the others is left out, and its site is named."""
-    entered = job.state.reports.get(subject.name, {})
+def compute_metrics(job: Job, findings: Findings, subject: Subject) -> None:
+    """Compute a subject's metrics; a report that does not fit the others is left out and its site named."""
+    reports = job.state.reports.get(subject.name, {})
     with calling(job.rule.evaluate) as plan:
-        reasons = plan.odd(entered)
+        reasons = plan.odd(reports)
     for site, why in checks.require_history(checks.REASONS, plan, reasons).items():
-        odd = entered.pop(site, None)
-        if odd is not None:
-            findings.examples -= odd.n
+        report = reports.pop(site, None)
+        if report is not None:
+            findings.examples -= report.n
             findings.unevaluated[site] = why
-    findings.metrics = pooled(job, subject)
+    findings.metrics = _combined(job, subject)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
-    """Return the metrics of a version; as long as more reports may come, those of the reports that are here."""
-    return record.metrics or pooled(job, OfVersion(record.version))
+    """Return a version's metrics; while more reports may arrive, those over the reports so far."""
+    return record.metrics or _combined(job, OfVersion(record.version))
 
 
-def pooled(job: Job, subject: Subject) -> dict[str, float | None]:
-    """Return what the plan makes of all reports on a subject."""
+def _combined(job: Job, subject: Subject) -> dict[str, float | None]:
+    """Return the metrics that the plan computes from all reports on a subject."""
     with calling(job.rule.evaluate) as plan:
-        combined = plan.combine(reports(job, subject))
-    metrics = checks.require_history(checks.METRICS, plan, combined)
-    return {name: finite(value) for name, value in metrics.items()}
+        returned = plan.combine(reports_on(job, subject))
+    combined = checks.require_history(checks.METRICS, plan, returned)
+    return {name: finite(value) for name, value in combined.items()}

@@ -1,4 +1,4 @@
-"""Hops: what happened within a round whose models travel from site to site, and what was found of them.
+"""Hops: the steps of a round in which models travel from site to site.
 
 Worker threads examine the models of a hop while training goes on. Nothing depends on what they find.
 """
@@ -7,19 +7,20 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Hop, finite
 from hansa.common.values.ids import ModelKey, hop_key
 from hansa.common.values.tasks import Evaluate
+from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import ExamineHop, HopExamined
-from hansa.controller.engine.phases.evaluation import pool
-from hansa.controller.engine.phases.merges import member
+from hansa.controller.engine.phases.evaluation import compute_metrics
+from hansa.controller.engine.phases.weights import member_of
 from hansa.controller.engine.subjects import OfHop, OfUpdate
 from hansa.controller.plugin.actions import HopEnded
 from hansa.controller.plugin.view import Contribution
 
 
-def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
-    """Enter a hop into the round's record and have it examined, if that is wanted."""
+def finish(job: Job, action: HopEnded, now: float) -> list[Effect]:
+    """Enter a hop into the round's record and have it examined, if the rule wants that."""
     assert job.state.current is not None
     job.state.hops.append(
         Hop(
@@ -32,35 +33,30 @@ def ended(job: Job, action: HopEnded, now: float) -> list[Effect]:
             lost=dict(action.lost),
         )
     )
-    # With one hop sites were not asked whether others may see their models, and a mean may be of one slot.
     with calling(job.rule.evaluate) as plan:
-        wanted = plan.midway
-    wanted = wanted and job.rule.redistributes and not action.last and bool(job.evaluators)
+        mean_wanted = plan.midway
+    # With one hop, sites did not agree that others see their models, and the mean may be that of one slot.
+    mean_wanted = mean_wanted and job.rule.redistributes and not action.last and bool(job.evaluators)
+    compares = action.divergence != "none" and len(action.trained) > 1
     order = ExamineHop(
         version=job.state.version + 1,
         hop=action.hop,
         current=job.state.current,
-        members=tuple(member(c, c.factor) for c in action.slots) if wanted else (),
-        compared=tuple(_pair(job, *each, action.divergence) for each in action.trained)
-        if _apart(action)
-        else (),
+        members=tuple(member_of(c, c.factor) for c in action.slots) if mean_wanted else (),
+        compared=tuple(_pair(job, *each, action.divergence) for each in action.trained) if compares else (),
     )
     return [job.order(order)] if order.members or order.compared else []
 
 
-def _apart(action: HopEnded) -> bool:
-    return action.divergence != "none" and len(action.trained) > 1
-
-
 def _pair(job: Job, c: Contribution, base: ModelKey | None, of: str) -> tuple[ModelKey, ModelKey | None]:
-    """Return an update and, if its change is to be compared, what it was trained from."""
+    """Return an update and, if changes are compared, the model that it was trained from."""
     return c.model, (base or job.state.current) if of == "delta" else None
 
 
-def examined(job: Job, order: ExamineHop, result: HopExamined) -> list[Effect]:
-    """Enter what was found, and have the mean of the slots evaluated if there is one."""
+def take_findings(job: Job, order: ExamineHop, result: HopExamined) -> list[Effect]:
+    """Enter the findings on a hop, and have the mean of the slots evaluated if there is one."""
     subject = OfHop(order.version, order.hop)
-    job.hop(order.version, order.hop).divergence = finite(result.divergence)
+    versions.hop_of(job, order.version, order.hop).divergence = finite(result.divergence)
     if not result.digest:
         return []
     mean = hop_key(job.id, order.version, order.hop)
@@ -68,30 +64,28 @@ def examined(job: Job, order: ExamineHop, result: HopExamined) -> list[Effect]:
     if job.state.phase != "training":
         return []
     work = Evaluate(model=mean, version=order.version - 1)
-    free = [
-        site for site in job.evaluators if not job.open_tasks.evaluations(site, OfUpdate, OfHop)
-    ]  # no hurry
+    free = [site for site in job.evaluators if not job.open_tasks.evaluations(site, OfUpdate, OfHop)]
     return [job.issue(site, job.state.round, work, subject=subject) for site in free]
 
 
-def evaluated(job: Job, version: int, hop: int) -> list[Effect]:
-    """Work out the metrics of the mean of the slots when all evaluators have reported; nothing waits for it."""
+def settle(job: Job, version: int, hop: int) -> list[Effect]:
+    """Compute the metrics of a hop's mean once all evaluators have reported; nothing waits for them."""
     subject = OfHop(version, hop)
-    if not job.open_tasks.evaluates(subject):
-        record = job.hop(version, hop)
-        pool(job, record, subject)
+    if not job.open_tasks.awaits(subject):
+        record = versions.hop_of(job, version, hop)
+        compute_metrics(job, record, subject)
         coverage.tally(job, record, subject)
         job.state.reports.pop(subject.name, None)
     return job.retention.drop_idle()
 
 
 def withdraw(job: Job, reason: str) -> list[Effect]:
-    """Stop evaluating means: the job waits for its last model only."""
+    """Withdraw all evaluations of means, because the job waits only for that of its last version."""
     effects: list[Effect] = []
     for subject in job.open_tasks.subjects(OfHop):
         for task in job.open_tasks.evaluations_of(subject):
             job.finish(task.id)
-            job.findings(subject).unevaluated[task.site] = reason
+            versions.findings_on(job, subject).unevaluated[task.site] = reason
             effects.append(WithdrawTask(task, reason))
-        effects += evaluated(job, subject.version, subject.hop)
+        effects += settle(job, subject.version, subject.hop)
     return effects

@@ -1,8 +1,8 @@
-"""What worker threads bring back: community models, and what was found in updates."""
+"""What worker threads bring back: community models, and findings on updates."""
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import finite
-from hansa.controller.engine import events
+from hansa.controller.engine import events, versions
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import (
@@ -18,13 +18,13 @@ from hansa.controller.engine.orders import (
     Result,
 )
 from hansa.controller.engine.phases import endings, evaluation, examinations, hops, merges
-from hansa.controller.engine.phases.rounds import act, pulse
+from hansa.controller.engine.phases.rounds import act, pulses
 from hansa.controller.engine.state import MERGING, Outcome
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import Action, Stop
 
 
-def done(job: Job, event: events.OrderDone) -> list[Effect]:
+def take(job: Job, event: events.OrderDone) -> list[Effect]:
     """Take the result of an order."""
     order = job.close_order(event.order)
     return [*_enter(job, event.order, order, event.result, event.at), *job.retention.drop_idle()]
@@ -33,20 +33,20 @@ def done(job: Job, event: events.OrderDone) -> list[Effect]:
 def _enter(job: Job, number: int, order: Order, result: Result, now: float) -> list[Effect]:
     match order, result:
         case Merge(), Merged():
-            return _merged(job, order, result, now)
+            return _take_version(job, order, result, now)
         case Examine(), Examined():
             examinations.keep(job, number, order.point, result.kept)
-            return _examined(job, order, Outcome(facts=result.facts), now)
+            return _take_outcome(job, order, Outcome(facts=result.facts), now)
         case ExamineHop(), HopExamined():
-            return [*hops.examined(job, order, result), *endings.complete(job, now)]
+            return [*hops.take_findings(job, order, result), *endings.complete(job, now)]
         case Compare(), Compared(distance=distance):
             job.record(0).distance = finite(distance)
             return endings.complete(job, now)
-    raise ValueError(f"order {number} ({order.kind}) has a result of another kind: {result.kind}")
+    raise ValueError(f"order {number} ({order.kind}) has a result of the wrong kind: {result.kind}")
 
 
-def failed(job: Job, event: events.OrderFailed) -> list[Effect]:
-    """Go on without the result of an order, or end the job if there can be no model, or none to compare."""
+def take_failure(job: Job, event: events.OrderFailed) -> list[Effect]:
+    """Go on without the result of an order; end the job if a merge or the comparison failed."""
     order, now = job.close_order(event.order), event.at
     match order:
         case Merge(version=version):
@@ -54,24 +54,24 @@ def failed(job: Job, event: events.OrderFailed) -> list[Effect]:
         case Compare():
             return endings.end(job, "failed", event.reason, now)
         case Examine():
-            effects = _examined(job, order, Outcome(trouble=event.reason), now)
+            effects = _take_outcome(job, order, Outcome(trouble=event.reason), now)
         case ExamineHop(version=version, hop=hop):
-            job.hop(version, hop).trouble = event.reason
+            versions.hop_of(job, version, hop).trouble = event.reason
             effects = endings.complete(job, now)
     return [*effects, *job.retention.drop_idle()]
 
 
-def _examined(job: Job, order: Examine, outcome: Outcome, now: float) -> list[Effect]:
-    """Go on with a merge when the last of its examinations is over."""
+def _take_outcome(job: Job, order: Examine, outcome: Outcome, now: float) -> list[Effect]:
+    """Go on with the merge when its last examination is over."""
     job.state.examined[order.point] = outcome
-    return [] if job.state.merging else merges.weigh(job, now)
+    return [] if job.state.merging else merges.order_merge(job, now)
 
 
-def _merged(job: Job, order: Merge, result: Merged, now: float) -> list[Effect]:
-    """Take the next community model; evaluate it and let the pacer go on."""
+def _take_version(job: Job, order: Merge, result: Merged, now: float) -> list[Effect]:
+    """Take the next community model, have it evaluated, and let the pacer go on."""
     pending = job.state.queue.pop(0)
     merges.enter_version(job, order, pending, result, now)
-    evaluation.put_away(job, order.version - 1)
+    evaluation.drop_reports(job, order.version - 1)
     receipt = job.issue_receipt(
         version=order.version,
         contributions={member.task: member.weight for member in (*order.added, *order.reweighed)},
@@ -94,4 +94,4 @@ def _merged(job: Job, order: Merge, result: Merged, now: float) -> list[Effect]:
     effects += act(job, actions, now)
     if job.state.queue and not job.state.merging and job.state.phase in MERGING:
         effects += merges.start(job, now)
-    return [*effects, *pulse(job)]
+    return [*effects, *pulses(job)]

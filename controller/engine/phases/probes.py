@@ -1,4 +1,4 @@
-"""Probes: before the first round every site measures the first model on its data, if the sampler wants that."""
+"""Probes: if the sampler wants it, every site reports its gradients on the first model before round 1."""
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.tasks import Probe
@@ -7,16 +7,16 @@ from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
 
 ALARM = "probes"  # the alarm that ends the wait for them
-PATIENCE = 600.0  # seconds: whoever has not measured by then is drawn like one that was never heard
+PATIENCE = 600.0  # seconds; a site that has not reported by then is drawn as if it had never been asked
 
 
-def wanted(job: Job) -> bool:
-    """Whether sites are to be asked before the first round."""
+def are_wanted(job: Job) -> bool:
+    """Whether sites must be asked before the first round."""
     return not job.state.probed and _plugin(job) is not None
 
 
 def ask(job: Job, now: float) -> list[Effect]:
-    """Ask every site that is here; who comes later is drawn without having been asked."""
+    """Ask all sites that are connected; a site that joins later is drawn without a probe."""
     plugin = _plugin(job)
     assert plugin is not None
     assert job.state.current is not None
@@ -31,8 +31,8 @@ def _plugin(job: Job) -> LocalPluginSpec | None:
         return sampler.probe
 
 
-def complete(job: Job) -> bool:
-    """Whether nobody is awaited any more; said only once."""
+def conclude(job: Job) -> bool:
+    """End the probes if all sites have answered; return whether they end with this call."""
     if job.state.phase != "probing" or job.open_tasks.busy:
         return False
     job.state.alarms.pop(ALARM, None)
@@ -42,8 +42,8 @@ def complete(job: Job) -> bool:
 
 
 def give_up(job: Job) -> list[Effect]:
-    """Wait no longer."""
+    """Withdraw the probes of sites that have not answered in time."""
     late = job.open_tasks.work()
     for task in late:
         job.finish(task.id)
-    return [WithdrawTask(task, f"no answer in {PATIENCE:g} s") for task in late]
+    return [WithdrawTask(task, f"no result in {PATIENCE:g} s") for task in late]

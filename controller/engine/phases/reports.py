@@ -1,4 +1,4 @@
-"""Where every evaluation is settled, whatever its subject: a report came, or it is known that none will."""
+"""Reports of evaluators: every evaluation is settled here, whatever its subject, with or without a report."""
 
 from typing import assert_never
 
@@ -6,6 +6,7 @@ from hansa.common.values.history import Findings
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task
+from hansa.controller.engine import versions
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.phases import endings, evaluation, hops, updates
@@ -13,10 +14,10 @@ from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion
 
 
 def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble: str = "") -> list[Effect]:
-    """Enter what came of an evaluation, a report or the reason why there is none, and go on."""
+    """Enter an evaluation's report, or the trouble that prevented it, and go on."""
     subject = job.state.subjects[task.id]
     job.finish(task.id)
-    findings = job.findings(subject)
+    findings = versions.findings_on(job, subject)
     if report is None:
         findings.unevaluated[task.site] = trouble
     else:
@@ -28,17 +29,17 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
     match subject:
         case OfVersion(version):
             _note_examples(job, findings, task.site, report)
-            return endings.consider(job, evaluation.evaluated(job, version), now)
+            return endings.consider(job, evaluation.settle(job, version), now)
         case OfHop(version, hop):
             _note_examples(job, findings, task.site, report)
-            return hops.evaluated(job, version, hop)
+            return hops.settle(job, version, hop)
         case OfUpdate(update):  # on validation data, which coverage does not count
-            return updates.evaluated(job, update, now)
+            return updates.settle(job, update, now)
     assert_never(subject)
 
 
 def _note_examples(job: Job, findings: Findings, site: SiteName, report: Evaluation | None) -> None:
-    """Take note of how many examples a site has; the total changes with it."""
+    """Note how many examples a site has; the total changes with it."""
     if report is None:
         return
     before = job.state.evaluator_examples.get(site)
@@ -47,11 +48,12 @@ def _note_examples(job: Job, findings: Findings, site: SiteName, report: Evaluat
     job.state.evaluator_examples[site] = report.n
 
 
-def evaluator_left(job: Job, site: SiteName, now: float) -> list[Effect]:
-    """Settle what the evaluator of a site has not reported: it is gone."""
+def settle_departed(job: Job, site: SiteName, now: float) -> list[Effect]:
+    """Settle all open evaluations of an evaluator that is gone."""
     effects: list[Effect] = []
-    others, versions = (OfUpdate, OfHop), (OfVersion,)  # versions last: the job may close over one
-    for task in (*job.open_tasks.evaluations(site, *others), *job.open_tasks.evaluations(site, *versions)):
-        if task.id in job.state.tasks:  # the job may have ended over the one before
+    others = job.open_tasks.evaluations(site, OfUpdate, OfHop)
+    of_versions = job.open_tasks.evaluations(site, OfVersion)  # last, because the job may close over one
+    for task in (*others, *of_versions):
+        if task.id in job.state.tasks:  # the job may have ended with the one before
             effects += settle(job, task, None, now, "the site left")
     return effects

@@ -1,4 +1,4 @@
-"""Rounds: from what the pacer wants to effects."""
+"""Rounds: carries out what the pacer wants."""
 
 from dataclasses import replace
 from typing import Any, assert_never
@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account
 from hansa.common.values.tasks import Train
+from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
 from hansa.controller.engine.job import Job
@@ -31,12 +32,12 @@ GATHER = "gather"  # the alarm that ends the wait for sites
 
 
 def next_round(job: Job, now: float) -> list[Effect]:
-    """Begin the next round, or wait if too few sites are here."""
+    """Begin the next round, or wait if too few sites are connected."""
     if len(job.eligible) < job.spec.sites.min:
         job.state.phase = "gathering"
         job.state.reason = f"waiting for {job.spec.sites.min} sites"
         return [wait_for_sites(job, now)]
-    if probes.wanted(job):
+    if probes.are_wanted(job):
         return probes.ask(job, now)
     job.state.phase = "training"
     job.state.round += 1
@@ -46,12 +47,12 @@ def next_round(job: Job, now: float) -> list[Effect]:
 
 
 def wait_for_sites(job: Job, now: float) -> Effect:
-    """Wait for sites only so long."""
+    """Set the alarm that ends the wait for sites."""
     return job.set_alarm(GATHER, now + job.spec.sites.wait)
 
 
 def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
-    """Do what the pacer wants."""
+    """Carry out the actions that the pacer wants."""
     effects: list[Effect] = []
     for action in checks.require_actions(job.rule.pace, actions):
         match action:
@@ -64,14 +65,14 @@ def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
                     more = pacer.on_hop(job.memory(pacer), job.draw, job.view(now))
                 effects += act(job, more, now)
             case Release(model):
-                job.let_go(model)
+                versions.release_update(job, model)
                 effects += job.retention.drop_idle()
             case HopEnded():
-                effects += hops.ended(job, action, now)
+                effects += hops.finish(job, action, now)
             case Withdraw(task, reason):
                 withdrawn = job.finish(task)
                 if withdrawn:
-                    participation.failed(job, withdrawn, reason)
+                    participation.note_failure(job, withdrawn, reason)
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
                 effects += updates.prepare(job, contribution, now)
@@ -80,28 +81,30 @@ def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
                     contributions=contributions, account=Account(lost=dict(lost)), steps=steps
                 )
                 for site, reason in lost.items():
-                    participation.explain(job, site, reason)
+                    participation.explain_failure(job, site, reason)
                 effects += updates.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):
-                effects += (
-                    endings.end(job, "failed", reason, now) if failed else endings.close(job, reason, now)
-                )
+                if failed:
+                    effects += endings.end(job, "failed", reason, now)
+                else:
+                    effects += endings.close(job, reason, now)
             case _:
                 assert_never(action)
     return effects
 
 
-def pulse(job: Job) -> list[Pulse]:
-    """Tell sites that train how far the job has come meanwhile, if that matters to them."""
+def pulses(job: Job) -> list[Pulse]:
+    """Return how far the job has come meanwhile, for sites in training that need to know."""
     if not any(_listens(job, policy) for policy in job.rule.policies):
         return []
     steps = job.state.steps
-    training = [
-        task for task in job.open_tasks.work() if isinstance(task.work, Train) and task.work.committed < steps
+    return [
+        Pulse(task.site, steps)
+        for task in job.open_tasks.work()
+        if isinstance(task.work, Train) and task.work.committed < steps
     ]
-    return [Pulse(task.site, steps) for task in training]
 
 
 def _listens(job: Job, policy: Policy[Any]) -> bool:
@@ -135,7 +138,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
     with checks.require_sendable(job.rule.pace):
         sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
-    participation.asked(job, ask.site)
+    participation.note_request(job, ask.site)
     with calling(job.rule.pace) as pacer:
         pacer.on_asked(job.memory(pacer), sent.task)
     return sent

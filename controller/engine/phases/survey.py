@@ -1,4 +1,4 @@
-"""The survey: what sites tell of their data before the first round, and what follows from it for all of them."""
+"""The survey: sites describe their data before the first round, and all sites use what follows from it."""
 
 from hansa.common.data.standard import pooled
 from hansa.common.values.errors import InvalidData
@@ -9,13 +9,13 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
 
 
-def wanted(job: Job) -> bool:
-    """Whether there is something to ask before training can begin."""
+def is_wanted(job: Job) -> bool:
+    """Whether sites must be asked before training can begin."""
     return job.spec.survey.asks and not job.state.surveyed
 
 
 def ask(job: Job) -> list[Effect]:
-    """Ask every site that is here and has not told yet."""
+    """Ask all connected sites that have not answered yet."""
     job.state.phase = "surveying"
     spec = job.spec.survey
     work = Survey(moments=spec.standardise == "global", columns=spec.columns, classes=spec.classes)
@@ -24,27 +24,23 @@ def ask(job: Job) -> list[Effect]:
 
 
 def able(job: Job) -> set[SiteName]:
-    """Return the sites that have told, or that are here and may yet tell."""
+    """Return the sites that have answered or still can."""
     return job.state.profiles.keys() | {site for site in job.eligible if site not in job.state.untold}
 
 
-def settle(job: Job) -> None:
-    """Draw the conclusion if enough sites have told; profiles that do not fit each other raise InvalidData."""
-    told = job.state.profiles
-    if len(told) < job.spec.sites.min:
+def conclude(job: Job) -> None:
+    """Pool the profiles if enough sites have answered; raise InvalidData if they do not fit together."""
+    # Sorted, so that the order in which sites answered makes no difference.
+    profiles = dict(sorted(job.state.profiles.items()))
+    if len(profiles) < job.spec.sites.min:
         return
-    first = min(told)
-    for site in sorted(told):
-        if len(told[site].mean) != len(told[first].mean) or len(told[site].classes) != len(
-            told[first].classes
-        ):
-            raise InvalidData(
-                f"site {site} has {_shape(told[site])}, site {first} has {_shape(told[first])}: they cannot be pooled"
-            )
+    first = min(profiles)
+    for site, profile in profiles.items():
+        shape, expected = _shape(profile), _shape(profiles[first])
+        if shape != expected:
+            raise InvalidData(f"site {site} has {shape}, site {first} has {expected}: they cannot be pooled")
     if job.spec.survey.standardise == "global":
-        job.state.standard = pooled(
-            [told[site] for site in sorted(told)]
-        )  # in this order, whoever told first
+        job.state.standard = pooled(list(profiles.values()))
     job.state.surveyed = True
 
 

@@ -1,7 +1,7 @@
 """Evaluation of updates by other sites before they are weighed, if the weigher asks for it (metis-dvw §1).
 
-Many updates are evaluated at once. A merge enters the queue when the evaluations of all its updates are over:
-every evaluator that was asked has reported, failed or left, or the time is up.
+Many updates are evaluated at the same time. A merge enters the queue when the evaluations of all its updates
+are over: every evaluator that was asked has reported, failed or left, or the time is up.
 """
 
 from hansa.common.plugins.calling import calling
@@ -15,12 +15,12 @@ from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.view import Contribution
 
-ALARM = "update-"  # with the task whose update is evaluated
+ALARM = "update-"  # followed by the task whose update is evaluated
 LATE = "no report in time"
 
 
 def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
-    """Ask for the evaluations of an update that the weigher wants; once."""
+    """Ask once for the evaluations of an update that the weigher wants."""
     if not job.rule.weigh.evaluates or c.task.id in job.state.updates:
         return []
     assert isinstance(c.task.work, Train)
@@ -43,9 +43,9 @@ def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
 
 
 def merge_when_ready(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
-    """Queue a merge as soon as all its updates are evaluated."""
+    """Queue a merge once all its updates are evaluated."""
     effects = [effect for c in pending.contributions for effect in prepare(job, c, now)]
-    if _ready(job, pending):
+    if _is_ready(job, pending):
         return effects + merges.queue(job, pending, now)
     key = pending.contributions[0].task.id
     job.state.preparing[key] = pending
@@ -54,13 +54,13 @@ def merge_when_ready(job: Job, pending: PendingMerge, now: float) -> list[Effect
     return effects
 
 
-def evaluated(job: Job, update: TaskId, now: float) -> list[Effect]:
-    """Queue the merge that has waited for the evaluation of an update, if it waits for nothing else."""
-    if job.open_tasks.evaluates(OfUpdate(update)):
+def settle(job: Job, update: TaskId, now: float) -> list[Effect]:
+    """Queue the merge that waits for the evaluations of an update, if it waits for nothing else."""
+    if job.open_tasks.awaits(OfUpdate(update)):
         return []
     job.state.alarms.pop(ALARM + update, None)
     key = job.state.updates[update].merge
-    if key is None or not _ready(job, job.state.preparing[key]):
+    if key is None or not _is_ready(job, job.state.preparing[key]):
         return []
     return merges.queue(job, job.state.preparing.pop(key), now)
 
@@ -73,8 +73,8 @@ def time_out(job: Job, alarm: str, now: float) -> list[Effect]:
         job.finish(task.id)
         job.state.updates[update].unevaluated[task.site] = LATE
         effects.append(WithdrawTask(task, LATE))
-    return [*effects, *evaluated(job, update, now)]
+    return [*effects, *settle(job, update, now)]
 
 
-def _ready(job: Job, pending: PendingMerge) -> bool:
-    return not any(job.open_tasks.evaluates(OfUpdate(c.task.id)) for c in pending.contributions)
+def _is_ready(job: Job, pending: PendingMerge) -> bool:
+    return not any(job.open_tasks.awaits(OfUpdate(c.task.id)) for c in pending.contributions)

@@ -1,4 +1,4 @@
-"""A small PyTorch app with batch norm, for what only PyTorch's own training loop does; its bits are a machine's own."""
+"""A small PyTorch app with batch norm, for what only PyTorch's training loop does; bits differ by machine."""
 
 from torch import nn
 
@@ -7,7 +7,7 @@ from tests.golden.apps.plain import data
 
 
 def model() -> nn.Module:
-    """Return two layers with a norm between them, before which a bias would have no gradient but rounding errors."""
+    """Return two layers with a norm between them; a bias before it would only have rounding errors."""
     return nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
 
 

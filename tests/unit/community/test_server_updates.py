@@ -276,7 +276,7 @@ def test_tensors_that_no_site_trained_keep_their_moments(pool: Executor) -> None
 def test_a_step_that_leads_out_of_the_numbers_fails_and_names_plugin_and_tensor(pool: Executor) -> None:
     course = Course(pool, Momentum(lr=1e39))
     with pytest.raises(
-        HansaError, match="server 'momentum': it makes NaN or infinite numbers in tensor small"
+        HansaError, match="server 'momentum': it produced NaN or infinite numbers in tensor small"
     ):
         course.merge([(values(SPEC, 1), 1.0)])
 

@@ -1,4 +1,4 @@
-"""Plugins for tests: a weigher that has every update evaluated by the other sites and remembers, and its company."""
+"""Plugins for tests that remember; one is a weigher that has every update evaluated by the other sites."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,7 +19,7 @@ from hansa.controller.rules.evaluation import pool
 
 
 class Scores(BaseModel):
-    """What every site's last update was worth, and how often the weigher was asked."""
+    """The weight of every site's last update, and how often the weigher was asked."""
 
     last: dict[SiteName, float] = {}
     asked: int = 0
@@ -27,18 +27,18 @@ class Scores(BaseModel):
 
 @register("weigh", "evaluated")
 class Evaluated(Weigher[Scores]):
-    """An update is worth the accuracy that other sites find; if nobody answers, what the site's last one was worth."""
+    """An update weighs its accuracy at other sites; without reports, as much as the site's last update."""
 
     evaluates: ClassVar[bool] = True
     seconds: float = Field(30.0, description="how long to wait for the others")
     absent: bool = Field(False, description="ask a site that has no evaluator, too")
 
     def begin(self) -> Scores:
-        """Nothing is known at first."""
+        """Begin without weights."""
         return Scores()
 
     def requests(self, state: Scores, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
-        """Ask all others."""
+        """Ask all other sites."""
         state.asked += 1
         others = [site for site in view.evaluators if site != contribution.site]
         return [
@@ -47,25 +47,25 @@ class Evaluated(Weigher[Scores]):
         ]
 
     def weigh(self, state: Scores, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return the accuracy over all who answered."""
+        """Return the accuracy over all reports."""
         for c in contributions:
-            found = pool(list(c.reports.values())).get("accuracy")
-            state.last[c.site] = found if found is not None else state.last.get(c.site, 1.0)
+            accuracy = pool(list(c.reports.values())).get("accuracy")
+            state.last[c.site] = accuracy if accuracy is not None else state.last.get(c.site, 1.0)
         return np.array([state.last[c.site] for c in contributions], dtype=np.float64)
 
 
 class Turns(BaseModel):
-    """Whose turn it was how often."""
+    """How often each site has had a turn."""
 
     seen: dict[SiteName, int] = {}
 
 
 @register("sample", "patient")
 class Patient(Sampler[Turns]):
-    """The two sites whose updates came least often take part."""
+    """The two sites with the fewest updates take part."""
 
     def begin(self) -> Turns:
-        """Nobody has had a turn."""
+        """Begin before the first turn."""
         return Turns()
 
     def choose(
@@ -87,12 +87,12 @@ class Phases(BaseModel):
 
 @register("local", "alternate")
 class Alternate(Policy[Phases]):
-    """Every other merge only some tensors are trained."""
+    """After every other merge, only some tensors are trained."""
 
     tensors: tuple[str, ...] = Field(("head",), description="which")
 
     def begin(self) -> Phases:
-        """Nothing is merged yet."""
+        """Begin before the first merge."""
         return Phases()
 
     def shape(self, state: Phases, site: SiteName, work: Train, view: View) -> Train:
@@ -106,10 +106,10 @@ class Alternate(Policy[Phases]):
 
 @register("evaluate", "one-by-one")
 class OneByOne(EvalPlan[Turns]):
-    """One evaluator after another is asked; some findings it cannot take."""
+    """One evaluator is asked at a time; some reports make it fail."""
 
     def begin(self) -> Turns:
-        """Nobody has had a turn."""
+        """Begin before the first turn."""
         return Turns()
 
     def due(self, state: Turns, view: View) -> Sequence[SiteName]:

@@ -1,4 +1,4 @@
-"""Plugins for tests that look at the numbers of updates: a weigher that also remembers arrays, and a policy."""
+"""Plugins for tests that examine updates: a weigher that keeps arrays, and a policy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from hansa.controller.plugin.view import Contribution, View
 
 
 class Sizes(BaseModel):
-    """What was found of every site's last update, and what went wrong."""
+    """The size of every site's last update, and what went wrong."""
 
     found: dict[SiteName, float] = {}
     troubles: list[str] = []
@@ -23,12 +23,12 @@ class Sizes(BaseModel):
 
 @register("weigh", "measured")
 class Measured(Weigher[Sizes]):
-    """An update is worth the size of its numbers, plus that of the site's update before; 1 if nobody can tell."""
+    """An update weighs as much as its numbers and those of the site's last update; 1 if they are unknown."""
 
     tensor: str = Field("layer.weight", description="whose numbers count")
 
     def begin(self) -> Sizes:
-        """Nothing is known."""
+        """Begin without any size."""
         return Sizes()
 
     def question(self, state: Sizes, contributions: Sequence[Contribution], view: View) -> JsonValue:
@@ -38,7 +38,7 @@ class Measured(Weigher[Sizes]):
     def examine(
         self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
     ) -> Findings:
-        """Measure every update."""
+        """Add up the numbers of every update."""
         assert isinstance(question, dict)
         name = str(question["tensor"])
         sums: dict[str, JsonValue] = {}
@@ -58,7 +58,7 @@ class Measured(Weigher[Sizes]):
         trouble: str,
         view: View,
     ) -> None:
-        """Remember."""
+        """Remember the sizes."""
         state.found = {}
         if trouble:
             state.troubles.append(trouble)
@@ -66,13 +66,13 @@ class Measured(Weigher[Sizes]):
             state.found = {SiteName(site): float(str(size)) for site, size in facts.items()}
 
     def weigh(self, state: Sizes, contributions: Sequence[Contribution], view: View) -> np.ndarray:
-        """Return what was found."""
+        """Return the sizes."""
         return np.array([state.found.get(c.site, 1.0) for c in contributions], dtype=np.float64)
 
     def diagnostics(
         self, state: Sizes, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Show it."""
+        """Show the sizes."""
         return {
             "sizes": {c.site: state.found.get(c.site) for c in contributions},
             "troubles": len(state.troubles),
@@ -80,17 +80,17 @@ class Measured(Weigher[Sizes]):
 
 
 class Seen(BaseModel):
-    """How many updates were looked at."""
+    """How many examinations there were."""
 
     looks: int = 0
 
 
 @register("local", "onlooker")
 class Onlooker(Policy[Seen]):
-    """Looks at every second merge and changes nothing."""
+    """Examines every second merge and changes nothing."""
 
     def begin(self) -> Seen:
-        """Nothing was seen."""
+        """Begin without examinations."""
         return Seen()
 
     def question(self, state: Seen, contributions: Sequence[Contribution], view: View) -> JsonValue:
@@ -115,5 +115,5 @@ class Onlooker(Policy[Seen]):
         state.looks += 1
 
     def shape(self, state: Seen, site: SiteName, work: Train, view: View) -> Train:
-        """Leave it."""
+        """Leave the work as it is."""
         return work

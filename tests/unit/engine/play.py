@@ -1,4 +1,4 @@
-"""Plays a job's engine by hand: every event that was accepted, every effect that came of it."""
+"""Plays a job's engine by hand, and records every accepted event and its effects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,23 +39,23 @@ from hansa.controller.rulebook.compose import compose
 from hansa.controller.values.snapshots import Snapshot
 
 JOB = JobId("j1")
-NONE = 0  # the number of no order
+NONE = 0  # no order has this number
 Role = Literal["learner", "evaluator"]
 Kind = TypeVar("Kind", Merge, Examine, ExamineHop, Compare)
 
 
 def job_spec(**fields: Any) -> JobSpec:
-    """Return a small job; two sites by default."""
+    """Return a small job, of two sites by default."""
     return JobSpec.model_validate({"app": "app.py:app", "sites": {"min": 2}, **fields})
 
 
 def machine_of(spec: JobSpec) -> Machine:
-    """Return a machine that was submitted at time 0."""
+    """Return the machine of a job that is submitted at time 0."""
     return Machine(JOB, spec, compose(spec), 0.0)
 
 
 class Play:
-    """One job under way."""
+    """One job in progress."""
 
     def __init__(self, **fields: Any) -> None:
         self.spec = job_spec(**fields)
@@ -68,7 +68,7 @@ class Play:
         self.outline: Outline | None = None  # of version 0, for rules that need it
 
     def do(self, event: ev.Event) -> list[Effect]:
-        """Let something happen."""
+        """Apply an event."""
         effects = self.machine.handle(event)
         self.accepted.append(event)
         self.effects += effects
@@ -85,19 +85,19 @@ class Play:
         self.saved = replace(new, chapters={**self.saved.chapters, **new.chapters})
 
     def again(self, machine: Machine | None = None) -> Machine:
-        """Return the job after a crash: from the snapshot, if one was saved, and the events after it."""
-        again = machine or machine_of(self.spec)
-        again.start()
+        """Return the job after a crash: restored from the last snapshot, if any, and the events after it."""
+        restored = machine or machine_of(self.spec)
+        restored.start()
         if self.saved.sequence:
-            again.restore(self.saved)
+            restored.restore(self.saved)
         for event in self.accepted[self.saved.sequence :]:
-            again.handle(ev.EVENT.validate_json(event.model_dump_json()))
-        return again
+            restored.handle(ev.EVENT.validate_json(event.model_dump_json()))
+        return restored
 
     # What can happen.
 
     def join(self, *sites: str, role: Role = "learner", examples: int = 10) -> list[Effect]:
-        """Let sites join; return the last one's effects."""
+        """Let sites join; return the effects of the last one."""
         effects: list[Effect] = []
         for site in sites:
             effects = self.do(ev.SiteJoined(at=self.now, site=SiteName(site), role=role, examples=examples))
@@ -118,7 +118,7 @@ class Play:
         importance: float | None = None,
         n_used: int | None = None,
     ) -> list[Effect]:
-        """Let an update arrive, perhaps with what its learner found of it on its `own` validation data."""
+        """Let an update arrive, perhaps with its learner's evaluation on its `own` validation data."""
         facts = UpdateFacts(
             n_train=n_train,
             n_used=n_train if n_used is None else n_used,
@@ -148,49 +148,49 @@ class Play:
         return self.do(ev.ModelGiven(at=self.now, digest=digest, outline=outline))
 
     def describe(self, task: Task, site: str | None = None) -> list[Effect]:
-        """Let a site tell of a version 0 that came with the submission."""
+        """Let a site describe a version 0 that came with the submission."""
         assert self.outline is not None
         who = SiteName(site or task.site)
-        told = ev.ModelDescribed(
-            at=self.now, task=task.id, site=who, digest=f"d-{task.id}", outline=self.outline
+        digest = f"d-{task.id}"
+        return self.do(
+            ev.ModelDescribed(at=self.now, task=task.id, site=who, digest=digest, outline=self.outline)
         )
-        return self.do(told)
 
     def quarantine(self, task: Task, reason: str = "NaN") -> list[Effect]:
         """Let a bad update arrive."""
         return self.do(ev.UpdateQuarantined(at=self.now, task=task.id, site=task.site, reason=reason))
 
     def fail(self, task: Task, reason: str = "out of memory", final: bool = False) -> list[Effect]:
-        """Let a site say that it cannot."""
+        """Let a site report that it could not do a task."""
         return self.do(ev.TaskFailed(at=self.now, task=task.id, site=task.site, reason=reason, final=final))
 
     def report(self, task: Task, right: int = 5, n: int = 10, loss: float = 1.0) -> list[Effect]:
-        """Let an evaluation arrive: `right` of `n` examples."""
-        found = Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
-        return self.do(ev.Reported(at=self.now, task=task.id, site=task.site, evaluation=found))
+        """Let a report arrive: `right` of `n` examples are classified correctly."""
+        evaluation = Evaluation(n=n, loss_sum=loss * n, confusion=((right, n - right), (0, 0)))
+        return self.do(ev.Reported(at=self.now, task=task.id, site=task.site, evaluation=evaluation))
 
     def tell(self, task: Task, n: int = 10, mean: float = 1.0, classes: tuple[int, ...] = ()) -> list[Effect]:
-        """Let a site tell of its data: one column that never changes."""
-        told = Profile(n=n, mean=(mean,), m2=(0.0,), classes=classes)
-        return self.do(ev.Surveyed(at=self.now, task=task.id, site=task.site, profile=told))
+        """Let a site describe its data: one column with the same value in all rows."""
+        profile = Profile(n=n, mean=(mean,), m2=(0.0,), classes=classes)
+        return self.do(ev.Surveyed(at=self.now, task=task.id, site=task.site, profile=profile))
 
     def done(self, order: int, result: Result) -> list[Effect]:
         """Let worker threads carry out an order."""
         return self.do(ev.OrderDone(at=self.now, order=order, result=result))
 
     def order_failed(self, order: int, reason: str = "no memory") -> list[Effect]:
-        """Let worker threads not be able to carry out an order."""
+        """Let an order fail on the worker threads."""
         return self.do(ev.OrderFailed(at=self.now, order=order, reason=reason))
 
-    def merged(self, version: int | None = None, **found: Any) -> list[Effect]:
-        """Let the merge under way be done; or another, which nobody waits for."""
+    def merged(self, version: int | None = None, **more: Any) -> list[Effect]:
+        """Finish the merge in progress, or one that the job does not wait for."""
         number, version = self.merge_of(version)
         moments = {name: f"v{version}.{name}" for name in self.machine.rule.server.moments}
-        known = {"digest": f"v{version}", "moments": moments, "bytes_up": 5, "bytes_down": 7}
-        return self.done(number, Merged(**known | found))
+        usual = {"digest": f"v{version}", "moments": moments, "bytes_up": 5, "bytes_down": 7}
+        return self.done(number, Merged(**usual | more))
 
     def merge_of(self, version: int | None = None) -> tuple[int, int]:
-        """Return the number and the version of the merge under way, if it is of this version."""
+        """Return the order number and the version of the merge in progress, if it makes this version."""
         for number, merge in self.orders(Merge).items():
             if version in (None, merge.version):
                 return number, merge.version
@@ -199,7 +199,7 @@ class Play:
     def examined(
         self, order: int, facts: JsonValue = None, kept: Mapping[str, str] | None = None
     ) -> list[Effect]:
-        """Let a part of the rule have examined updates."""
+        """Let a part of the rule finish its examination of updates."""
         return self.done(order, Examined(facts=facts, kept=kept or {}))
 
     def hop_examined(self, version: int, hop: int, mean: bool, trouble: bool = False) -> list[Effect]:
@@ -218,7 +218,7 @@ class Play:
         )
 
     def probe(self, task: Task, importance: float) -> list[Effect]:
-        """Let a site tell how large its gradients are."""
+        """Let a site report how large its gradients are."""
         return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, importance=importance))
 
     def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
@@ -228,20 +228,24 @@ class Play:
         return self.do(ev.AlarmRang(at=self.now, alarm=alarm))
 
     def cancel(self) -> list[Effect]:
-        """Let the operator end the job."""
+        """Let the operator cancel the job."""
         return self.do(ev.CancelAsked(at=self.now))
 
     def give_up(self, reason: str) -> list[Effect]:
         """Let the shell end the job because a rule raised an error."""
         return self.do(ev.EngineFailed(at=self.now, reason=reason))
 
-    # What is under way.
+    # What is in progress.
 
     def tasks(
         self, kind: type[Survey] | type[Init] | type[Probe] | type[Train] | type[Evaluate]
     ) -> dict[str, Task]:
         """Return the open tasks of a kind by site (the newest, if a site has several)."""
         return {task.site: task for task in self.machine.state.tasks.values() if isinstance(task.work, kind)}
+
+    def evaluations(self) -> list[Task]:
+        """Return the open evaluations, the oldest first."""
+        return [task for task in self.machine.state.tasks.values() if isinstance(task.work, Evaluate)]
 
     def orders(self, kind: type[Kind]) -> dict[int, Kind]:
         """Return the open orders of a kind by number."""
@@ -255,7 +259,7 @@ class Play:
         return self.tasks(Train)
 
     def round(self) -> None:
-        """Let every open training task be answered and the result be merged."""
+        """Let an update arrive for every open training task, and finish the merge."""
         for task in self.tasks(Train).values():
             self.update(task)
         self.merged()
@@ -272,7 +276,7 @@ def withdrawn(effects: list[Effect]) -> list[TaskId]:
 
 
 def started(effects: list[Effect], kind: type[Kind]) -> dict[int, Kind]:
-    """Return the orders of a kind that were given, by number."""
+    """Return the orders of a kind that were started, by number."""
     return {e.number: e.order for e in effects if isinstance(e, StartOrder) and isinstance(e.order, kind)}
 
 
@@ -291,9 +295,9 @@ def endings(effects: list[Effect]) -> list[tuple[str, str]]:
     return [(effect.status, effect.reason) for effect in effects if isinstance(effect, JobEnded)]
 
 
-def stale(play: Play, happen: Callable[[], object]) -> None:
-    """Check that something is refused as stale and leaves no trace."""
+def stale(play: Play, act: Callable[[], object]) -> None:
+    """Check that an event is refused as stale and leaves no trace."""
     before = play.picture()
     with pytest.raises(Stale):
-        happen()
+        act()
     assert play.picture() == before

@@ -1,4 +1,4 @@
-"""The asynchronous pacer: who is asked again, who is left alone, and when a job has enough."""
+"""The asynchronous pacer: which sites are asked again, which are left alone, and when a job has enough."""
 
 import pytest
 
@@ -18,18 +18,18 @@ def task_of(play: Play, site: str) -> Task:
 
 
 def commit(play: Play, site: str) -> list[str]:
-    """Let a site's update be merged; return who gets a task then."""
+    """Let a site's update be merged; return the sites that get a task then."""
     play.update(task_of(play, site))
     return [task.site for task in sent(play.merged())]
 
 
 def fail(play: Play, site: str, times: int = 1) -> list[list[str]]:
-    """Let a site fail so many times; return who is asked each time."""
+    """Let a site fail several times; return the sites that are asked each time."""
     return [[task.site for task in sent(play.fail(task_of(play, site)))] for _ in range(times)]
 
 
-def test_a_site_gets_the_newest_model_with_its_own_commit_and_counts_its_own_tasks() -> None:
-    """The number of a task is in its seed: the same number again would be the same order of examples again."""
+def test_a_site_gets_a_model_with_its_own_update_in_it_and_its_tasks_are_numbered() -> None:
+    """The seed depends on a task's number: the same number would give the same order of examples."""
     play = started("a", "b")
     for number in (1, 2, 3):
         task = task_of(play, "a")
@@ -51,14 +51,14 @@ def test_a_site_that_fails_three_times_in_a_row_is_left_alone_until_it_joins_aga
     assert fail(play, "a", 3) == [["a"], ["a"], []]  # its failures were forgiven
 
 
-def test_an_update_ends_a_row_of_failures() -> None:
+def test_an_update_ends_a_series_of_failures() -> None:
     play = started("a", "b")
     for _ in range(3):
         assert fail(play, "a", 2) == [["a"], ["a"]]
         assert commit(play, "a") == ["a"]
 
 
-def test_an_update_that_is_too_stale_ends_a_row_of_failures_too_and_is_told_of_once() -> None:
+def test_a_refused_update_also_ends_a_series_of_failures_and_is_in_the_history_once() -> None:
     play = Play(rule="fedasync", pace={"updates": 20}, server={"max_staleness": 0})
     play.training("a", "b")
     for _ in range(2):
@@ -67,11 +67,11 @@ def test_an_update_that_is_too_stale_ends_a_row_of_failures_too_and_is_told_of_o
         assert [task.site for task in sent(play.update(task_of(play, "b")))] == ["b"]
     commit(play, "a")
     commit(play, "a")
-    told = [list(record.lost) for record in play.machine.state.history]
-    assert told == [[], [], ["b"], ["b"], []]
+    lost = [list(record.lost) for record in play.machine.state.history]
+    assert lost == [[], [], ["b"], ["b"], []]
 
 
-def test_when_every_site_that_is_here_fails_the_job_does() -> None:
+def test_a_job_fails_when_every_connected_site_fails() -> None:
     play = started("a", "b")
     fail(play, "a", 3)
     fail(play, "b", 2)
@@ -88,7 +88,7 @@ def test_a_job_does_not_fail_while_an_update_is_being_merged() -> None:
     assert [task.site for task in sent(play.join("b"))] == ["b"]
 
 
-def test_a_job_has_enough_when_as_many_updates_as_asked_for_are_taken() -> None:
+def test_a_job_is_completed_when_it_has_the_number_of_updates_that_it_asks_for() -> None:
     play = started("a", "b", updates=3)
     assert commit(play, "a") == ["a"]
     play.update(task_of(play, "a"))

@@ -1,4 +1,4 @@
-"""Parts of a rule that look at the numbers of updates before these are merged."""
+"""Examinations: parts of a rule look at the numbers of updates before these are merged."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def _found(play: Play, number: int, kept: dict[str, str] | None = None, **sizes:
 
 
 def _round(play: Play) -> list[int]:
-    """Let both sites answer and return the examinations that begin."""
+    """Let the updates of both sites arrive; return the examinations that begin."""
     effects: list[Effect] = []
     for task in play.tasks(Train).values():
         effects += play.update(task)
@@ -71,7 +71,7 @@ def test_a_merge_goes_on_without_findings_if_there_is_trouble() -> None:
         _found(play, number, a=1.0)
 
 
-def test_what_is_found_survives_a_crash_and_what_is_under_way_is_begun_again() -> None:
+def test_findings_survive_a_crash_and_open_examinations_are_started_again() -> None:
     play = _play()
     (number,) = _round(play)
     again = play.again()
@@ -100,7 +100,7 @@ def test_what_a_part_keeps_stays_until_it_keeps_something_else_or_the_job_ends()
     assert f"{JOB}/x{second}.1" in dropped(play.cancel())
 
 
-def test_several_parts_look_at_one_merge() -> None:
+def test_several_parts_examine_one_merge() -> None:
     play = Play(weigh={"kind": "measured"}, pace={"rounds": 2})
     rule = replace(play.machine.rule, local=Onlooker())
     play.machine = Machine(JOB, play.spec, rule, 0.0)
@@ -155,9 +155,9 @@ def _contribution(task: Task, key: str, tensors: tuple[str, ...], base: str) -> 
     work = task.work
     assert isinstance(work, Train)
     work = work.model_copy(update={"model": ModelKey(base), "tensors": tensors})
-    held = task.model_copy(update={"work": work})
+    partial = task.model_copy(update={"work": work})
     facts = {"n_train": 1, "n_used": 1, "steps": 1, "epochs": 1, "seconds": 0}
-    return Contribution.model_validate({"task": held, "model": key, "digest": "", "facts": facts})
+    return Contribution.model_validate({"task": partial, "model": key, "digest": "", "facts": facts})
 
 
 def _evidence(memory: int = 1 << 20) -> tuple[MemoryStore, Examine, Evidence]:
@@ -209,7 +209,7 @@ def test_an_examination_stores_what_it_keeps_and_reads_it_in_the_next() -> None:
     assert second.facts["a"] == 2 * float(str(first.facts["a"]))
 
 
-def test_findings_that_no_journal_can_hold_are_refused() -> None:
+def test_findings_that_the_journal_cannot_store_are_refused() -> None:
     store, order, _ = _evidence()
 
     class Vague(Measured):

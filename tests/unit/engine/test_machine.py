@@ -1,4 +1,4 @@
-"""The engine of a job, told by hand: its plain course, what it keeps, and how it comes back."""
+"""The engine of a job, played by hand: its normal course, what it keeps, and how it is replayed."""
 
 import math
 from itertools import pairwise
@@ -14,7 +14,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm, StartOrder
 from tests.unit.engine.play import Play, dropped, endings, machine_of, merges, sent, stale
 
-# The plain course of a job.
+# The normal course of a job.
 
 
 def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() -> None:
@@ -70,7 +70,7 @@ def test_two_rounds_of_two_sites_with_an_evaluator_from_submission_to_the_end() 
     assert state.models == {"j1/v2", "j1/u5", "j1/u6"}
 
 
-def test_a_job_that_brings_its_model_starts_with_the_first_round() -> None:
+def test_a_job_that_comes_with_a_model_starts_with_the_first_round() -> None:
     play = Play()
     play.do(ev.ModelGiven(at=0, digest="given"))
     play.join("a")
@@ -143,10 +143,10 @@ def test_a_known_site_that_joins_again_is_stale() -> None:
     stale(play, lambda: play.leave("z", role="evaluator"))
 
 
-# Models that may go.
+# Retention of models.
 
 
-def test_the_base_of_an_open_evaluation_is_kept_until_it_is_answered() -> None:
+def test_the_model_of_an_open_evaluation_is_kept_until_the_report_arrives() -> None:
     play = Play()
     play.join("a", role="evaluator")
     play.training("a", "b")
@@ -159,7 +159,7 @@ def test_the_base_of_an_open_evaluation_is_kept_until_it_is_answered() -> None:
     assert "j1/v1" in dropped(play.report(slow))
 
 
-def test_the_last_merges_contributions_stay_and_older_ones_go() -> None:
+def test_the_contributions_of_the_last_merge_stay_and_older_ones_go() -> None:
     play = Play()
     play.training("a", "b")
     play.round()
@@ -183,7 +183,7 @@ def test_updates_that_no_merge_took_go_when_the_job_ends() -> None:
 # Replay.
 
 
-def test_a_resumed_job_goes_on_with_what_was_under_way() -> None:
+def test_a_resumed_job_goes_on_with_what_was_in_progress() -> None:
     play = Play(pace={"deadline": 30})
     play.join("a", role="evaluator")
     tasks = play.training("a", "b")
@@ -235,12 +235,12 @@ def test_a_replayed_job_is_the_same_job() -> None:
     assert again.resume() == play.machine.resume()
 
 
-def test_updates_are_committed_one_by_one_in_the_order_in_which_they_came() -> None:
+def test_updates_are_committed_one_by_one_in_the_order_in_which_they_arrive() -> None:
     play = Play(rule="async-fedavg", pace={"updates": 20}, sites={"min": 4})
     tasks = play.training("a", "b", "c", "d")
     (first,) = merges(play.update(tasks["c"]))
     for site in "adb":
-        assert merges(play.update(tasks[site])) == []  # the first is under way
+        assert merges(play.update(tasks[site])) == []  # the first is in progress
     committed = [first]
     while len(committed) < 4:
         committed += merges(play.merged())
@@ -250,7 +250,7 @@ def test_updates_are_committed_one_by_one_in_the_order_in_which_they_came() -> N
 
 
 def test_every_commit_gives_a_receipt_and_receipts_are_a_chain() -> None:
-    """Whoever holds one can tell whether any before it was changed."""
+    """A receipt shows whether any receipt before it was changed."""
     play = Play(rule="async-fedavg", pace={"updates": 6})
     receipts: list[Receipt] = []
     happen = play.do
@@ -267,10 +267,8 @@ def test_every_commit_gives_a_receipt_and_receipts_are_a_chain() -> None:
             if not play.machine.state.merging:
                 play.update(task)
                 play.merged()
-    assert [bool(receipt.task) for receipt in receipts] == [True] + [
-        True,
-        False,
-    ] * 6  # version 0, updates and versions
+    # Version 0, then updates and versions in turn.
+    assert [bool(receipt.task) for receipt in receipts] == [True] + [True, False] * 6
     assert receipts[0].previous == ""
     for before, after in pairwise(receipts):
         assert after.previous == before.hash == before.sealed().hash

@@ -1,4 +1,4 @@
-"""The engine of a job: how it ends."""
+"""How jobs end."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_a_merge_that_was_given_up_is_stale_when_it_is_done() -> None:
     assert (play.machine.state.status, play.machine.state.version) == ("completed", 1)
 
 
-def test_a_merge_that_was_given_up_cannot_fail_the_job_any_more() -> None:
+def test_a_merge_that_was_given_up_can_no_longer_fail_the_job() -> None:
     play = _closing_with_a_merge_given_up()
     stale(play, lambda: play.order_failed(2, "model j1/u4 is gone"))
 
@@ -93,7 +93,7 @@ def test_a_merge_that_fails_fails_the_job() -> None:
     assert endings(effects) == [("failed", "merging version 1: disk full")]
 
 
-def test_an_engine_that_failed_ends_the_job() -> None:
+def test_a_failure_of_the_engine_ends_the_job() -> None:
     play = Play()
     play.training("a", "b")
     effects = play.do(ev.EngineFailed(at=1, reason="the rule failed: ZeroDivisionError"))
@@ -125,7 +125,7 @@ def test_a_target_ends_the_job_when_it_is_reached(
         assert len(withdrawn(effects)) == 2
 
 
-def test_a_target_is_judged_by_all_evaluators_together() -> None:
+def test_a_target_is_decided_by_all_evaluators_together() -> None:
     play = Play(stop={"target": {"metric": "accuracy", "value": 0.75}})
     play.join("a", "b", role="evaluator")
     play.training("a", "b")
@@ -138,7 +138,7 @@ def test_a_target_is_judged_by_all_evaluators_together() -> None:
 
 @pytest.mark.parametrize("how", ["fails", "leaves"])
 @pytest.mark.parametrize("enough", [1.0, 0.5])
-def test_a_target_is_judged_without_an_evaluator_that_will_not_answer_only_if_the_job_says_so(
+def test_a_target_is_decided_without_an_evaluator_that_does_not_report_only_if_the_job_allows_it(
     how: str, enough: float
 ) -> None:
     play = Play(stop={"target": {"metric": "accuracy", "value": 0.75}}, evaluate={"min_coverage": enough})
@@ -157,7 +157,7 @@ def test_a_target_is_judged_without_an_evaluator_that_will_not_answer_only_if_th
     assert endings(effects) == [("completed", f"target reached: accuracy 0.9000 {where}")]
 
 
-def test_when_evaluators_do_not_answer_the_last_time_the_job_completes_without_them() -> None:
+def test_a_job_completes_without_evaluators_that_do_not_report_on_its_last_version() -> None:
     play = Play(pace={"rounds": 1}, evaluate={"timeout": 5})
     play.join("a", "b", role="evaluator")
     play.training("a", "b")
@@ -166,7 +166,7 @@ def test_when_evaluators_do_not_answer_the_last_time_the_job_completes_without_t
     play.report(play.tasks(Evaluate)["a"])
     assert play.machine.state.alarms == {"evaluation": 15.0}
     effects = play.ring("evaluation")
-    assert endings(effects) == [("completed", "the round is done (not all evaluators answered)")]
+    assert endings(effects) == [("completed", "the round is done (not all evaluators reported in time)")]
     assert len(withdrawn(effects)) == 1
 
 

@@ -1,4 +1,4 @@
-"""The engine of a job with a reference: version 0 is compared while training begins, later versions when merged."""
+"""Jobs with a reference: version 0 is compared while training begins, later versions when they are merged."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ def begun(**fields: Any) -> Play:
     play.join("a", "b")
     effects = play.update(play.tasks(Init)["a"])
     assert list(started(effects, Compare).values()) == [FIRST]
-    assert set(play.tasks(Train)) == {"a", "b"}  # which does not wait for it
+    assert set(play.tasks(Train)) == {"a", "b"}  # training does not wait for the comparison
     return play
 
 
@@ -30,7 +30,7 @@ def replayed(play: Play) -> bool:
     return from_events == play.again().state == play.machine.state
 
 
-def test_the_distance_of_version_0_comes_while_training_begins() -> None:
+def test_the_distance_of_version_0_arrives_while_training_begins() -> None:
     play = begun()
     assert play.compared() == []
     assert [record.distance for record in play.machine.state.history] == [0.5]
@@ -85,7 +85,7 @@ def test_a_merge_brings_its_distance() -> None:
     assert replayed(play)
 
 
-def test_the_journal_keeps_distances_as_they_are_and_knows_results_that_have_none() -> None:
+def test_the_journal_stores_distances_exactly_and_accepts_results_without_one() -> None:
     for distance in (0.1 + 0.2, math.inf):
         for result in (Merged(digest="", distance=distance), Compared(distance=distance)):
             event = ev.OrderDone(at=1, order=1, result=result)

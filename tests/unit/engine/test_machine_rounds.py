@@ -1,10 +1,8 @@
-"""The engine of a job: rounds with deadlines, a quorum, and sites that are lost."""
+"""Rounds with deadlines, a quorum, and sites that are lost."""
 
 import pytest
 
-from hansa.common.values.bounds import ASKED
 from hansa.common.values.ids import SiteName
-from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
@@ -41,9 +39,8 @@ def test_a_quorum_is_a_share_or_a_number(quorum: float, answers: int, closes: bo
 
 def test_a_share_of_sites_that_is_a_whole_number_is_that_number() -> None:
     names = [f"s{number:02}" for number in range(25)]
-    play = Play(
-        pace={"deadline": 30, "quorum": 0.28}, sites={"min": 25}
-    )  # in binary 0.28 · 25 is a little more than 7
+    # In binary, 0.28 · 25 is a little more than 7.
+    play = Play(pace={"deadline": 30, "quorum": 0.28}, sites={"min": 25})
     tasks = play.training(*names)
     for site in names[:7]:
         play.update(tasks[site])
@@ -100,9 +97,8 @@ def test_an_alarm_that_was_never_set_or_has_rung_is_stale() -> None:
 
 
 def test_an_alarm_that_rings_for_an_earlier_setting_of_it_is_stale() -> None:
-    play = Play(
-        sites={"min": 2, "wait": 60}
-    )  # the first alarm is set for 60 and goes off when the sites have gathered
+    # The first alarm is set for 60 s and cancelled when the sites have gathered.
+    play = Play(sites={"min": 2, "wait": 60})
     play.training("a", "b")
     play.now = 50.0
     play.leave("a")
@@ -225,7 +221,7 @@ def test_a_round_below_its_quorum_is_issued_once_more_to_those_that_failed(deadl
     assert play.machine.state.history[-1].lost == {"c": "disk full"}
 
 
-def test_at_the_deadline_a_round_below_its_quorum_is_issued_again_to_those_that_failed_and_waits_for_the_late() -> (
+def test_at_the_deadline_a_round_below_its_quorum_asks_sites_that_failed_again_and_waits_for_the_late() -> (
     None
 ):
     play = Play(pace={"quorum": 1.0, "deadline": 30}, sites={"min": 3})
@@ -308,7 +304,7 @@ def test_a_site_that_fails_when_it_is_drawn_alone_does_not_end_the_job_of_the_ot
 def test_when_every_site_has_failed_whenever_it_was_drawn_the_job_fails() -> None:
     play = Play(sample={"kind": "uniform", "fraction": 0.5}, pace={"rounds": 40})
     play.training("a", "b")
-    play.round()  # who answered before does not matter
+    play.round()  # earlier updates do not matter
     seen: set[str] = set()
     effects: list[Effect] = []
     while not endings(effects):
@@ -346,102 +342,3 @@ def test_a_site_where_the_app_cannot_be_used_fails_the_job() -> None:
     play.join("a")
     effects = play.do(ev.SiteUnfit(at=1, site=SiteName("b"), role="evaluator", reason="app not allowed"))
     assert endings(effects) == [("failed", "site b (evaluator): app not allowed")]
-
-
-# Rounds of equal length.
-
-
-def test_semi_synchronous_steps_follow_what_was_measured_in_the_round_before() -> None:
-    play = Play(rule="semisync-fedavg", pace={"rounds": 5, "lambda": 2.0})
-
-    def round_of(**measured: tuple[int, float, float]) -> dict[str, int]:
-        """Answer with steps, epochs and seconds; return the steps that the sites get next."""
-        for site, (steps, epochs, seconds) in measured.items():
-            task = play.tasks(Train)[site]
-            facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=epochs, seconds=seconds)
-            arrived = ev.UpdateArrived(
-                at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2
-            )
-            play.do(arrived)
-        play.merged()
-        works = {task.site: task.work for task in play.tasks(Train).values()}
-        return {site: work.steps for site, work in works.items() if isinstance(work, Train)}
-
-    tasks = play.training("fast", "slow")
-    assert [task.work.steps for task in tasks.values() if isinstance(task.work, Train)] == [
-        0,
-        0,
-    ]  # the job's epochs
-    # An epoch of the slow site takes 10 s, so a round takes 20 s.
-    assert round_of(fast=(10, 1, 1.0), slow=(40, 1, 10.0)) == {"fast": 200, "slow": 80}
-    # It has become faster: 4 s for an epoch.
-    assert round_of(fast=(200, 20, 20.0), slow=(80, 2, 8.0)) == {"fast": 80, "slow": 80}
-    # The other is the slow one now: 5 s for an epoch.
-    assert round_of(fast=(80, 8, 40.0), slow=(80, 2, 8.0)) == {"fast": 20, "slow": 100}
-
-
-def timed(play: Play, task: Task, steps: int, seconds: float) -> None:
-    """Answer with an epoch of so many steps that took so long."""
-    facts = UpdateFacts(n_train=10, n_used=10, steps=steps, epochs=1, seconds=seconds)
-    play.do(ev.UpdateArrived(at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2))
-
-
-def steps_of(play: Play) -> dict[str, int]:
-    return {site: task.work.steps for site, task in play.tasks(Train).items() if isinstance(task.work, Train)}
-
-
-def test_a_round_that_is_shorter_than_a_step_has_one_step() -> None:
-    """None would stand for the job's epochs."""
-    play = Play(rule="semisync-fedavg", pace={"rounds": 2, "lambda": 0.001})
-    for task in play.training("a", "b").values():
-        timed(play, task, 10, 5.0)
-    play.merged()
-    assert steps_of(play) == {"a": 1, "b": 1}
-
-
-def test_sites_that_measure_absurd_times_get_steps_that_a_task_can_have() -> None:
-    play = Play(rule="semisync-fedavg", pace={"rounds": 2}, sites={"min": 4})
-    tasks = play.training("idle", "instant", "slow", "usual")
-    timed(play, tasks["idle"], 0, 0.0)  # it had nothing to train on
-    timed(play, tasks["instant"], 10, 0.0)
-    timed(play, tasks["slow"], 1, 1e9)
-    timed(play, tasks["usual"], 100, 1.0)
-    play.merged()
-    assert steps_of(play) == {"idle": 0, "instant": ASKED, "slow": 1, "usual": ASKED}
-
-
-def test_what_a_site_says_of_its_speed_survives_a_snapshot_however_absurd_it_is() -> None:
-    play = Play(rule="semisync-fedavg", pace={"rounds": 2})
-    facts = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=5e-324, seconds=1e9, loss=1.0)
-    for task in play.training("a", "b").values():
-        arrived = ev.UpdateArrived(
-            at=play.now, task=task.id, site=task.site, facts=facts, digest="d", tensors=2
-        )
-        play.do(arrived)
-    play.save()
-    assert play.again().memories["pace"] == play.machine.memories["pace"]
-    play.merged()
-    assert steps_of(play) == {"a": 1, "b": 1}
-
-
-def test_a_slow_site_that_is_gone_does_not_set_the_length_of_rounds() -> None:
-    play = Play(rule="semisync-fedavg", pace={"rounds": 2})
-    seconds = {"a": 1.0, "b": 2.0, "slow": 100.0}
-    for site, task in play.training(*seconds).items():
-        timed(play, task, 10, seconds[site])
-    play.leave("slow")
-    play.merged()
-    assert steps_of(play) == {"a": 20, "b": 10}
-
-
-@pytest.mark.parametrize("steps", [1, 7, 49, 63, 100])
-def test_the_slowest_site_goes_on_with_the_steps_of_an_epoch_however_quotients_are_rounded(
-    steps: int,
-) -> None:
-    """With λ = 1 it makes an epoch in each round, though t / (t / 49) may be less than 49 in floating point."""
-    for seconds in (0.7, 3.1, 7.3, 11.9, 29.3, 57.7, 91.1):
-        play = Play(rule="semisync-fedavg", pace={"rounds": 2})
-        for task in play.training("a", "b").values():
-            timed(play, task, steps, seconds)
-        play.merged()
-        assert steps_of(play) == {"a": steps, "b": steps}, seconds

@@ -1,4 +1,4 @@
-"""The engine of a job: waiting for sites, for the first model, and what counts of a site that is gone."""
+"""Waiting for sites and for the first model, and the contributions of sites that have left."""
 
 import pytest
 
@@ -33,21 +33,21 @@ def test_sites_that_leave_while_the_job_waits_for_others_are_forgotten_if_the_ru
     assert play.again().state == play.machine.state
 
 
-def test_too_few_sites_after_the_wait_fail_the_job_naming_those_that_came() -> None:
+def test_a_job_with_too_few_sites_after_the_wait_fails_and_names_those_that_joined() -> None:
     play = Play(sites={"min": 3, "wait": 20})
     play.join("a", "b")
     play.join("c", examples=0)
     ((status, reason),) = endings(play.ring("gather"))
     assert status == "failed"
-    assert reason == "2 of the 3 sites needed attended after 20 s (a, b); without examples: c"
+    assert reason == "only 2 of the 3 sites needed were connected after 20 s (a, b); without examples: c"
 
 
-def test_a_job_that_nobody_came_to_says_who_was_asked_for_and_who_has_no_learner() -> None:
+def test_a_job_without_sites_says_which_are_not_connected_and_which_have_no_learner() -> None:
     play = Play(sites={"min": 1, "wait": 3, "names": ["a", "b"]})
     play.join("b", role="evaluator")
     ((_, reason),) = endings(play.ring("gather"))
-    missing = "with an evaluator, but no learner: b; named in sites.names, but away: a"
-    assert reason == f"no site attended after 3 s; {missing}"
+    missing = "with an evaluator but no learner: b; named in sites.names but not connected: a"
+    assert reason == f"no site was connected after 3 s; {missing}"
 
 
 def test_when_too_few_sites_are_left_after_a_merge_the_job_waits_for_more() -> None:
@@ -141,7 +141,7 @@ def test_when_no_site_can_build_the_first_model_the_job_fails_naming_one() -> No
     assert reason == "site b could not build the first model: no such layer"
 
 
-def test_a_site_that_joins_while_nobody_is_there_builds_the_first_model() -> None:
+def test_a_site_that_joins_while_no_other_is_connected_builds_the_first_model() -> None:
     play = Play(sites={"min": 1})
     play.join("a")
     assert play.leave("a") == [SetAlarm("gather", 60.0)]
@@ -149,7 +149,7 @@ def test_a_site_that_joins_while_nobody_is_there_builds_the_first_model() -> Non
     assert init.site == "b"
 
 
-def test_the_wait_for_somebody_to_build_the_first_model_is_over_when_somebody_does() -> None:
+def test_the_wait_for_a_site_to_build_the_first_model_ends_when_one_joins() -> None:
     play = Play(sites={"min": 1})
     play.join("a")
     play.leave("a")
@@ -179,10 +179,13 @@ def test_a_site_that_hangs_over_the_first_model_does_not_hold_up_the_job() -> No
     (hanging,) = play.tasks(Init).values()
     (second,) = sent(play.ring("first-model"))
     assert (hanging.site, second.site) == ("a", "b")
-    assert "has not come from a in 60 s" in play.machine.state.reason
+    assert (
+        "the first model has not arrived from a in 60 s; another site was asked, too"
+        in play.machine.state.reason
+    )
     (third,) = sent(play.ring("first-model"))
     assert third.site == "c"
-    assert sent(play.ring("first-model")) == []  # all of them are at it
+    assert sent(play.ring("first-model")) == []  # all of them have been asked
     play.save()
     play.machine = play.again()
     assert endings(play.fail(third)) == []
@@ -193,7 +196,7 @@ def test_a_site_that_hangs_over_the_first_model_does_not_hold_up_the_job() -> No
     stale(play, lambda: play.update(hanging))
 
 
-def test_a_site_that_comes_while_the_others_hang_over_the_first_model_is_asked() -> None:
+def test_a_site_that_joins_while_the_others_hang_over_the_first_model_is_asked() -> None:
     play = Play(sites={"min": 1})
     play.join("a")
     assert sent(play.join("b")) == []  # a has just been asked
@@ -216,7 +219,7 @@ def test_the_slow_builder_of_the_first_model_may_still_be_the_first() -> None:
     assert play.machine.state.current == "j1/u1"
 
 
-def test_nobody_builds_the_first_model_before_the_time_is_up() -> None:
+def test_a_job_fails_if_no_site_builds_the_first_model_in_time() -> None:
     play = Play(stop={"seconds": 100})
     play.join("a", "b")
     play.ring("first-model")
@@ -234,7 +237,7 @@ def test_after_the_first_model_the_job_waits_again_if_sites_have_left() -> None:
     assert [task.site for task in sent(play.join("c"))] == ["a", "c"]
 
 
-# What counts of a site that is gone.
+# The contributions of sites that have left.
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -252,7 +255,7 @@ def test_a_site_that_leaves_takes_its_contribution_with_it_only_if_asked(drops: 
     assert play.machine.state.version == (3 if drops else 2)
 
 
-def test_a_site_that_comes_back_counts_on_with_what_it_sent_before_until_it_sends_more() -> None:
+def test_the_last_update_of_a_site_that_comes_back_counts_until_it_sends_another() -> None:
     play = Play(rule="async-fedavg")
     first = play.training("a", "b")
     for task in first.values():

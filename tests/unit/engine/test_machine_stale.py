@@ -1,4 +1,4 @@
-"""The engine of a job: what comes too late, twice or from the wrong site leaves no trace."""
+"""Stale events: what arrives too late, twice or from the wrong site leaves no trace."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hansa.common.values.tasks import Evaluate, Train
 from tests.unit.engine.play import Play, stale
 
 
-def test_an_update_that_comes_twice_is_stale_the_second_time() -> None:
+def test_an_update_that_arrives_twice_is_stale_the_second_time() -> None:
     play = Play()
     tasks = play.training("a", "b")
     play.update(tasks["a"])
@@ -16,7 +16,7 @@ def test_an_update_that_comes_twice_is_stale_the_second_time() -> None:
     stale(play, lambda: play.fail(tasks["a"], final=True))
 
 
-def test_an_update_that_comes_after_its_round_is_stale() -> None:
+def test_an_update_that_arrives_after_its_round_is_stale() -> None:
     play = Play(pace={"deadline": 30})
     tasks = play.training("a", "b")
     play.update(tasks["a"])
@@ -27,7 +27,7 @@ def test_an_update_that_comes_after_its_round_is_stale() -> None:
     stale(play, lambda: play.fail(tasks["b"]))
 
 
-def test_an_answer_to_a_task_nobody_gave_is_stale() -> None:
+def test_a_result_of_an_unknown_task_is_stale() -> None:
     play = Play()
     tasks = play.training("a", "b")
     unknown = tasks["a"].model_copy(update={"id": TaskId("j1-99")})
@@ -39,7 +39,7 @@ def test_an_answer_to_a_task_nobody_gave_is_stale() -> None:
         stale(play, lambda task=task: play.report(task))  # type: ignore[misc]
 
 
-def test_an_answer_from_a_site_that_was_not_asked_is_stale() -> None:
+def test_a_result_from_a_site_that_was_not_asked_is_stale() -> None:
     play = Play()
     play.join("a", role="evaluator")
     play.training("a", "b")
@@ -53,7 +53,7 @@ def test_an_answer_from_a_site_that_was_not_asked_is_stale() -> None:
         stale(play, lambda foreign=foreign: play.report(foreign))  # type: ignore[misc]
 
 
-def test_an_update_does_not_answer_an_evaluation_nor_a_report_a_training_task() -> None:
+def test_a_result_of_the_wrong_kind_is_stale() -> None:
     play = Play()
     play.join("a", role="evaluator")
     play.training("a", "b")
@@ -63,7 +63,7 @@ def test_an_update_does_not_answer_an_evaluation_nor_a_report_a_training_task() 
 
 
 @pytest.mark.parametrize("version", [0, 2, 99])
-def test_a_merge_nobody_asked_for_is_stale(version: int) -> None:
+def test_a_merge_that_was_not_ordered_is_stale(version: int) -> None:
     play = Play()
     tasks = play.training("a", "b")
     stale(play, lambda: play.merged(1))

@@ -1,13 +1,12 @@
-"""Who took part in a job: sites that contributed nothing or little are named, with the reason; nobody else is."""
+"""Participation: sites that contributed little or nothing are named with the reason, and no other site is."""
 
 from typing import Any
 
 import pytest
 
-from hansa.common.ui.participation import shortfall_line, shortfall_lines, warning_lines
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Init, Train
-from hansa.common.values.views import JobView, Shortfall
+from hansa.common.values.views import Shortfall
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.accounts.participation import shortfalls
@@ -16,11 +15,11 @@ from tests.unit.engine.travel import FIRST, SITES, Travel, noise, radfed
 
 
 def short(play: Play) -> dict[str, Shortfall]:
-    """Return the sites that are named, as the job's view has them; a job after a crash names the same."""
+    """Return the sites that are named in the job's view; after a crash, the job names the same."""
     rounds = play.machine.rule.pace.common_rounds
-    found = shortfalls(play.machine.state, rounds)
-    assert shortfalls(play.again().state, rounds) == found
-    return {each.site: each for each in found}
+    named = shortfalls(play.machine.state, rounds)
+    assert shortfalls(play.again().state, rounds) == named
+    return {each.site: each for each in named}
 
 
 def unfit(play: Play, site: str, reason: str = "no such app", role: str = "learner") -> None:
@@ -33,7 +32,7 @@ def play_rounds(play: Play, count: int, *failing: str, reason: str = "out of mem
         for site, task in play.tasks(Train).items():
             if site in failing:
                 play.fail(task, reason)
-            elif site in play.machine.state.learners:  # the tasks of those who left are withdrawn in the end
+            elif site in play.machine.state.learners:  # tasks of sites that left are withdrawn in the end
                 play.update(task)
         play.merged()
 
@@ -47,10 +46,10 @@ def test_a_site_that_fails_in_every_round_is_named_with_the_reason(rule: str) ->
     play.training("a", "b", "c")
     play_rounds(play, 4, "c")
     assert play.machine.state.status == "completed"
-    found = short(play)
-    assert list(found) == ["c"]
-    assert (found["c"].contributed, found["c"].asked, found["c"].failures) == (0, 4, 4)
-    assert found["c"].reason == "out of memory"
+    named = short(play)
+    assert list(named) == ["c"]
+    assert (named["c"].contributed, named["c"].asked, named["c"].failures) == (0, 4, 4)
+    assert named["c"].reason == "out of memory"
 
 
 def test_a_site_that_contributes_to_half_of_its_rounds_is_not_named() -> None:
@@ -68,9 +67,9 @@ def test_a_quarantined_update_is_a_failure_and_counts_with_others() -> None:
     for site, task in play.tasks(Train).items():
         play.quarantine(task, "w is not finite") if site == "c" else play.update(task)
     play.merged()
-    found = short(play)["c"]
-    assert (found.contributed, found.failures) == (0, 3)
-    assert found.reason == "update quarantined: w is not finite"
+    shortfall = short(play)["c"]
+    assert (shortfall.contributed, shortfall.failures) == (0, 3)
+    assert shortfall.reason == "update quarantined: w is not finite"
 
 
 def test_a_site_that_misses_every_deadline_is_named_in_the_words_of_the_history() -> None:
@@ -82,9 +81,9 @@ def test_a_site_that_misses_every_deadline_is_named_in_the_words_of_the_history(
                 play.update(task)
         play.ring(f"round-{number}-1")
         play.merged()
-    found = short(play)["c"]
-    assert (found.contributed, found.asked, found.failures) == (0, 2, 2)
-    assert found.reason == "late: no update by the deadline of 30 s"
+    shortfall = short(play)["c"]
+    assert (shortfall.contributed, shortfall.asked, shortfall.failures) == (0, 2, 2)
+    assert shortfall.reason == "late: no update by the deadline of 30 s"
 
 
 def test_a_round_that_is_issued_twice_counts_once_and_what_came_in_the_end_counts() -> None:
@@ -152,13 +151,13 @@ def test_a_site_that_left_early_is_named_as_away_and_one_that_left_late_is_not()
     play_rounds(play, 5)
     play.leave("late")
     play_rounds(play, 3)
-    found = short(play)
-    assert list(found) == ["early"]
-    assert (found["early"].contributed, found["early"].missed, found["early"].known) == (1, 8, 10)
-    assert found["early"].absence == "the site left"
+    named = short(play)
+    assert list(named) == ["early"]
+    assert (named["early"].contributed, named["early"].missed, named["early"].known) == (1, 8, 10)
+    assert named["early"].absence == "the site left"
 
 
-def test_a_site_that_comes_back_is_away_no_more() -> None:
+def test_a_site_that_comes_back_is_no_longer_away() -> None:
     play = Play(pace={"rounds": 10}, sites={"min": 2})
     play.training("a", "b")
     play.join("c")
@@ -189,18 +188,18 @@ def test_a_site_that_cannot_be_used_while_a_job_runs_is_named_once_with_the_reas
     unfit(play, "c", "app 'app.py:app' is not allowed there")
     stale(play, lambda: unfit(play, "c", "app 'app.py:app' is not allowed there"))
     play_rounds(play, 4)
-    found = short(play)["c"]
-    assert (found.contributed, found.asked, found.missed, found.known) == (0, 0, 4, 4)
-    assert found.absence == "app 'app.py:app' is not allowed there"
+    shortfall = short(play)["c"]
+    assert (shortfall.contributed, shortfall.asked, shortfall.missed, shortfall.known) == (0, 0, 4, 4)
+    assert shortfall.absence == "app 'app.py:app' is not allowed there"
 
 
-def test_a_learner_that_comes_back_unusable_has_left_and_nobody_waits_for_it() -> None:
+def test_a_learner_that_comes_back_unusable_has_left_and_is_not_waited_for() -> None:
     play = Play(pace={"rounds": 4}, sites={"min": 2})
     tasks = play.training("a", "b")
     play.join("c")
     play.update(tasks["a"])
     unfit(play, "b", "its data cannot be read")
-    assert play.machine.state.plan is not None  # the round goes on with those who make a quorum
+    assert play.machine.state.plan is not None  # the others make a quorum
     play.merged()
     play_rounds(play, 3)
     assert short(play)["b"].absence == "its data cannot be read"
@@ -247,9 +246,9 @@ def test_without_rounds_failures_are_compared_with_updates() -> None:
         commit(play, "a", 2)
         play.fail(play.tasks(Train)["b"])
         commit(play, "b")
-    found = short(play)
-    assert list(found) == ["b"]
-    assert (found["b"].contributed, found["b"].asked, found["b"].failures) == (6, 18, 12)
+    named = short(play)
+    assert list(named) == ["b"]
+    assert (named["b"].contributed, named["b"].asked, named["b"].failures) == (6, 18, 12)
 
 
 def test_a_slow_site_with_one_update_among_many_is_not_named() -> None:
@@ -265,9 +264,9 @@ def test_a_site_whose_first_update_never_came_is_named() -> None:
     play = play_async(pace={"updates": 10})
     commit(play, "a", 10)
     assert play.machine.ended
-    found = short(play)["b"]
-    assert found.unfinished
-    assert (found.contributed, found.asked) == (0, 0)
+    shortfall = short(play)["b"]
+    assert shortfall.unfinished
+    assert (shortfall.contributed, shortfall.asked) == (0, 0)
 
 
 def test_a_site_that_joins_late_and_is_at_work_at_the_end_is_not_named() -> None:
@@ -286,18 +285,18 @@ def test_a_site_that_is_left_alone_after_its_failures_missed_the_rest() -> None:
     for _ in range(3):
         play.fail(play.tasks(Train)["b"])
     commit(play, "a", 35)
-    found = short(play)["b"]
-    assert (found.contributed, found.asked, found.missed, found.known) == (5, 8, 35, 40)
-    assert found.absence == "it was not asked again after its failures"
+    shortfall = short(play)["b"]
+    assert (shortfall.contributed, shortfall.asked, shortfall.missed, shortfall.known) == (5, 8, 35, 40)
+    assert shortfall.absence == "it was not asked again after its failures"
 
 
 def test_a_site_that_leaves_with_its_task_and_never_returns_is_named() -> None:
     play = play_async(pace={"updates": 10})
     play.leave("b")
     commit(play, "a", 10)
-    found = short(play)["b"]
-    assert (found.contributed, found.asked, found.reason) == (0, 1, "the site left")
-    assert found.missed == 10
+    shortfall = short(play)["b"]
+    assert (shortfall.contributed, shortfall.asked, shortfall.reason) == (0, 1, "the site left")
+    assert shortfall.missed == 10
 
 
 def test_updates_that_are_too_stale_are_failures() -> None:
@@ -306,33 +305,33 @@ def test_updates_that_are_too_stale_are_failures() -> None:
     for _ in range(3):
         commit(play, "a", 4)
         play.update(play.tasks(Train)["b"])
-    found = short(play)["b"]
-    assert (found.contributed, found.asked, found.failures) == (0, 3, 3)
-    assert "stale" in found.reason
+    shortfall = short(play)["b"]
+    assert (shortfall.contributed, shortfall.asked, shortfall.failures) == (0, 3, 3)
+    assert "stale" in shortfall.reason
 
 
 # Models that travel.
 
 
-def test_where_models_travel_every_hop_counts() -> None:
+def test_if_models_travel_every_hop_counts() -> None:
     play = Travel(noise, **radfed(rounds=3, hops=4))
     play.fails = lambda task: task.site == "s3"
     play.run(*SITES, first=FIRST)
     assert play.machine.state.status == "completed"
-    found = short(play)
-    assert list(found) == ["s3"]
-    assert found["s3"].contributed == 0
-    assert found["s3"].asked == found["s3"].failures > 0
+    named = short(play)
+    assert list(named) == ["s3"]
+    assert named["s3"].contributed == 0
+    assert named["s3"].asked == named["s3"].failures > 0
 
 
-def test_where_models_travel_and_all_is_well_nobody_is_named() -> None:
+def test_no_site_is_named_if_models_travel_and_all_goes_well() -> None:
     assert short(Travel(noise, **radfed(rounds=3, hops=4)).run(*SITES, first=FIRST)) == {}
 
 
 # The end of a job, restarts, bounds.
 
 
-def test_a_job_that_is_cancelled_in_its_first_round_names_nobody() -> None:
+def test_a_job_that_is_cancelled_in_its_first_round_names_no_site() -> None:
     play = Play(pace={"rounds": 4})
     play.training("a", "b")
     play.cancel()
@@ -380,44 +379,3 @@ def test_a_site_that_could_not_build_the_first_model_but_trains_is_not_named() -
     play.update(init)
     play_rounds(play, 2)
     assert short(play) == {}
-
-
-# In words.
-
-
-@pytest.mark.parametrize(
-    ("shortfall", "line"),
-    [
-        (
-            Shortfall(site="a", contributed=0, asked=20, failures=20, reason="out of memory", known=20),
-            "a contributed no update (20 were asked for): 20 failures, the last: out of memory",
-        ),
-        (
-            Shortfall(site="a", contributed=0, asked=1, failures=1, reason="out of memory", known=1),
-            "a contributed no update (one was asked for): out of memory",
-        ),
-        (
-            Shortfall(site="a", contributed=3, asked=3, missed=17, known=20, absence="the site left"),
-            "a contributed 3 of the 3 updates it was asked for: it missed 17 of 20 versions (the site left)",
-        ),
-        (
-            Shortfall(site="a", contributed=0, asked=0, unfinished=True),
-            "a contributed no update: its first update had not come when training stopped",
-        ),
-    ],
-)
-def test_a_shortfall_in_words(shortfall: Shortfall, line: str) -> None:
-    assert shortfall_line(shortfall) == line
-
-
-def test_many_sites_make_few_lines() -> None:
-    many = tuple(
-        Shortfall(site=f"s{n:03}", contributed=0, asked=1, failures=1, reason="no") for n in range(100)
-    )
-    view = JobView(job="j1", name="n", status="completed", warnings=("weigh: odd",), shortfalls=many)
-    lines = list(shortfall_lines(view))
-    assert len(lines) == 6
-    assert lines[-1].startswith("95 more sites contributed nothing or little: s005, s006,")
-    assert "`hansa job show j1 --json`" in lines[-1]
-    assert max(map(len, lines)) < 200
-    assert warning_lines(view) == ["weigh: odd", *lines]

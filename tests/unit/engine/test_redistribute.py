@@ -1,4 +1,4 @@
-"""Models that travel from site to site: the invariants of RADFed, restarts, partial updates, what is refused."""
+"""Models that travel from site to site: invariants of RADFed, restarts, partial updates, refused jobs."""
 
 from collections import Counter
 from typing import Any
@@ -68,7 +68,7 @@ def test_every_hop_has_as_many_different_sites_as_there_are_slots_and_every_slot
         frozenset(task.site for task in play.tasks_given if (task.round, task.hop) == at)
         for at in sorted(hops)
     ]
-    assert len(set(drawn)) > 6, "the same sites are drawn again and again"
+    assert len(set(drawn)) > 6, "the same sites are drawn every time"
     assert [len(record.hops) for record in play.machine.state.history] == [0, 4, 4, 4]
     for record in play.machine.state.history[1:]:
         for hop in record.hops:
@@ -227,15 +227,14 @@ def test_updates_are_evaluated_after_the_last_hop_alone() -> None:
     play.join("a", "b", "c", "d", role="evaluator")
     play.training("a", "b", "c", "d")
     for hop in (1, 2, 3):
-        assert not play.tasks(Evaluate), f"hop {hop} has begun: nobody scores models that travel on"
+        assert not play.tasks(Evaluate), f"hop {hop} has begun: models that travel on are not evaluated"
         for number, task in enumerate(hop_of(play).values(), 1):
             play.update(task)
             evaluations = {
                 t.work.model for t in play.machine.state.tasks.values() if isinstance(t.work, Evaluate)
             }
-            assert len(evaluations) == (
-                number if hop == 3 else 0
-            )  # evaluators begin while others still train
+            # Evaluators begin while other sites still train.
+            assert len(evaluations) == (number if hop == 3 else 0)
     evaluated = {
         task.work.model for task in play.machine.state.tasks.values() if isinstance(task.work, Evaluate)
     }
@@ -273,7 +272,7 @@ def test_a_slot_that_lags_behind_is_evaluated_when_it_has_caught_up_not_before()
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         (
             radfed(merge={"kind": "latest"}),
@@ -299,15 +298,15 @@ def test_a_slot_that_lags_behind_is_evaluated_when_it_has_caught_up_not_before()
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_both_parts_and_the_reason(
-    fields: dict[str, Any], said: str
+def test_parts_that_do_not_fit_are_refused_with_both_names_and_the_reason(
+    fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidJob, match=said.replace(".", r"\.")):
+    with pytest.raises(InvalidJob, match=message.replace(".", r"\.")):
         compose(job_spec(**fields))
 
 
 @pytest.mark.parametrize(("hops", "warned"), [(1, False), (2, True)])
-def test_groups_among_models_that_travel_are_warned_of(hops: int, warned: bool) -> None:
+def test_groups_of_models_that_travel_cause_a_warning(hops: int, warned: bool) -> None:
     spec = job_spec(rule="feddaf", pace={"kind": "redistribute", "hops": hops})
     assert any("rarely useful" in why for _, why in compose(spec).warnings(spec)) == warned
 

@@ -16,9 +16,9 @@ from tests.unit.engine.travel import FIRST, SITES, Arrays, Travel, arrays_of, ho
 def test_the_divergence_of_each_hop_is_in_the_history_and_is_least_right_after_a_merge() -> None:
     play = Travel(noise, **radfed(rounds=2, hops=5)).run(*SITES, first=FIRST)
     for record in play.machine.state.history[1:]:
-        found = [hop.divergence for hop in record.hops]
-        assert None not in found
-        assert found[0] == min(found)  # type: ignore[type-var]
+        divergences = [hop.divergence for hop in record.hops]
+        assert None not in divergences
+        assert divergences[0] == min(divergences)  # type: ignore[type-var]
     slots = [task for task in play.tasks_given if (task.round, task.hop) == (1, 1)]
     flat = []
     for task in sorted(slots, key=lambda task: task.slot):
@@ -92,7 +92,7 @@ def test_what_is_evaluated_between_merges_is_the_mean_that_a_merge_would_make_no
             e for e in play.waiting if isinstance(e, StartOrder) and isinstance(e.order, ExamineHop)
         ]:
             play.waiting.remove(effect)
-            play._carry_out(effect)
+            play.carry_out(effect)
         for task in list(play.machine.state.tasks.values()):
             if isinstance(task.work, Evaluate):
                 subject = play.machine.state.subjects[task.id]
@@ -120,16 +120,16 @@ def test_means_that_are_being_evaluated_do_not_keep_a_job_from_its_end() -> None
     assert effect.work.model == "j1/h1.1"
     for task in hop_of(play).values():
         play.update(task)
-    held = set(play.machine.state.models)
+    before = set(play.machine.state.models)
     effects = play.merged()
     assert effect.id in withdrawn(effects)
-    assert dropped(effects) == held - play.machine.state.models, "what is no longer kept is deleted"
+    assert dropped(effects) == before - play.machine.state.models, "what is no longer kept is deleted"
     assert "j1/h1.1" in dropped(effects)
     (last,) = play.tasks(Evaluate).values()
     assert endings(play.report(last)) == [("completed", "the round is done")]
 
 
-def test_with_one_hop_nobody_is_shown_the_mean_of_slots_which_may_be_one_sites_model() -> None:
+def test_with_one_hop_the_mean_of_slots_is_not_evaluated_as_it_may_be_one_sites_model() -> None:
     play = Play(
         **radfed(
             rounds=1,

@@ -1,18 +1,21 @@
-"""Models that travel from site to site: what happens when sites fail, leave, come late or come back (radfed §3)."""
+"""Models that travel from site to site: when sites fail, leave, are late or come back (radfed §3)."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hansa.common.plugins.registry import register
-from hansa.common.ui.live import _line
+from hansa.common.process.clock import SystemClock
+from hansa.common.ui.live import show_live
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
-from hansa.controller.jobs.views import _history_views
+from hansa.controller.fleet.fleet import Fleet
+from hansa.controller.fleet.sessions import DaemonRole, Session
+from hansa.controller.jobs.views import Surroundings, job_view
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import Equal
@@ -171,7 +174,7 @@ def test_only_trained_slots_are_merged_by_their_hops_if_that_is_wanted() -> None
 
 @register("weigh", "gigantic")
 class Gigantic(Equal):
-    """Weights that are numbers; twice as much is none."""
+    """Weights that are finite, but twice as much is not."""
 
     def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return weights near the largest."""
@@ -191,7 +194,25 @@ def test_weights_that_only_the_hops_make_infinite_leave_the_model_as_it_is() -> 
     assert "weights that are not finite" in play.machine.state.queue[0].account.note
 
 
-def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> None:
+class Unattended:
+    """Ignores sites that join and leave."""
+
+    def attended(self, session: Session) -> None:
+        pass
+
+    def left(self, site: SiteName, role: DaemonRole) -> None:
+        pass
+
+
+async def shown(play: Play) -> AsyncIterator[JobView]:
+    """Yield the job as operators see it."""
+    fleet = Fleet(SystemClock(), Unattended(), 5, 15)
+    yield job_view(play.machine, Surroundings(fleet, play.now, 0, 0, ""))
+
+
+async def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pace = {"retries": 0}
     play = Play(seed=3, **radfed(rounds=1, hops=2, fraction=1.0, pace=pace, sites={"min": 2}))
     tasks = play.training("a", "b")
@@ -208,11 +229,12 @@ def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> N
     record = play.machine.state.history[1]
     assert record.contributions == {moved.site: 2.0}
     assert record.updates == 2
-    _, shown = _history_views(play.machine, 0)
-    assert "  2 updates  " in _line(shown, JobView(job="j1", name="n", status="running")), "slots, not sites"
     (receipt,) = [play.machine.issued] if play.machine.issued else []
     assert receipt.contributions == {part.task: 1.0 for part in plan.added}
     assert play.again().state.model_dump() == play.machine.state.model_dump()
+    play.cancel()
+    await show_live(shown(play))
+    assert "  2 updates  " in capsys.readouterr().out, "slots are counted, not sites"
 
 
 def test_both_slots_that_a_site_was_the_last_to_train_are_in_the_model() -> None:
@@ -233,7 +255,7 @@ def test_both_slots_that_a_site_was_the_last_to_train_are_in_the_model() -> None
     assert set(play.store.keys()) == play.machine.state.models
 
 
-def test_if_nobody_trains_a_slot_the_model_stays() -> None:
+def test_if_no_site_trains_a_slot_the_model_stays() -> None:
     play = small(retries=0, deadline=10.0)
     play.ring("hop-1-1")
     play.ring("hop-1-2")
@@ -245,7 +267,7 @@ def test_if_nobody_trains_a_slot_the_model_stays() -> None:
 @pytest.mark.parametrize(
     ("fraction", "retries"), [(0.5, 1), (0.25, 0)], ids=["in one hop", "one after another"]
 )
-def test_if_every_site_says_that_it_failed_the_job_fails(fraction: float, retries: int) -> None:
+def test_if_every_site_fails_the_job_fails(fraction: float, retries: int) -> None:
     play = Play(**radfed(rounds=3, hops=20, fraction=fraction, pace={"retries": retries}, sites={"min": 4}))
     play.training("a", "b", "c", "d")
     effects: list[Any] = []
@@ -263,9 +285,8 @@ def test_if_every_site_says_that_it_failed_the_job_fails(fraction: float, retrie
 
 
 def test_a_few_sites_that_fail_do_not_end_a_job_though_they_are_all_that_were_asked_in_a_hop() -> None:
-    play = Play(
-        **radfed(rounds=1, hops=3, fraction=0.1, sites={"min": 8})
-    )  # one slot: two sites are tried in a hop
+    # There is one slot, and two sites are tried in a hop.
+    play = Play(**radfed(rounds=1, hops=3, fraction=0.1, sites={"min": 8}))
     first = next(iter(play.training(*SITES).values()))
     effects = play.fail(first)
     effects = play.fail(next(iter(sent(effects))))
@@ -275,7 +296,7 @@ def test_a_few_sites_that_fail_do_not_end_a_job_though_they_are_all_that_were_as
     assert trip_of(play).slots[0].hops == 0
 
 
-def test_who_was_lost_is_told_of_its_own_round_and_hop_alone() -> None:
+def test_a_lost_site_is_named_only_in_its_own_round_and_hop() -> None:
     play = Play(**radfed(rounds=2, hops=2, pace={"retries": 0}, sites={"min": 4}))
     first, second = play.training("a", "b", "c", "d").values()
     play.fail(first)
@@ -290,7 +311,7 @@ def test_who_was_lost_is_told_of_its_own_round_and_hop_alone() -> None:
     assert [hop.lost for hop in (*one.hops, *two.hops)] == [{first.site: "out of memory"}, {}, {}, {}]
 
 
-def test_failures_before_the_last_update_that_came_do_not_count() -> None:
+def test_failures_before_the_last_update_do_not_count() -> None:
     """Both sites fail at the beginning of some round, but each has trained since the other failed."""
     play = Play(**radfed(rounds=9, hops=2, fraction=0.1, pace={"retries": 0}, sites={"min": 2}))
     play.training("a", "b")
@@ -318,7 +339,7 @@ def test_a_site_that_fails_does_not_end_a_job_whose_other_sites_may_come_back() 
     assert trip_of(play).phase == "stalled"
 
 
-def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
+def test_later_in_a_round_a_hop_in_which_every_site_fails_is_skipped() -> None:
     play = small(retries=0)
     for task in hop_of(play).values():
         play.update(task)
@@ -328,7 +349,7 @@ def test_later_in_a_round_a_hop_that_everybody_fails_is_skipped() -> None:
     assert len(play.machine.state.plan.added) == 2
 
 
-def test_later_in_a_round_a_hop_that_all_sites_of_the_job_fail_is_skipped_too() -> None:
+def test_later_in_a_round_a_hop_in_which_all_sites_of_the_job_fail_is_skipped_too() -> None:
     play = Play(**radfed(rounds=1, hops=2, fraction=1.0, sites={"min": 2}))
     for task in play.training("a", "b").values():
         play.update(task)
@@ -338,7 +359,7 @@ def test_later_in_a_round_a_hop_that_all_sites_of_the_job_fail_is_skipped_too() 
     assert [slot.hops for slot in trip_of(play).slots] == [1, 1]
 
 
-def test_when_all_leave_the_hop_waits_for_somebody_to_come_back() -> None:
+def test_when_all_sites_leave_the_hop_waits_until_one_comes_back() -> None:
     play = small()
     for task in hop_of(play).values():
         play.update(task)
@@ -364,9 +385,8 @@ def test_when_all_leave_after_a_slot_was_trained_the_hop_is_over() -> None:
     for site in ("a", "b", "c", "d"):
         play.leave(site)
     assert trip_of(play).phase == "stalled"
-    assert [task.hop for task in sent(play.join(first.site))] == [
-        2
-    ]  # a second training in hop 1 would be one too many
+    # A second training in hop 1 would be one too many.
+    assert [task.hop for task in sent(play.join(first.site))] == [2]
     assert sorted(slot.hops for slot in trip_of(play).slots) == [0, 1]
 
 

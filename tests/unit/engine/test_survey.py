@@ -1,4 +1,4 @@
-"""The survey in the engine: who is asked, what follows, and what happens when sites come, go and fail."""
+"""The survey: which sites are asked, what follows, and what happens when sites join, leave and fail."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.unit.engine.play import Play, endings, machine_of, sent
 GLOBAL = {"standardise": "global", "columns": 1}
 
 
-def test_sites_are_asked_before_anything_else_and_all_tasks_bear_what_they_told() -> None:
+def test_sites_are_asked_before_anything_else_and_all_tasks_carry_the_pooled_standard() -> None:
     play = Play(survey=GLOBAL, pace={"rounds": 1})
     play.join("a", role="evaluator")
     play.join("a")
@@ -33,17 +33,17 @@ def test_sites_are_asked_before_anything_else_and_all_tasks_bear_what_they_told(
     assert evaluation.standard == standard
 
 
-def test_the_order_in_which_sites_tell_makes_no_difference() -> None:
-    found = []
+def test_the_order_in_which_sites_answer_makes_no_difference() -> None:
+    standards = []
     for order in (("a", "b", "c"), ("c", "a", "b")):
         play = Play(survey=GLOBAL, sites={"min": 3})
         play.join("a", "b", "c")
         asked = play.tasks(Survey)
         for site in order:
             play.tell(asked[site], n=7, mean={"a": 0.1, "b": 1e9, "c": -3.3}[site])
-        found.append(play.machine.state.standard)
-    assert found[0] is not None
-    assert found[0] == found[1]
+        standards.append(play.machine.state.standard)
+    assert standards[0] is not None
+    assert standards[0] == standards[1]
 
 
 def test_classes_alone_can_be_asked_for_and_change_no_features() -> None:
@@ -58,7 +58,7 @@ def test_classes_alone_can_be_asked_for_and_change_no_features() -> None:
     assert play.machine.state.profiles[play.tasks(Train)["b"].site].classes == (0, 10)
 
 
-def test_a_local_standard_asks_nobody() -> None:
+def test_a_local_standard_needs_no_survey() -> None:
     play = Play(survey={"standardise": "local", "columns": 3})
     trained = play.training("a", "b")
     assert trained["a"].standard == Standard(kind="local", columns=3)
@@ -78,7 +78,7 @@ def test_a_site_that_joins_during_the_survey_is_asked_and_one_that_leaves_is_not
         play.tell(late)
 
 
-def test_when_too_few_are_left_the_job_waits_and_asks_only_those_who_have_not_told() -> None:
+def test_when_too_few_sites_are_left_the_job_waits_and_asks_only_those_that_have_not_answered() -> None:
     play = Play(survey=GLOBAL)
     play.join("a", "b")
     play.tell(play.tasks(Survey)["a"])
@@ -91,7 +91,7 @@ def test_when_too_few_are_left_the_job_waits_and_asks_only_those_who_have_not_to
     assert init.work == Init()
 
 
-def test_a_site_that_comes_after_the_survey_trains_with_the_same_standard() -> None:
+def test_a_site_that_joins_after_the_survey_trains_with_the_same_standard() -> None:
     play = Play(survey=GLOBAL, pace={"rounds": 3})
     play.join("a", "b")
     for task in play.tasks(Survey).values():
@@ -105,7 +105,7 @@ def test_a_site_that_comes_after_the_survey_trains_with_the_same_standard() -> N
     assert set(play.machine.state.profiles) == {"a", "b"}
 
 
-def test_a_survey_comes_before_a_model_that_was_given_is_trained() -> None:
+def test_a_survey_precedes_the_training_of_a_model_that_came_with_the_submission() -> None:
     play = Play(survey=GLOBAL)
     play.do(ev.ModelGiven(at=0, digest="given"))
     play.join("a", "b")
@@ -114,7 +114,7 @@ def test_a_survey_comes_before_a_model_that_was_given_is_trained() -> None:
     assert set(play.tasks(Train)) == {"a", "b"}
 
 
-def test_sites_whose_data_do_not_fit_each_other_fail_the_job_by_name() -> None:
+def test_a_job_fails_if_the_data_of_sites_do_not_fit_together_and_names_them() -> None:
     play = Play(survey={"classes": True})
     play.join("a", "b")
     asked = play.tasks(Survey)
@@ -124,14 +124,14 @@ def test_sites_whose_data_do_not_fit_each_other_fail_the_job_by_name() -> None:
     assert "site b has 1 columns and 3 classes, site a has 1 columns and 2 classes" in reason
 
 
-def test_a_site_that_cannot_tell_fails_the_job_by_name() -> None:
+def test_a_job_fails_if_a_site_that_it_needs_cannot_describe_its_data() -> None:
     play = Play(survey=GLOBAL)
     play.join("a", "b")
     ((status, reason),) = endings(play.fail(play.tasks(Survey)["b"], "too few columns"))
-    assert (status, reason) == ("failed", "site b could not tell of its data: too few columns")
+    assert (status, reason) == ("failed", "site b could not describe its data: too few columns")
 
 
-def test_answers_of_the_wrong_kind_are_refused() -> None:
+def test_results_of_the_wrong_kind_are_refused() -> None:
     play = Play(survey=GLOBAL)
     play.join("a", "b")
     asked = play.tasks(Survey)
@@ -161,7 +161,7 @@ def test_a_snapshot_in_mid_survey_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("survey", "said"),
+    ("survey", "message"),
     [
         ({"standardise": "globl"}, "survey.standardise: input should be 'none', 'local' or 'global'"),
         ({"columns": 3}, "columns says what to standardise"),
@@ -169,7 +169,7 @@ def test_a_snapshot_in_mid_survey_goes_on_where_it_was() -> None:
         ({"class": True}, "survey.class: unknown key (did you mean 'classes'?)"),
     ],
 )
-def test_a_wrong_survey_is_named(survey: dict[str, object], said: str) -> None:
+def test_an_invalid_survey_is_refused_with_its_field(survey: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse_job({"app": "a.py:app", "survey": survey})
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""`sites.together`: no community model is made of fewer sites' updates than sites were promised."""
+"""`sites.together`: no community model is made from the updates of fewer sites than the job promises."""
 
 from typing import Any
 
@@ -22,14 +22,16 @@ def test_a_round_with_fewer_updates_keeps_the_model_before_and_says_so() -> None
     assert [(member.site, member.weight) for member in merge.added] == [("a", 0.0), ("b", 0.0)]
     play.merged()
     record = play.machine.state.history[1]
-    assert record.note.startswith("the updates of 2 sites would count, and it takes 3 (sites.together)")
+    assert record.note.startswith(
+        "only the updates of 2 sites would count, but a model takes 3 (sites.together)"
+    )
     assert record.contributions == {"a": 0.0, "b": 0.0}
     play.round()
     assert play.machine.state.history[2].contributions == {"a": 10.0, "b": 10.0, "c": 10.0}
     assert play.machine.state.history[2].note == ""
 
 
-def test_an_update_that_is_worth_nothing_is_no_company() -> None:
+def test_an_update_without_weight_does_not_count_towards_the_promise() -> None:
     play = Play(sites=THREE)
     tasks = play.training("a", "b", "c")
     play.update(tasks["a"])
@@ -38,7 +40,7 @@ def test_an_update_that_is_worth_nothing_is_no_company() -> None:
     assert {member.weight for member in merge.added} == {0.0}
 
 
-def test_with_rounds_what_counted_before_is_company_only_if_it_counts() -> None:
+def test_with_rounds_earlier_updates_count_towards_the_promise_only_if_they_have_weight() -> None:
     play = Play(sites=THREE, pace={"deadline": 30, "quorum": 0.3}, merge={"kind": "latest"})
     tasks = play.training("a", "b", "c")
     for site in ("a", "b", "c"):  # one site a round: none of them may ever be alone
@@ -74,7 +76,7 @@ def test_without_rounds_the_first_updates_wait_for_one_another() -> None:
     assert [member.site for member in merge.added] == ["b"]
 
 
-def test_without_rounds_a_job_whose_sites_cannot_be_enough_fails() -> None:
+def test_without_rounds_a_job_fails_if_its_sites_cannot_be_enough() -> None:
     play = Play(rule="async-fedavg", sites=THREE, pace={"updates": 9})
     tasks = play.training("a", "b", "c")
     play.update(tasks["a"])
@@ -114,13 +116,11 @@ def test_a_rule_that_cannot_keep_the_promise_is_refused(job: dict[str, Any], mes
         ({"rule": "fedavg"}, False),
     ],
 )
-def test_a_share_of_the_sites_that_is_too_small_for_the_promise_is_warned_of(
-    job: dict[str, Any], warned: bool
-) -> None:
+def test_drawing_too_few_sites_for_the_promise_causes_a_warning(job: dict[str, Any], warned: bool) -> None:
     spec = job_spec(sites={"min": 4, "together": 3}, **job)
-    told = compose(spec).warnings(spec)
-    assert [where for where, _ in told] == [("sample", "fraction")] * warned
-    assert all("a model takes 3 (sites.together): none would be made" in why for _, why in told)
+    warnings = compose(spec).warnings(spec)
+    assert [where for where, _ in warnings] == [("sample", "fraction")] * warned
+    assert all("a model takes 3 (sites.together): none would be made" in why for _, why in warnings)
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:

@@ -1,4 +1,4 @@
-"""Updates that other sites evaluate before they are weighed, and plugins that remember."""
+"""Updates that other sites evaluate before they are weighed, and plugins with a memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,19 +39,19 @@ def _by_site(effects: list[Effect]) -> dict[str, Task]:
     return {task.site: task for task in sent(effects)}
 
 
-def _plain(held: Any) -> Any:
-    """Return what can be compared: sets have no order, and NaN is NaN."""
-    if isinstance(held, dict):
-        return {str(key): _plain(value) for key, value in held.items()}
-    if isinstance(held, set | frozenset):
-        return sorted(_plain(value) for value in held)
-    if isinstance(held, list | tuple):
-        return [_plain(value) for value in held]
-    return repr(held)
+def _plain(value: Any) -> Any:
+    """Return a value that can be compared: sets are sorted, and NaN equals NaN."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(each) for each in value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return repr(value)
 
 
 def _restart(play: Play) -> None:
-    """Save a snapshot and go on from it; nothing may be lost."""
+    """Save a snapshot and go on from it, without losing anything."""
     play.save()
     again = play.again()
     assert _plain(again.state.model_dump()) == _plain(play.machine.state.model_dump())
@@ -82,20 +82,21 @@ def test_an_update_is_evaluated_by_all_others_before_it_is_merged_and_weighs_wha
 
 
 @pytest.mark.parametrize("odd", [None, ["b"], [EvalRequest(SiteName("b"), float("nan"))]])
-def test_a_weigher_that_asks_for_no_evaluations_is_named(
+def test_a_weigher_that_returns_invalid_requests_is_named(
     monkeypatch: pytest.MonkeyPatch, odd: object
 ) -> None:
     play = _play("b")
     monkeypatch.setattr(Evaluated, "requests", lambda *_: odd)
     with pytest.raises(
-        HansaError, match=r"weigh 'evaluated': it returned .*, which are no requests for evaluations"
+        HansaError,
+        match=r"weigh 'evaluated': it returned .*, which is not a list of requests for evaluations",
     ):
         play.update(play.tasks(Train)["a"])
 
 
-def test_a_policy_that_makes_no_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_does_not_return_a_task_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Alternate, "shape", lambda *_: None)
-    with pytest.raises(HansaError, match="local 'alternate': it returned None, which is no training"):
+    with pytest.raises(HansaError, match="local 'alternate': it returned None, which is not a training"):
         _play(local={"kind": "alternate"})
 
 
@@ -124,7 +125,7 @@ def test_an_evaluator_that_is_lost_is_not_waited_for(how: str) -> None:
     assert dict(contribution.unevaluated) == {"c": "out of memory" if how == "fails" else "the site left"}
 
 
-def test_evaluators_that_are_too_slow_are_not_waited_for_and_their_answers_are_stale() -> None:
+def test_evaluators_that_are_too_slow_are_not_waited_for_and_their_reports_are_stale() -> None:
     play = _play("b", "c", "d", weigh={"kind": "evaluated", "seconds": 7})
     task = play.tasks(Train)["a"]
     play.now = 10.0
@@ -177,20 +178,20 @@ def test_an_evaluator_that_leaves_with_several_tasks_is_missed_in_updates_before
     play.report(second["b"])
     assert [task.site for task in play.machine.tasks_of(SiteName("c"))] == ["c", "c"]
     effects = play.leave("c", role="evaluator")
-    assert merges(effects), "the update that nobody else is to evaluate is weighed"
+    assert merges(effects), "the update that waits for no other evaluator is weighed"
     assert "target reached" in play.machine.state.reason
     assert play.machine.ended
     assert not play.machine.state.orders
 
 
-def test_the_alarm_of_an_update_is_off_when_all_have_answered() -> None:
+def test_the_alarm_of_an_update_is_off_when_all_have_reported() -> None:
     play = _play("b")
     play.report(_evaluations(play, play.tasks(Train)["a"])["b"])
     assert play.machine.state.alarms == {}
 
 
 @pytest.mark.parametrize("how", ["no evaluator", "only absent ones"])
-def test_without_anybody_to_ask_an_update_is_weighed_at_once(how: str) -> None:
+def test_without_any_evaluator_an_update_is_weighed_at_once(how: str) -> None:
     play = _play(weigh={"kind": "evaluated", "absent": how == "only absent ones"})
     assert merges(play.update(play.tasks(Train)["a"]))
     assert _weights(play) == {"a": 1.0}
@@ -216,7 +217,7 @@ def test_a_round_is_evaluated_while_others_still_train_and_merged_when_the_last_
 def test_evaluations_of_updates_do_not_keep_an_evaluator_from_evaluating_community_models() -> None:
     play = _play("b", evaluate={"every": 1})
     asked = _evaluations(play, play.tasks(Train)["a"])
-    _evaluations(play, play.tasks(Train)["b"])  # by nobody: b does not evaluate its own update
+    _evaluations(play, play.tasks(Train)["b"])  # by no site: b does not evaluate its own update
     (first,) = [task for task in sent(play.merged()) if isinstance(task.work, Evaluate)]
     assert isinstance(first.work, Evaluate)
     assert first.work.version == 1
@@ -263,7 +264,7 @@ def test_an_evaluation_of_an_update_survives_a_restart_at_any_moment() -> None:
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_snapshot_keeps_findings_that_are_no_numbers(loss: float) -> None:
+def test_a_snapshot_keeps_losses_that_are_not_finite(loss: float) -> None:
     play = Play(rule="fedavg", weigh={"kind": "evaluated"})
     play.join("b", "c", role="evaluator")
     tasks = play.training("a", "b")
@@ -290,7 +291,7 @@ def test_a_site_that_left_while_its_update_was_evaluated_is_forgotten_if_the_rul
     assert play.machine.state.members == {}
 
 
-def test_a_sampler_that_remembers_hears_of_every_update_and_keeps_its_memory() -> None:
+def test_a_sampler_observes_every_update_and_keeps_its_memory() -> None:
     play = Play(rule="fedavg", sample={"kind": "patient"}, sites={"min": 3})
     assert set(play.training("a", "b", "c")) == {"a", "b"}
     play.round()

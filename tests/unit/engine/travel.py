@@ -1,4 +1,4 @@
-"""Plays a job with real models: a store in memory, orders that are carried out, and sites that are a function."""
+"""Plays a job with real models: a store in memory, orders that are carried out, a function for sites."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,17 +35,17 @@ FIRST = values(SPEC, 3)
 
 
 def arrays_of(store: MemoryStore, *keys: ModelKey) -> dict[str, np.ndarray]:
-    """Return the numbers of models, each laid over those before; a model that was dropped raises NotFound."""
-    found: dict[str, np.ndarray] = {}
+    """Return the arrays of models, each laid over the ones before; a dropped model raises NotFound."""
+    arrays: dict[str, np.ndarray] = {}
     for key in keys:
         with store.open(key) as model:
             payload = np.frombuffer(b"".join(model.read(i) for i in range(model.layout.frames)), np.uint8)
-            found |= views(Layout(model.manifest.spec), payload)
-    return found
+            arrays |= views(Layout(model.manifest.spec), payload)
+    return arrays
 
 
 class Travel(Play):
-    """A job whose tasks are answered by a function, in random order."""
+    """A job whose tasks are done by a function, in random order."""
 
     def __init__(self, train: Training, spec: ModelSpec = SPEC, chance: int = 0, **fields: Any) -> None:
         super().__init__(**fields)
@@ -66,16 +66,16 @@ class Travel(Play):
 
     @property
     def digest(self) -> str:
-        """What tells two community models apart."""
+        """The digest of the newest community model."""
         return self.machine.state.history[-1].digest
 
     def do(self, event: ev.Event) -> list[Effect]:
-        """Let something happen and take note of what must be done."""
+        """Apply an event, and note the effects that are to be carried out."""
         effects = super().do(event)
         for effect in effects:
             if isinstance(effect, DropModels):
                 for key in effect.keys:
-                    assert self.store.has(key), f"{key} is dropped and was not there"
+                    assert self.store.has(key), f"{key} is dropped but was not in the store"
                     self.store.delete(key)
             elif isinstance(effect, SendTask | StartOrder):
                 self.waiting.append(effect)
@@ -84,7 +84,7 @@ class Travel(Play):
     def run(
         self, *sites: str, first: Arrays | None = None, until: Callable[[], bool] = lambda: False
     ) -> "Travel":
-        """Let sites join and everything happen that is to be done, in random order, until nothing is or `until`."""
+        """Let sites join, then carry out effects in random order until none is left or `until` holds."""
         if first is not None:
             digest = keep(self.store, community_key(JOB, 0), self.spec_, first).manifest.digest.hex()
             self.do(ev.ModelGiven(at=0, digest=digest))
@@ -92,10 +92,11 @@ class Travel(Play):
             if not self.machine.ended:
                 self.join(site)
         while self.waiting and not until():
-            self._carry_out(self.waiting.pop(self.chance.randrange(len(self.waiting))))
+            self.carry_out(self.waiting.pop(self.chance.randrange(len(self.waiting))))
         return self
 
-    def _carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: Effect) -> None:
+        """Carry out an order, or do a task that is still open."""
         match effect:
             case StartOrder(number, order):
                 assert isinstance(order, Merge | ExamineHop)
@@ -114,17 +115,17 @@ class Travel(Play):
             self.report(task)
             return
         if isinstance(task.work, Init):
-            made: Arrays = {i.name: np.zeros(i.shape, i.dtype) for i in self.spec_.tensors}
+            trained: Arrays = {i.name: np.zeros(i.shape, i.dtype) for i in self.spec_.tensors}
         else:
             assert isinstance(task.work, Train)
             self.tasks_given.append(task)
             if self.fails(task):
                 self.fail(task)
                 return
-            made = self.train(arrays_of(self.store, *task.models), task)
+            trained = self.train(arrays_of(self.store, *task.models), task)
         scope = task.work.tensors if isinstance(task.work, Train) else ()
         spec = self.spec_.subset(scope) if scope else self.spec_
-        held = keep(self.store, update_key(task.id), spec, {name: made[name] for name in spec.names})
+        update = keep(self.store, update_key(task.id), spec, {name: trained[name] for name in spec.names})
         score = self.importance(task)
         facts = UpdateFacts(
             n_train=self.n_train(task),
@@ -135,7 +136,7 @@ class Travel(Play):
             loss=0.5,
             metrics={} if score is None else {IMPORTANCE: score},
         )
-        digest, tensors = held.manifest.digest.hex(), len(spec.tensors)
+        digest, tensors = update.manifest.digest.hex(), len(spec.tensors)
         self.do(
             ev.UpdateArrived(
                 at=self.now, task=task.id, site=task.site, facts=facts, digest=digest, tensors=tensors
@@ -144,20 +145,20 @@ class Travel(Play):
 
 
 def digest_of(spec: ModelSpec, arrays: Arrays) -> str:
-    """Return the digest of a model with these numbers."""
+    """Return the digest of a model with these arrays."""
     return seal(spec, pack(spec, arrays)).digest.hex()
 
 
 def noise(arrays: Arrays, task: Task) -> Arrays:
-    """Train as a learner does: what comes out depends on what came in, the site, the round and the hop."""
+    """Train like a learner: the result depends on the model, the site, the round and the hop."""
     rng = np.random.default_rng(task_seed(task))
-    made = {}
+    trained = {}
     for name, array in arrays.items():
         step = (
             rng.standard_normal(array.shape) if array.dtype.kind == "f" else rng.integers(1, 9, array.shape)
         )
-        made[name] = (array * (0.9 if array.dtype.kind == "f" else 1) + step).astype(array.dtype)
-    return made
+        trained[name] = (array * (0.9 if array.dtype.kind == "f" else 1) + step).astype(array.dtype)
+    return trained
 
 
 def constant(arrays: Arrays, task: Task) -> Arrays:
@@ -187,7 +188,7 @@ def hop_of(play: Play) -> dict[str, Task]:
 
 
 def small(**pace: Any) -> Play:
-    """Four sites, two slots, in the first hop."""
+    """Return a job with four sites and two slots in its first hop."""
     play = Play(**radfed(rounds=1, hops=2, pace=pace, sites={"min": 4}))
     play.training("a", "b", "c", "d")
     return play

@@ -293,7 +293,7 @@ def test_a_restart_makes_version_0_again_and_keeps_it_until_then() -> None:
     assert (merge.version, merge.current) == (2, first)
     assert [member.weight for member in merge.added] == [0, 0]
     play.merged()
-    assert play.machine.state.history[2].note == "begins again from version 0"
+    assert play.machine.state.history[2].note == "training begins again from version 0"
     assert work_of(play).tensors == names("one", "two")
     (merge,) = merges(answer(play))
     assert merge.current == play.machine.state.current != first

@@ -707,7 +707,7 @@ def test_a_plugin_that_objects_in_no_known_way_is_named(tmp_path: Path, answer: 
         shown = _run(tmp_path, "rules", "show", "fedavg", *more)
         assert shown.returncode == 0, shown.stderr
         assert "odd failed: TypeError: it returned " in shown.stdout
-        assert "which is no list of places and reasons" in shown.stdout
+        assert "which is not a list of places and reasons" in shown.stdout
 
 
 def test_a_plugin_whose_own_checks_fail_is_named_where_it_is_shown_and_used(tmp_path: Path) -> None:
