@@ -41,9 +41,8 @@ class TrainingRun:
     steps: int  # if not 0: make so many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
-    tensors: tuple[
-        str, ...
-    ] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
+    # That the rule wants trained; what becomes of the others does not count. None: all.
+    tensors: tuple[str, ...] = ()
     device: str = "cpu"  # the learner's --device
     data: Path = Path()  # the learner's --data
 
@@ -90,9 +89,8 @@ class App:
             raise InvalidApp(
                 "class_names= must name each of the app's classes once, and only with task 'classification'"
             )
-        if list(self.class_names) != sorted(
-            self.class_names
-        ):  # as a set is numbered that is split across sites
+        # As a set is numbered that is split across sites.
+        if list(self.class_names) != sorted(self.class_names):
             names = ", ".join(map(repr, sorted(self.class_names)))
             raise InvalidApp(
                 f"class_names= must be in alphabetical order, which numbers the classes: ({names})"

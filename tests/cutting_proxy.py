@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 PIECE = 64 << 10
-PAUSE = (
-    0.2  # seconds before a cut: what has come and was not asked for yet gRPC throws away with the connection
-)
+# Seconds before a cut: what has come and was not asked for yet gRPC throws away with the connection.
+PAUSE = 0.2
 
 
 class CuttingProxy:

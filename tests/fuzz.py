@@ -42,9 +42,8 @@ METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
 PATIENCE = 10.0  # seconds after which an input hangs
 GROWTH = 256  # MiB that the process may grow by in all
-FRESH = (
-    20_000  # inputs after which the federation is made anew: honest jobs and audit records take memory, too
-)
+# Inputs after which the federation is made anew: honest jobs and audit records take memory, too.
+FRESH = 20_000
 
 
 class Context:
@@ -110,10 +109,8 @@ class Target:
                     break
         except grpc.aio.AioRpcError as error:
             if str(error.details()).startswith(CUT_SHORT):
-                return (
-                    "CUT_SHORT",
-                    "",
-                )  # refused before we had sent everything; this client then loses the status
+                # Refused before we had sent everything; this client then loses the status.
+                return "CUT_SHORT", ""
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             return "UNKNOWN" if late else error.code().name, str(error.details())
         finally:

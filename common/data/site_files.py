@@ -67,9 +67,8 @@ def _read(app: Loading, path: Path) -> SiteData:
         test: Examples | None = app.load(path, "test")
     except HansaError:
         test = None  # its loader knows of no test rows
-    other = (
-        test is not None and len(test) > 0 and not _same(training, test)
-    )  # a loader may pay no heed to the split
+    # A loader may pay no heed to the split.
+    other = test is not None and len(test) > 0 and not _same(training, test)
     return SiteData(training, tested=other)
 
 

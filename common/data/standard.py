@@ -44,9 +44,8 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
         return Profile(n=0, mean=(0.0,) * table.shape[1], m2=(0.0,) * table.shape[1])
     step = max(1, CHUNK // max(table.shape[1], 1))
     parts = [table[start : start + step] for start in range(0, len(table), step)]
-    first = table[0].astype(
-        np.float64
-    )  # sums of differences from it are 0 to the last bit if a column never changes
+    # Sums of differences from it are 0 to the last bit if a column never changes.
+    first = table[0].astype(np.float64)
     mean = first + sum((part - first).sum(axis=0) for part in parts) / len(table)
     squares = np.zeros(table.shape[1])
     for part in parts:
@@ -77,9 +76,8 @@ def pooled(profiles: Iterable[Profile]) -> Standard:
 def standard_of(found: Profile) -> Standard:
     """Return mean and deviation (of all rows, not of a sample); a column that never changes has deviation 1."""
     deviation = np.sqrt(np.array(found.m2) / max(found.n, 1))
-    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = (
-        1  # what is left of a constant by rounding
-    )
+    # What is left of a constant by rounding.
+    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = 1
     return Standard(kind="global", mean=found.mean, deviation=tuple(deviation.tolist()))
 
 

@@ -17,9 +17,8 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
 from hansa.common.values.resolved import ModelOrigin
 
-ORIGIN = (
-    "hansa.origin"  # the entry of the metadata that says which community model it is, and how it was made
-)
+# The entry of the metadata that says which community model it is, and how it was made.
+ORIGIN = "hansa.origin"
 MOST_TOLD = 4 << 20  # characters of it; a job has at most a million
 DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
     f"{short}{bits}": f"{name}{bits}"

@@ -14,9 +14,8 @@ class Conveyor(Generic[T]):
     """Hands items on in order, a batch at a time, while the next batch gathers; `put` waits when that is full, too."""
 
     def __init__(self, work: Callable[[deque[T]], Awaitable[None]]) -> None:
-        self._work = (
-            work  # takes what it has done from the batch, so that it can be called again after a failure
-        )
+        # Takes what it has done from the batch, so that it can be called again after a failure.
+        self._work = work
         self._waiting: deque[T] = deque()
         self._busy: asyncio.Future[None] | None = None
 

@@ -49,9 +49,8 @@ class TensorInfo:
     shape: tuple[int, ...]
     role: Role
     layer: int = 0
-    norm: float | None = (
-        None  # ε of the normalisation layer that it belongs to; None: it belongs to none, or who knows
-    )
+    # Ε of the normalisation layer that it belongs to; None: it belongs to none, or who knows.
+    norm: float | None = None
 
     @property
     def elements(self) -> int:

@@ -159,9 +159,8 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now)
-            .next_update(
-                self.certificate.not_valid_after_utc
-            )  # operators hand on a new list whenever there is one
+            # Operators hand on a new list whenever there is one.
+            .next_update(self.certificate.not_valid_after_utc)
         )
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)

@@ -15,9 +15,8 @@ from cryptography import x509
 from hansa.common.values.errors import Unproven
 from hansa.common.values.ids import NAME
 
-Role = Literal[
-    "controller", "learner", "evaluator", "operator", "store"
-]  # a store is a Redis: it only answers
+# A store is a Redis: it only answers.
+Role = Literal["controller", "learner", "evaluator", "operator", "store"]
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 

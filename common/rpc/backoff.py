@@ -5,10 +5,8 @@ import random
 from contextlib import suppress
 
 FIRST_PAUSE = 0.1
-QUICK_PAUSE, QUICK_TRIES = (
-    1.0,
-    60,
-)  # the longest pause while there is hope that it is a restart, and for how many tries
+# The longest pause while there is hope that it is a restart, and for how many tries.
+QUICK_PAUSE, QUICK_TRIES = 1.0, 60
 LONGEST_PAUSE = 10.0
 
 

@@ -25,10 +25,8 @@ COMMON = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    (
-        "grpc.http2.bdp_probe",
-        0,
-    ),  # windows of fixed size: probing costs a tenth of the speed, and memory per stream
+    # Windows of fixed size: probing costs a tenth of the speed, and memory per stream.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 4 * FRAME),  # under way in a stream: enough for 300 Mbit/s over 100 ms
 ]
 SERVER = [
@@ -39,10 +37,8 @@ SERVER = [
     ("grpc.absolute_max_metadata_size", METADATA),
     ("grpc.max_concurrent_streams", 256),  # on one connection; more wait at the caller's
     ("grpc.server_handshake_timeout_ms", 20_000),
-    (
-        "grpc.max_connection_idle_ms",
-        300_000,
-    ),  # without a call; the other side connects again when it needs to
+    # Without a call; the other side connects again when it needs to.
+    ("grpc.max_connection_idle_ms", 300_000),
 ]
 CLIENT = [
     *COMMON,
@@ -102,10 +98,8 @@ def connect(
         *CLIENT,
         ("grpc.max_receive_message_length", largest),
         ("grpc.use_local_subchannel_pool", int(alone)),
-        (
-            "grpc.min_reconnect_backoff_ms",
-            HURRY if hurry else PATIENCE,
-        ),  # despite its name: a try may take so long
+        # Despite its name: a try may take so long.
+        ("grpc.min_reconnect_backoff_ms", HURRY if hurry else PATIENCE),
     ]
     if credentials is None:
         return grpc.aio.insecure_channel(parse_address(address), options=options)

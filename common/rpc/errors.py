@@ -13,9 +13,8 @@ import grpc
 from hansa.common.values.errors import HansaError, Unreachable, by_code, family
 
 KIND = "hansa-error"
-CUT_SHORT = (
-    "Internal error from Core"  # what grpc.aio says when the server ends a call that we still write to
-)
+# What grpc.aio says when the server ends a call that we still write to.
+CUT_SHORT = "Internal error from Core"
 log = logging.getLogger(__name__)
 
 

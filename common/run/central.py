@@ -22,17 +22,14 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
     if spec.evaluate and "virtual" in spec.evaluate:  # there is no mean between merges of one site's model
         plain["evaluate"] = {name: value for name, value in spec.evaluate.items() if name != "virtual"}
-    hops: int = (
-        pace.hops if "slots" in pace.provides else 1
-    )  # trainings one after the other before each merge
+    # Trainings one after the other before each merge.
+    hops: int = pace.hops if "slots" in pace.provides else 1
     batches = spec.train.batches or rule.batches
-    if (
-        batches and hops > 1
-    ):  # one window ends with a pass over the data at the latest; the next goes on from there
+    # One window ends with a pass over the data at the latest; the next goes on from there.
+    if batches and hops > 1:
         plain["pace"] = {"kind": "redistribute", "rounds": rounds, "hops": hops}
-    layers: Any = fill(
-        "layers", rule, spec.layers
-    )  # some say themselves how many epochs whole models are trained for
+    # Some say themselves how many epochs whole models are trained for.
+    layers: Any = fill("layers", rule, spec.layers)
     epochs: int = getattr(layers, "feature_epochs", None) or spec.train.epochs or rule.epochs
     train = spec.train.model_copy(
         update={

@@ -232,9 +232,8 @@ class LocalFederation:
         if data.source not in SOURCES:
             from hansa.common.app import load_app
 
-            app = load_app(
-                self._spec.app
-            )  # it may say which columns are meant, and what its classes are called
+            # It may say which columns are meant, and what its classes are called.
+            app = load_app(self._spec.app)
         if self._central or data.central:
             path, count = write_pooled(data, self._count, self._spec.seed, where, app=app)
             paths = [path]

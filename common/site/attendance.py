@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STEADY = (
-    5.0  # seconds that a session must last before a later break is a new trouble, and not the old one again
-)
+# Seconds that a session must last before a later break is a new trouble, and not the old one again.
+STEADY = 5.0
 APART = 8 << 20  # bytes from which a transfer has a connection of its own
 FLEET = fleet.DESCRIPTOR.services_by_name["Fleet"]
 PULSES = 64  # jobs whose progress is remembered
@@ -157,9 +156,8 @@ class Attendance:
                 problem, refused = "the controller ended the session", ""
             except grpc.aio.AioRpcError as error:
                 ours = translate(error)
-                passing = isinstance(ours, Unreachable) or (
-                    known and isinstance(ours, Unproven)
-                )  # a renewal may come
+                # A renewal may come.
+                passing = isinstance(ours, Unreachable) or (known and isinstance(ours, Unproven))
                 if not passing and error.code() is not grpc.StatusCode.INTERNAL:
                     raise ours from None  # the name is taken, the protocol differs: trying again cannot help
                 problem = error.details() or error.code().name
@@ -256,9 +254,8 @@ class Attendance:
     def enrol_again(self) -> None:
         """Tell the controller anew which apps can be used: the session ends and begins again."""
         self._again = True
-        self._outbox.put_nowait(
-            fleet.FromSite(heartbeat=fleet.Heartbeat())
-        )  # wakes whoever writes the stream
+        # Wakes whoever writes the stream.
+        self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))
 
     def report_progress(self, progress: Progress) -> None:
         """Send a progress note with the next opportunity; it may be lost."""
@@ -268,9 +265,8 @@ class Attendance:
         """Say goodbye and hang up."""
         self._leaving = True
         self._outbox.put_nowait(fleet.FromSite(goodbye=fleet.Goodbye()))
-        await asyncio.sleep(
-            0.2
-        )  # the stream's writer needs a moment; a lost goodbye only costs the grace period
+        # The stream's writer needs a moment; a lost goodbye only costs the grace period.
+        await asyncio.sleep(0.2)
         for chore in self._chores:
             chore.cancel()
         await self.channel.close()

@@ -71,9 +71,8 @@ class Shelf:
                 source_of(ref).forget()
             source = source_of(ref)  # before it is imported: an edit meanwhile must show
             app = load_app(ref)
-            source = (
-                source if source.found else source_of(ref)
-            )  # the place of an installed module is known by now
+            # The place of an installed module is known by now.
+            source = source if source.found else source_of(ref)
             self._require_own_modules(ref, source)
             examples = app.load(self._data, self._split)
             rehearse(app, examples, self._data, self._device)

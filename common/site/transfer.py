@@ -77,9 +77,8 @@ class Fetcher:
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header
         request = fleet.FetchRequest(site=site, model=key, held=held, start=start, continued=header)
-        likely = sum(
-            array.nbytes for array in self._held.values()
-        )  # the next model is about as large as the last
+        # The next model is about as large as the last.
+        likely = sum(array.nbytes for array in self._held.values())
         size = likely if incoming.missing is None else incoming.missing
         loop = asyncio.get_running_loop()
 

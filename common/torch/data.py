@@ -44,9 +44,8 @@ def loss_of(app: App, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Ten
     if app.task == "classification":
         return torch.nn.functional.cross_entropy(outputs, targets)
     if app.task == "multilabel":
-        return torch.nn.functional.binary_cross_entropy_with_logits(
-            outputs, targets
-        )  # mean over examples and labels
+        # Mean over examples and labels.
+        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
     if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
         outputs = outputs.squeeze(-1)  # else (n, 1) and (n,) would be compared pair by pair
     return torch.nn.functional.mse_loss(outputs, targets)

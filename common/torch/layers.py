@@ -60,9 +60,8 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
     numbers = {block: i for i, block in enumerate(dict.fromkeys(blocks))}
     remarks = _order_remarks(module, layers, batch) if batch is not None and len(batch) else iter(())
     return Anatomy(
-        ties=tuple(
-            islice(ties_of(module), TIES)
-        ),  # a learner looks at all of its own network's before it trains
+        # A learner looks at all of its own network's before it trains.
+        ties=tuple(islice(ties_of(module), TIES)),
         blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
         remarks=tuple(remark[:1000] for remark in remarks),
         frozen=tuple(islice(_frozen(module), COLUMNS)),

@@ -54,9 +54,8 @@ def _described(network: Any) -> ModelSpec:
         role = Role.PARAM if array.dtype.name in FLOATS else Role.COUNT
         owner = name.rpartition(".")[0]
         if role is Role.PARAM and array.ndim >= 2 and (not owner or owner not in layers):
-            layers.append(
-                owner or name
-            )  # as in a torch module: a matrix begins a layer, and the rest joins it
+            # As in a torch module: a matrix begins a layer, and the rest joins it.
+            layers.append(owner or name)
         infos.append(TensorInfo(name, array.dtype.name, array.shape, role, max(len(layers) - 1, 0)))
     return ModelSpec(tuple(infos), tuple(layers))
 

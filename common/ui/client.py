@@ -61,9 +61,8 @@ class Client:
         if spec.reference:
             manifest, payload = load_checkpoint(Path(spec.reference))
             header.reference.MergeFrom(codec.manifest_to_wire(manifest))
-            document["reference"] = (
-                manifest.digest.hex()
-            )  # an older controller says that it knows no such thing
+            # An older controller says that it knows no such thing.
+            document["reference"] = manifest.digest.hex()
             payloads.append(payload)
         header.job_json = json.dumps(document)
 

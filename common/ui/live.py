@@ -39,9 +39,8 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     said, told, without, view = "", 0, False, None
     measured: dict[int, int] = {}  # versions that were told of, and of how many examples their metrics were
     async for view in views:
-        closing = (
-            view.rounds_asked and view.rounds >= view.rounds_asked
-        )  # only the last evaluation is awaited
+        # Only the last evaluation is awaited.
+        closing = view.rounds_asked and view.rounds >= view.rounds_asked
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
         if state != said and not view.ended:
             said = state

@@ -145,7 +145,7 @@ def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -
     assert "warnings" in scene.json("job", "show", json.loads(done.stdout)["job"])
     refused = scene.cli("job", "submit", "job.yaml", "--set", "train.batches=2")
     assert refused.returncode == 2
-    assert "job.yaml:7: train: a task has so many epochs or so many batches" in refused.stderr
+    assert "job.yaml:7: train: a task has a number of epochs or of batches" in refused.stderr
 
 
 def test_a_learner_that_lost_its_memory_says_so_and_goes_on(scene: Site) -> None:

@@ -45,9 +45,8 @@ def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Gen
     found = start.astype(np.float64).ravel()
     for sign, places in zip((-1, -1, 1, 1), corners, strict=True):
         np.add.at(found, places[:best], sign * steps[:best])
-    return np.maximum(found, 0).reshape(
-        start.shape
-    )  # the order of additions differs from the walk's by rounding only
+    # The order of additions differs from the walk's by rounding only.
+    return np.maximum(found, 0).reshape(start.shape)
 
 
 def _entry(losses: np.ndarray, band: tuple[float, float]) -> int:

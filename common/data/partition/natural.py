@@ -47,9 +47,8 @@ def site_names(values: list[str], key: str) -> tuple[str, ...]:
     found = []
     for value in values:
         word = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:48] or "site"
-        found.append(
-            f"{key}-{word}" if word[0].isdigit() or word == "test" else word
-        )  # test.npz is the test set
+        # test.npz is the test set.
+        found.append(f"{key}-{word}" if word[0].isdigit() or word == "test" else word)
     if len(set(found)) < len(found):
         found = [f"{word[:56]}-{number}" for number, word in enumerate(found, start=1)]
     return tuple(found)

@@ -84,9 +84,8 @@ def spread(
     height, width = len(rows), len(columns)
     cells = height * width
     size, count, room = rows[by_row], wanted[by_row], columns[by_column]
-    most = np.minimum(
-        (size - count + 1)[:, None], room[None, :]
-    ).ravel()  # every other chosen cell has at least one
+    # Every other chosen cell has at least one.
+    most = np.minimum((size - count + 1)[:, None], room[None, :]).ravel()
     row_sums = kron(eye_array(height), np.ones((1, width)), format="csr")
     column_sums = kron(np.ones((1, height)), eye_array(width), format="csr")
     nothing = csr_array((height, cells))

@@ -16,9 +16,8 @@ from hansa.common.values.errors import InvalidData, InvalidInput
 from hansa.common.values.words import counted, suggestion
 
 LABELS = ("y", "label", "target", "class")
-CATEGORIES = (
-    1000  # a column of whole numbers with more different values than this is a measurement, not a key
-)
+# A column of whole numbers with more different values than this is a measurement, not a key.
+CATEGORIES = 1000
 MISSING = {"", "?", "na", "nan", "n/a", "null"}
 
 

@@ -23,9 +23,8 @@ def test_sizes_and_classes_that_are_possible_are_met_exactly(
     sites: int, classes: int, most: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(
-        1, 3, classes
-    )  # classes very unequal
+    # Classes very unequal.
+    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)
     for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
         row[rng.permutation(classes)[count:]] = 0
     example = example[:, example.any(axis=0)]  # there is such a partition: this one

@@ -111,9 +111,8 @@ def test_other_rows_of_a_class_change_nothing_but_that_class(words: dict[str, ob
 def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
     shape = table.keys["shape"]
-    order = np.lexsort(
-        (np.arange(len(table)), shape.codes, -table.labels)
-    )  # cell by cell, each in its old order
+    # Cell by cell, each in its old order.
+    order = np.lexsort((np.arange(len(table)), shape.codes, -table.labels))
     sorted_table = Table(table.labels[order], {"shape": Key(shape.codes[order], shape.names)})
     before, after = scheme.part(table, 10, 1).rows, scheme.part(sorted_table, 10, 1).rows
     if "features" not in words:  # those deal by class: the order within a class is what counts

@@ -124,5 +124,5 @@ def test_a_share_of_the_sites_that_is_too_small_for_the_promise_is_warned_of(
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:
-    with pytest.raises(InvalidJob, match="need `min` to be 3 or more"):
+    with pytest.raises(InvalidJob, match="require a `min` of 3 or more"):
         parse_job({"app": "app.py:app", "sites": {"min": 2, "together": 3}})

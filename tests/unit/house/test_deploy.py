@@ -140,9 +140,8 @@ def test_pods_are_confined() -> None:
 def test_a_sites_unit_can_be_given_other_certificates() -> None:
     for role in ("learner", "evaluator"):
         text = (DEPLOY / "systemd" / f"hansa-{role}@.service").read_text()
-        assert (
-            "Environment=HANSA_TLS=%d\n" in text
-        )  # the environment file prevails over it, a --tls would not
+        # The environment file prevails over it, a --tls would not.
+        assert "Environment=HANSA_TLS=%d\n" in text
         assert "--tls" not in text
 
 
@@ -167,9 +166,8 @@ def test_compose_accepts_its_files(tmp_path: Path) -> None:
         pytest.skip("docker-compose is not installed")
     for name in ("compose.yaml", "compose.tls.yaml"):
         text = (DEPLOY / name).read_text()
-        (tmp_path / name).write_text(
-            re.sub(r"^name:.*$", "", text, flags=re.MULTILINE)
-        )  # older ones do not know it
+        # Older ones do not know it.
+        (tmp_path / name).write_text(re.sub(r"^name:.*$", "", text, flags=re.MULTILINE))
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "redis_password").write_text("x")
     for words in (["-f", "compose.yaml"], ["-f", "compose.yaml", "-f", "compose.tls.yaml"]):
@@ -205,9 +203,8 @@ def test_systemd_understands_every_line_of_its_units(path: Path, tmp_path: Path)
     if not tool:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / path.name
-    unit.write_text(
-        path.read_text().replace("/opt/hansa/venv/bin/hansa", "/bin/true")
-    )  # it looks for the program
+    # It looks for the program.
+    unit.write_text(path.read_text().replace("/opt/hansa/venv/bin/hansa", "/bin/true"))
     done = subprocess.run(
         [tool, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -268,7 +268,7 @@ def test_a_value_that_json_does_not_know_is_refused_wherever_it_stands(
     tmp_path: Path, value: str, place: str
 ) -> None:
     (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits}}\n", f"{place}={value}")
-    assert "which JSON does not know; if it is meant as a text, put quotes around it" in problem
+    assert "which JSON does not have; if it is meant as text, put quotes around it" in problem
 
 
 @pytest.mark.parametrize("key", ["null", "true", "1.5", ".nan", "2001-01-01"])

@@ -74,9 +74,8 @@ def test_models_are_compared_to_the_same_bit_from_files_and_frame_by_frame() -> 
     streamed = distance(Layout(LARGE), cut(model[1]), lambda name, a, b: there[name].reshape(-1)[a:b])
     assert distance_of_models(model, reference) == streamed
     turned = ModelSpec(LARGE.tensors[::-1])
-    assert (
-        distance_of_models(model, sealed(turned, drawn(LARGE, 2))) == streamed
-    )  # whatever the order of the tensors
+    # Whatever the order of the tensors.
+    assert distance_of_models(model, sealed(turned, drawn(LARGE, 2))) == streamed
 
 
 def test_models_of_zeros_and_huge_numbers_give_no_error() -> None:

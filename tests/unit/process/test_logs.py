@@ -107,9 +107,8 @@ def test_what_is_written_to_an_open_state_directory_is_its_owners_alone(tmp_path
 def test_those_who_only_look_are_neither_taken_for_the_holder_nor_in_its_way(tmp_path: Path) -> None:
     with locked(tmp_path, "learner"):
         assert holder(tmp_path, "learner") == os.getpid()
-    with (
-        tmp_path / "learner.lock"
-    ).open() as looking:  # the note still has our pid, which might be anybody's by now
+    # The note still has our pid, which might be anybody's by now.
+    with (tmp_path / "learner.lock").open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert holder(tmp_path, "learner") is None
         let_go = threading.Timer(0.15, fcntl.flock, (looking, fcntl.LOCK_UN))

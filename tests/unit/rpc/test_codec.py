@@ -198,12 +198,8 @@ def test_the_messages_of_a_task_are_all_looked_at() -> None:
         message = messages.pop()
         seen.add(message.name)
         messages += [field.message_type for field in message.fields if field.message_type]
-    assert seen - KINDS.keys() == {
-        "InitWork",
-        "LocalPlugin",
-        "Optimizer",
-        "ValidationSpec",
-    }  # without whole numbers
+    # Without whole numbers.
+    assert seen - KINDS.keys() == {"InitWork", "LocalPlugin", "Optimizer", "ValidationSpec"}
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
@@ -457,7 +453,7 @@ def test_counts_of_labels_that_cannot_be_are_refused() -> None:
         Evaluation(n=3, loss_sum=0, confusion=((2, 1), (0, 0)), labels=((1, 1, 1),))
     with pytest.raises(ValueError, match=f"at most {COLUMNS} items"):
         Evaluation(n=3, loss_sum=0, labels=((0, 0, 0),) * (COLUMNS + 1))
-    with pytest.raises(ValueError, match="'micro_f1' is no name for a metric"):
+    with pytest.raises(ValueError, match="'micro_f1' cannot be the name of an app's metric"):
         Evaluation(n=3, loss_sum=0, labels=((1, 1, 1),), metrics={"micro_f1": 0.5})
     assert Evaluation(n=3, loss_sum=0, metrics={"micro_f1": 0.5}).metrics  # of an app that counts no labels
 

@@ -97,9 +97,8 @@ def test_jobs_are_compared_with_the_first(tmp_path: Path) -> None:
     assert other["discordance"] == pytest.approx(2.5)
     assert (other["concordant"], other["distance"]) == (False, 0.0)
     assert concordance(central, near, "--epsilon", "0.002")["against"][0]["concordant"] is False
-    assert (
-        concordance(central, far, "--epsilon", "2.5")["against"][0]["concordant"] is False
-    )  # δ must be below ε
+    # Δ must be below ε.
+    assert concordance(central, far, "--epsilon", "2.5")["against"][0]["concordant"] is False
 
 
 def test_people_get_tables(tmp_path: Path) -> None:
@@ -257,9 +256,8 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
     rule = compose(made)
     assert rule.pace.rounds_asked() == rounds
-    travels = (
-        spec.rule == "radfed" and batches
-    )  # so many windows, one after the other: no window goes beyond a pass
+    # So many windows, one after the other: no window goes beyond a pass.
+    travels = spec.rule == "radfed" and batches
     assert rule.pace.model_dump().get("hops") == (4 if travels else None)
     plain = compose(JobSpec(app="app.py:app")).parts
     for point in ("sample", "local", "layers", "merge", "server"):

@@ -17,13 +17,8 @@ from hansa.common.values.words import (
 )
 from tests.hostile_text import NASTY, require_clean
 
-UNSEEN = (
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # Unicode's categories of what steers, hides, separates lines, or is half
+# Unicode's categories of what steers, hides, separates lines, or is half.
+UNSEEN = "Cc", "Cf", "Cs", "Zl", "Zp"
 
 
 def test_nothing_that_unicode_calls_control_or_format_is_left() -> None:
