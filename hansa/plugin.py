@@ -1,6 +1,6 @@
-"""What rules and plugins are written with, on both sides: docs/adding-a-rule.md tells how.
+"""The names for writing rules and plugins, on both sides; docs/adding-a-rule.md explains how.
 
-Names are loaded when they are used, for a package of plugins is itself loaded while Hansa's rules are.
+Names are loaded on first use, because packages of plugins are loaded while Hansa's own rules are.
 """
 
 from importlib import import_module

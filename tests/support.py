@@ -19,7 +19,8 @@ from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import Stub
 from hansa.common.rpc.tls import ServerTls
-from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.attendance import Attendance
+from hansa.common.site.connection import Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
@@ -199,7 +200,7 @@ class LightSite:
             for running in (work, attend):
                 running.cancel()
             await asyncio.gather(work, attend, return_exceptions=True)
-            await self.attendance.channel.close()
+            await self.attendance.connection.close()
 
     async def _work(self) -> None:
         while True:

@@ -130,7 +130,7 @@ def test_jobs_of_a_controller_are_compared(scene: Site) -> None:
     assert (same["discordance"], same["distance"], same["concordant"]) == (0, 0, True)
     compared = _compare(address, "long", "short", "--concordance")
     assert compared.exit_code == 0, compared.output
-    assert "of 2 and 4 measured versions, 2 are common to both" in compared.stdout
+    assert "of 2 and 4 evaluated versions, 2 are common to both" in compared.stdout
     unknown = _compare(address, "long", "nonsense")
     assert unknown.exit_code == 1
     assert "nonsense" in unknown.stderr

@@ -17,7 +17,8 @@ from hansa.common.data.examples import load_npz
 from hansa.common.data.holdout import split
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import DataSpec
-from hansa.common.run.command import suits_ten_sites, why_ended
+from hansa.common.run.processes import why_ended
+from hansa.common.run.summary import suits_ten_sites
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId

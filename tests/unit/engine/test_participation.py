@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.ui.participation import shortfall_line, shortfall_lines, warning_lines
+from hansa.common.ui.job_warnings import shortfall_line, shortfall_lines, warning_lines
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Init, Train
 from hansa.common.values.views import JobView, Shortfall
@@ -402,7 +402,7 @@ def test_a_site_that_could_not_build_the_first_model_but_trains_is_not_named() -
         ),
         (
             Shortfall(site="a", contributed=0, asked=0, unfinished=True),
-            "a contributed no update: its first update had not come when training stopped",
+            "a contributed no update: its first update had not arrived when training stopped",
         ),
     ],
 )

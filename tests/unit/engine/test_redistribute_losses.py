@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from hansa.common.plugins.registry import register
-from hansa.common.ui.live import _line
+from hansa.common.ui.live import version_line
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
@@ -209,7 +209,9 @@ def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up() -> N
     assert record.contributions == {moved.site: 2.0}
     assert record.updates == 2
     _, shown = _history_views(play.machine, 0)
-    assert "  2 updates  " in _line(shown, JobView(job="j1", name="n", status="running")), "slots, not sites"
+    assert "  2 updates  " in version_line(shown, JobView(job="j1", name="n", status="running")), (
+        "slots, not sites"
+    )
     (receipt,) = [play.machine.issued] if play.machine.issued else []
     assert receipt.contributions == {part.task: 1.0 for part in plan.added}
     assert play.again().state.model_dump() == play.machine.state.model_dump()

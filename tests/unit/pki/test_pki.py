@@ -181,7 +181,7 @@ def test_revocation_by_name_and_by_serial(run: CliRunner) -> None:
         ("learner", "b"): "valid",
     }
     assert pki(run, "revoke", rows["learner", "b"]["serial"][:12]).exit_code == 0
-    assert "1 were already" in pki(run, "revoke", rows["learner", "b"]["serial"]).output
+    assert "(1 already revoked)" in pki(run, "revoke", rows["learner", "b"]["serial"]).output
     assert pki(run, "revoke", "ffff").exit_code == 1
     assert pki(run, "revoke").exit_code == 2
     assert len(Authority(Path("pki")).revoked()) == 2

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.common.run.command import _quality
-from hansa.common.ui.jobs import details, summary
+from hansa.common.run.summary import quality
+from hansa.common.ui.job_documents import details, summary
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 
@@ -56,8 +56,8 @@ def test_the_result_of_a_run_is_of_a_version_that_counts_or_says_why_there_is_no
     view: JobView, said: list[str]
 ) -> None:
     for words in said:
-        assert words in _quality(view, "test")
-    assert view.metrics or "94" not in _quality(view, "test")
+        assert words in quality(view, "test")
+    assert view.metrics or "94" not in quality(view, "test")
 
 
 def test_documents_for_programs_say_of_how_many_examples_metrics_are() -> None:

@@ -68,7 +68,7 @@ def test_two_apps_of_the_same_file_name_do_not_mix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ref", ["", "app", "app.py", ":app", "app.py:"])
 def test_what_is_no_reference_is_refused(ref: str) -> None:
-    with pytest.raises(InvalidApp, match="is no app reference"):
+    with pytest.raises(InvalidApp, match="is not an app reference"):
         load_app(ref)
 
 
@@ -146,7 +146,9 @@ def test_an_app_counts_as_many_classes_as_it_says(classes: int) -> None:
         return Evaluation(n=3, loss_sum=1.0, confusion=np.eye(classes, dtype=int) * (3 // classes))
 
     app = App(model=dict, classes=2, train=lambda arrays, _: arrays, evaluate=evaluate)
-    with pytest.raises(Refused, match=f"evaluate function counted {classes} classes, the app says classes=2"):
+    with pytest.raises(
+        Refused, match=f"evaluate function counted {classes} classes, but the app has classes=2"
+    ):
         app.measured({}, Examples(np.zeros((3, 1)), np.zeros(3, np.int64)))
 
 
@@ -154,8 +156,8 @@ def test_an_app_counts_as_many_classes_as_it_says(classes: int) -> None:
     ("counts", "said"),
     [
         (((2, 1, 0), (0, 0, 3)), ""),
-        (((2, 1, 1),), "made nonsense: TP, FP and FN of label 0 are more than 3 examples"),
-        (((2, 1),), "made nonsense: 2 counts for each label; TP, FP and FN are needed"),
+        (((2, 1, 1),), "made an invalid Evaluation: TP, FP and FN of label 0 are more than 3 examples"),
+        (((2, 1),), "made an invalid Evaluation: 2 counts for each label; TP, FP and FN are needed"),
     ],
 )
 def test_an_app_that_evaluates_by_itself_may_count_labels(counts: Any, said: str) -> None:

@@ -194,7 +194,10 @@ def test_an_app_that_would_get_a_module_of_another_app_is_refused(folder: Path) 
     refs = tuple(f"{path}:app" for path in (folder / "app.py", other / "app.py", other / "own.py"))
     shelf = Shelf(refs, folder / "data.npz", "train")
     assert [bool(state.error) for state in shelf.states()] == [False, True, False]
-    assert f"it imports net, and another net is loaded, {folder}/net.py of app {refs[0]};" in shelf.unusable()
+    assert (
+        f"it imports net, but another net is already loaded, {folder}/net.py of app {refs[0]};"
+        in shelf.unusable()
+    )
 
 
 def test_an_edit_while_an_app_is_imported_shows_as_a_change(folder: Path) -> None:

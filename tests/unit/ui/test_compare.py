@@ -13,7 +13,7 @@ from hansa.common.cli import hansa
 from hansa.common.job.spec import JobSpec, SitesSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.run.central import centralised
-from hansa.common.ui.compare import discordance, distance
+from hansa.common.ui.concordance import discordance, distance
 from hansa.common.values.errors import InvalidInput
 from hansa.controller.rulebook.compose import compose
 from tests.hostile_text import FORGED, NASTY, require_clean
@@ -79,7 +79,7 @@ def test_the_distance_of_models_is_relative_to_the_reference_and_over_parameters
     assert distance(zero, zero) == 0
     assert distance(one, zero) == math.inf
     other = small_spec(rows=5)
-    with pytest.raises(InvalidInput, match=r"not alike: layer\.weight differs"):
+    with pytest.raises(InvalidInput, match=r"different tensors: layer\.weight differs"):
         distance(sealed(other, filled(other, 1)), one)
 
 
@@ -123,9 +123,9 @@ def test_jobs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "more", "remark"),
     [
-        ([1.0], [1.0, 2.0], {}, "of 1 and 2 measured versions, 1 are common to both"),
+        ([1.0], [1.0, 2.0], {}, "of 1 and 2 evaluated versions, 1 are common to both"),
         ([1.0], [1.0, 2.0], {}, "the last models are of versions 1 and 2"),
-        ([], [1.0], {}, "mine has no test losses: no evaluator has measured it"),
+        ([], [1.0], {}, "mine has no test losses: no evaluator has evaluated it"),
         ([None, 1.0], [1.0, 1.0], {}, "at 1 versions a loss is not a finite number"),
         ([1.0], [1.0], {"examples": 7}, "the test data are not the same"),
     ],
@@ -147,7 +147,7 @@ def test_a_run_without_a_model_or_with_another_network_has_no_distance(tmp_path:
     found = concordance(a, b, c)["against"]
     assert [each["distance"] for each in found] == [None, None]
     assert found[0]["remarks"] == ["b has no model, so there is no distance"]
-    assert found[1]["remarks"] == ["no distance: the models are not alike: layer.weight differs"]
+    assert found[1]["remarks"] == ["no distance: the models have different tensors: layer.weight differs"]
     assert [each["concordant"] for each in found] == [True, True]  # which is of the losses
 
 

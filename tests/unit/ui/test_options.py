@@ -26,7 +26,7 @@ def test_sizes_are_read_with_and_without_units(said: str, bytes_: int) -> None:
 
 @pytest.mark.parametrize("said", ["", "much", "-1GiB", "1 PiB", "GiB"])
 def test_what_is_no_size_is_refused(said: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no size: write for example 512MiB"):
+    with pytest.raises(click.BadParameter, match="is not a size: write for example 512MiB"):
         Size().convert(said, None, None)
 
 

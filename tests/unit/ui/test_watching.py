@@ -31,7 +31,7 @@ async def test_a_controller_that_stays_away_is_told_of_from_time_to_time(
     await asyncio.gather(trying, return_exceptions=True)
     assert told[0] == f"lost the connection to {to}; trying again (Ctrl-C stops watching, not the job)"
     assert all(text.startswith(f"no controller has answered at {to} for ") for text in told[1:])
-    assert "goes on as soon as its controller is back" in watching.farewell()
+    assert "continues when its controller is back" in watching.farewell()
 
 
 async def test_a_job_that_may_not_exist_is_not_waited_for() -> None:
