@@ -1,4 +1,4 @@
-"""A partition as a picture: sites × classes as a coloured matrix beside stacked bars."""
+"""A partition as a picture: sites × classes as a coloured matrix next to stacked bars."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from hansa.common.values.errors import InvalidInput
 
 INK, FAINT, PAPER = "#1f2933", "#8a94a0", "#ffffff"
 ENDINGS = (".png", ".svg", ".pdf")
-# Twenty colours that stay apart on paper and on screens: Tableau's ten, then their light forms.
+# Twenty colours that can be told apart on paper and on screens: Tableau's ten, then their light forms.
 COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
     "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#499894", "#f1ce63", "#d4a6c8", "#d37295", "#d7b5a6", "#79706e",
@@ -20,7 +20,7 @@ COLORS = (
 def draw(picture: Picture, path: Path) -> None:
     """Draw a partition to a PNG, SVG or PDF file."""
     if path.suffix.lower() not in ENDINGS:
-        raise InvalidInput(f"{path}: a picture ends in {', '.join(ENDINGS)}")
+        raise InvalidInput(f"{path}: the name of a picture must end in {', '.join(ENDINGS)}")
     try:
         import matplotlib as mpl
     except ImportError:
@@ -61,10 +61,11 @@ def draw(picture: Picture, path: Path) -> None:
 
 
 def _caption(figure: Any, picture: Picture, height: float, width: float) -> None:
-    found = picture.measures
+    measures = picture.measures
     facts = (
-        f"{found.sites} sites, {found.examples:,} examples ({found.least:,} to {found.most:,} each)  ·  "
-        f"C-score {found.c_score:.2f}  ·  mean divergence {found.divergence:.2f} bit"
+        f"{measures.sites} sites, {measures.examples:,} examples"
+        f" ({measures.least:,} to {measures.most:,} each)  ·  "
+        f"C-score {measures.c_score:.2f}  ·  mean divergence {measures.divergence:.2f} bit"
     )
     start = 0.3 / width
     figure.text(start, 1 - 0.2 / height, picture.title, color=INK, fontsize=11, fontweight="bold", va="top")
@@ -113,13 +114,13 @@ def _matrix(axes: Any, picture: Picture) -> None:
 
 
 def _slanted(names: tuple[str, ...]) -> bool:
-    """Whether names are too long to stand beside each other."""
+    """Whether names are too long to stand next to each other."""
     longest = max(map(len, names))
     return longest > 3 and longest * len(names) > 45
 
 
 def _names(put: Any, names: tuple[str, ...], most: int, rotation: float) -> None:
-    """Write names beside an axis; only every n-th if there are many."""
+    """Label an axis with names; only every n-th if there are many."""
     every = -(-len(names) // most)
     shown = range(0, len(names), every)
     align = {"ha": "right", "rotation_mode": "anchor"} if rotation else {}

@@ -48,6 +48,11 @@ def contract(*points: str) -> Callable[[P], P]:
     return enter
 
 
+def contracts() -> dict[str, type[Plugin]]:
+    """Return the base class of each point's plugins, as far as their modules are loaded."""
+    return dict(_contracts)
+
+
 def register(point: str, kind: str) -> Callable[[P], P]:
     """Register a plugin class as `kind` at `point`."""
     if point not in _registry:

@@ -86,7 +86,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
 
 
 def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
-    """Return when each version would appear if only optimizer steps took time, at some sites `slow` times as long.
+    """Return when each version would appear if only optimizer steps took time, longer at `slow` sites.
 
     Sites on one machine compete for it, and other work slows all of them down, so seconds say little. The
     versions that updates started from, and those that they were merged into, show what had to wait for what.

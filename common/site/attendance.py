@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import grpc
 
 from hansa import __version__
-from hansa.common.rpc import codec
+from hansa.common.rpc import codec, task_codec
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
@@ -149,7 +149,7 @@ class Attendance:
     def _take(self, worker: Worker, wire: fleet.Task) -> None:
         """Pass on a task; report one that this version cannot read as failed, and continue."""
         try:
-            worker.take(codec.task_from_wire(wire))
+            worker.take(task_codec.task_from_wire(wire))
         except (HansaError, ValueError, RecursionError) as error:
             why = f"Hansa {__version__} cannot read the task: {one_line(error)}"
             log.warning("task %s: %s", plain(wire.id), plain(why))

@@ -201,7 +201,7 @@ def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ("{kind: non-iid-l, labels: 3}", "5 sites × 3 labels is no multiple of 10 classes"),
+        ("{kind: non-iid-l, labels: 3}", "5 sites × 3 labels is not a multiple of 10 classes"),
         ("{kind: iidd}", "data.partition.kind: there is no 'iidd' (did you mean 'iid'"),
         ("{kind: non-iid-l, label: 4}", "data.partition.label: unknown key (did you mean 'labels'?)"),
     ],

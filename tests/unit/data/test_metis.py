@@ -100,12 +100,12 @@ def test_the_papers_head_form_fits_cifar_100() -> None:
             {"sizes": "powerlaw(1.5)", "classes": 5},
             "site-1 needs 25058 examples, but 5 classes hold 25000 at most",
         ),
-        (TEN, {"classes": 11}, "site-1 is to have 11 classes, but there are 10"),
+        (TEN, {"classes": 11}, "site-1 should have 11 classes, but there are 10"),
         (TEN, {"classes": "3x4"}, "the list is for 4 sites, but there are 10"),
         (
             np.repeat(np.arange(16), [1000] + 15 * [1]),
             {"classes": 1},
-            "leave some of the 16 classes to nobody",
+            "leave some of the 16 classes without a site",
         ),
         (np.arange(20) % 10, {"classes": 3}, "site-1 has 2 examples, too few for 3 classes"),
         (

@@ -78,7 +78,7 @@ class Evil:
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": Evil(), b"labels": []}))
-    with pytest.raises(InvalidData, match=r"it asks for .*system, which a data file has no use for"):
+    with pytest.raises(InvalidData, match=r"it asks for .*system, which a data file does not need"):
         read_python_batch(tmp_path / "data_batch_1")
 
 
@@ -184,7 +184,7 @@ def test_roles_are_read_as_windows_in_the_order_of_their_speeches(tmp_path: Path
         ({"speeches": [["mac", "FIRST"]]}, "not a file of speeches"),
         (
             {"speeches": [["mac", "FIRST", "".join(map(chr, range(300, 600)))]]},
-            "300 different characters; 128 at most",
+            "300 different characters; at most 128",
         ),
     ],
 )
@@ -306,7 +306,7 @@ def test_labels_that_are_words_become_classes_whatever_the_file(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["digits", "a.npz"])
 def test_only_tables_take_a_column_for_the_label(tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((3, 1)), y=np.arange(3))
-    with pytest.raises(InvalidInput, match=r"data\.label: .* has labels of its own"):
+    with pytest.raises(InvalidInput, match=r"data\.label: .* has its own labels"):
         read_source(name if name == "digits" else str(tmp_path / name), label="sick")
 
 

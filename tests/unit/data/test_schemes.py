@@ -180,13 +180,11 @@ def test_uneven_slots_are_shared_if_asked_for() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="3 sites × 2 labels is no multiple of 4 classes"):
+    with pytest.raises(InvalidInput, match="3 sites × 2 labels is not a multiple of 4 classes"):
         part(NonIidL(labels=2), np.arange(100) % 4, 3, 1)
     with pytest.raises(InvalidInput, match="3 labels for each site, but there are only 2"):
         part(NonIidL(labels=3), np.arange(10) % 2, 2, 1)
-    with pytest.raises(
-        InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that are to share it"
-    ):
+    with pytest.raises(InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that share it"):
         part(NonIidL(labels=2), np.repeat([4, 7], [97, 3]), 10, 1)
 
 
@@ -237,11 +235,11 @@ def test_sites_of_groups_may_be_of_one_size_and_the_rest_is_not_used() -> None:
     [
         ({"groups": "16 of 0-4, 4 of 5-8"}, "no group has class 9"),
         ({"groups": "16 of 0-4, 4 of 5-12"}, "there is no class 10; classes are 0, 1, "),
-        ({"groups": "16 of 0-4, 3 of 5-9"}, "they are 19 sites, but data.sites is 20"),
-        ({"groups": "16 of 0-4, 4 of 5-9", "most": 1000}, "3200 examples of class 0; it has 600"),
+        ({"groups": "16 of 0-4, 3 of 5-9"}, "they have 19 sites, but data.sites is 20"),
+        ({"groups": "16 of 0-4, 4 of 5-9", "most": 1000}, "3200 examples of class 0, which has 600"),
         ({"groups": "16 of 0-4, 4 of 5-9", "most": 10, "least": 11}, "least: 11 is more than most"),
-        ({"groups": "16x0-4"}, "names no sites and classes; write for example 16 of 0-4, 4 of 5-9"),
-        ({"groups": "0 of 0-4"}, "names no sites"),
+        ({"groups": "16x0-4"}, "does not name sites and classes; write for example 16 of 0-4, 4 of 5-9"),
+        ({"groups": "0 of 0-4"}, "does not name sites"),
         ({"groups": "16 of 4-0, 4 of 5-9"}, "4-0: the first class is larger than the last"),
     ],
     ids=str,
@@ -311,7 +309,7 @@ def test_a_scheme_is_told_from_its_words() -> None:
             "data.partition.sizes: there is no 'powerlow(2)' (did you mean 'powerlaw'",
         ),
         ({"sizes": "uniform(2)"}, "uniform takes no number"),
-        ({"sizes": "skewed(9999)"}, "skewed(9999): 100 is the steepest"),
+        ({"sizes": "skewed(9999)"}, "skewed(9999): the number must be at most 100"),
         ({"classes": "9" * 5000}, "data.partition.classes: '9"),
         ({"classes": f"1x{'9' * 5000}"}, "data.partition.classes: '1x9"),
         ({"classes": "8x1;4x1"}, "data.partition.classes: '8x1;4x1': write iid, a number"),

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hansa.common.cli import hansa
+from hansa.common.data.division import divide
 from hansa.common.data.examples import load_npz
-from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
+from hansa.common.data.shards import read_shards, write_pooled, write_shards
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from tests.hostile_text import NASTY, require_clean
@@ -219,7 +220,7 @@ def test_a_partition_is_drawn(tmp_path: Path, ending: str) -> None:
     else:
         assert drawn.startswith(b"\x89PNG")
     refused = cli("describe", str(tmp_path / "out"), "--picture", str(tmp_path / "a.jpeg"), code=2)
-    assert "a picture ends in" in refused.output
+    assert "the name of a picture must end in" in refused.output
 
 
 def test_data_sets_and_schemes_are_listed(tmp_path: Path) -> None:
@@ -293,11 +294,11 @@ def test_a_part_of_the_training_examples_has_the_classes_in_proportion_and_leave
 
 def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=r"data.examples: 5000 are wanted, and the set has 1438 for training"
+        InvalidInput, match=r"data.examples: 5000 are wanted, but the set has only 1438 for training"
     ):
         divide(spec(examples=5000), None, 1)
     write_wards(tmp_path / "all.npz")
-    with pytest.raises(InvalidInput, match="natural parts rows by their key"):
+    with pytest.raises(InvalidInput, match="natural splits rows by their key"):
         divide(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}, examples=10), None, 1)
     done = cli("partition", "digits", "--examples", "50", "--out", str(tmp_path / "out"))
     assert "50 examples" in done.output

@@ -109,5 +109,5 @@ def test_a_site_without_rows_adds_nothing() -> None:
 def test_columns_that_do_not_exist_are_refused() -> None:
     with pytest.raises(InvalidData, match="5 columns are to be standardised, but the data have 2"):
         profile(np.zeros((3, 2)), 5)
-    with pytest.raises(InvalidData, match="the data have 20000 columns; at most 16384"):
+    with pytest.raises(InvalidData, match="the data have 20000 columns, of which at most 16384"):
         profile(np.zeros((1, 20_000)), None)

@@ -209,7 +209,7 @@ def test_a_folder_that_peers_would_refuse_is_refused_at_home(run: CliRunner) -> 
     with pytest.raises(InvalidInput, match="was not issued by"):
         Credentials.load(b)
     (b / files.CA).write_text("nonsense")
-    with pytest.raises(InvalidInput, match="no certificate that can be read"):
+    with pytest.raises(InvalidInput, match="does not hold a valid certificate"):
         Credentials.load(b)
     with pytest.raises(InvalidInput, match="cannot be read"):
         Credentials.load(Path("nowhere"))

@@ -60,8 +60,8 @@ async def over(call: _Call) -> None:
 
 async def test_who_never_says_anything_is_told_how_long_we_waited() -> None:
     assert (
-        await ended(Caller().listened_to((0.01, "no message came")))
-        == "no message came for 0.01 s, which is the limit"
+        await ended(Caller().listened_to((0.01, "no message arrived")))
+        == "no message arrived for 0.01 s, which is the limit"
     )
 
 
@@ -71,13 +71,13 @@ async def test_who_falls_silent_is_told_so_however_long_the_first_message_could_
 ) -> None:
     caller = Caller()
     caller.words.put_nowait(b"first")
-    call = caller.listened_to((patience, "no message came"), (silence, "no further message came"))
-    assert await ended(call) == f"no further message came for {silence:g} s, which is the limit"
+    call = caller.listened_to((patience, "no message arrived"), (silence, "no further message arrived"))
+    assert await ended(call) == f"no further message arrived for {silence:g} s, which is the limit"
 
 
 async def test_the_time_that_a_message_takes_us_is_not_silence() -> None:
     caller = Caller()
-    call = caller.listened_to((300.0, "no message came"))
+    call = caller.listened_to((300.0, "no message arrived"))
     await caller.says(b"first")
     call._look()  # the timer fires while the message is worked on
     assert (call.ended, call._timer) == (None, None)
@@ -86,7 +86,7 @@ async def test_the_time_that_a_message_takes_us_is_not_silence() -> None:
 
 async def test_a_timer_that_was_set_for_an_earlier_message_is_set_anew() -> None:
     caller = Caller()
-    call = caller.listened_to(*[(300.0, "no message came")] * 3)
+    call = caller.listened_to(*[(300.0, "no message arrived")] * 3)
     await caller.says(b"first")
     timer = call._timer
     await caller.says(b"second")
@@ -104,7 +104,7 @@ async def test_a_timer_that_was_set_for_an_earlier_message_is_set_anew() -> None
 
 async def test_a_call_that_may_be_silent_is_not_ended_by_the_timer_of_its_first_message() -> None:
     caller = Caller()
-    call = caller.listened_to((300.0, "no message came"), (None, "no further message came"))
+    call = caller.listened_to((300.0, "no message arrived"), (None, "no further message arrived"))
     await caller.says(b"first")
     call._look()
     assert call.ended is None
@@ -113,7 +113,7 @@ async def test_a_call_that_may_be_silent_is_not_ended_by_the_timer_of_its_first_
 
 
 async def test_a_call_that_was_ended_for_one_reason_is_not_ended_for_another() -> None:
-    call = Caller().listened_to((300.0, "no message came"))
+    call = Caller().listened_to((300.0, "no message arrived"))
     call.end(TooLarge("first"))
     call.end(TooLarge("second"))
     assert await ended(call) == "first"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.rpc import codec
+from hansa.common.rpc import task_codec
 from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.values.errors import Forbidden, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -76,7 +76,7 @@ def test_what_it_allows_passes(policy: Policy, asked: Task) -> None:
 
 def test_terms_travel_with_the_task() -> None:
     asked = task(redistributes=True)
-    assert codec.task_from_wire(codec.task_to_wire(asked)) == asked
+    assert task_codec.task_from_wire(task_codec.task_to_wire(asked)) == asked
 
 
 @pytest.mark.parametrize(

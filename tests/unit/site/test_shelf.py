@@ -48,7 +48,7 @@ def test_data_of_a_wrong_shape_are_refused_with_their_shape_and_what_the_network
 
 
 def test_a_network_with_another_number_of_scores_is_refused() -> None:
-    with pytest.raises(InvalidData, match="gives 7 scores, the app says classes=2"):
+    with pytest.raises(InvalidData, match="gives 7 scores, but the app has classes=2"):
         tried(App(model=lambda: nn.Linear(3, 7), classes=2), plane())
     labels = Examples(plane().x, np.zeros((5, 2), np.int64))
     with pytest.raises(InvalidData, match=r"scores of shape \[2, 7\] for labels of shape \[2, 2\]"):
