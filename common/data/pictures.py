@@ -12,8 +12,10 @@ INK, FAINT, PAPER = "#1f2933", "#8a94a0", "#ffffff"
 ENDINGS = (".png", ".svg", ".pdf")
 # Twenty colours that can be told apart on paper and on screens: Tableau's ten, then their light forms.
 COLORS = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
-    "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#499894", "#f1ce63", "#d4a6c8", "#d37295", "#d7b5a6", "#79706e",
+    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
+    "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
+    "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#499894",
+    "#f1ce63", "#d4a6c8", "#d37295", "#d7b5a6", "#79706e",
 )  # fmt: skip
 
 
@@ -42,11 +44,16 @@ def draw(picture: Picture, path: Path) -> None:
         legend = 0.5 + 0.075 * max(map(len, picture.classes))
         width += max(0.0, margin - 0.7) + max(0.0, legend - 1.25)
         figure = Figure(figsize=(width, height), facecolor=PAPER)
-        top = 1 - 0.86 / height
         grid = figure.add_gridspec(
-            1, 2, width_ratios=(1.1, 1), wspace=0.05, left=(0.42 + margin) / width, right=1 - legend / width, top=top,
+            1,
+            2,
+            width_ratios=(1.1, 1),
+            wspace=0.05,
+            left=(0.42 + margin) / width,
+            right=1 - legend / width,
+            top=1 - 0.86 / height,
             bottom=(0.8 if _slanted(picture.classes) else 0.4) / height,
-        )  # fmt: skip
+        )
         left = figure.add_subplot(grid[0])
         _matrix(left, picture)
         _bars(figure.add_subplot(grid[1], sharey=left), picture)
@@ -166,8 +173,18 @@ def _legend(axes: Any, names: tuple[str, ...]) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(color=COLORS[at], label=name) for at, name in enumerate(names)]
-    axes.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False,
-                labelcolor=INK, handlelength=0.9, handleheight=0.9, borderpad=0.2, labelspacing=0.4)  # fmt: skip
+    axes.legend(
+        handles=patches,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        fontsize=8,
+        frameon=False,
+        labelcolor=INK,
+        handlelength=0.9,
+        handleheight=0.9,
+        borderpad=0.2,
+        labelspacing=0.4,
+    )
 
 
 def _bare(axes: Any) -> None:

@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(eq=False)
-class _Call:
+class Call:
     """A call under way."""
 
     caller: Caller | None
@@ -54,7 +54,7 @@ class _Call:
     )  # the caller and kind that it is counted under
     _due: float | None = None  # the deadline, while we wait for a message
     _why: str = ""
-    _timer: asyncio.TimerHandle | None = None  # rarely set anew: doing so for every message would cost more
+    timer: asyncio.TimerHandle | None = None  # rarely set anew: doing so for every message would cost more
 
     async def next(self, stream: AsyncIterator[bytes], seconds: float | None, what: str) -> bytes | None:
         """Return the next message; end the call if none arrives in time."""
@@ -62,21 +62,22 @@ class _Call:
             return await anext(stream, None)
         loop = asyncio.get_running_loop()
         self._due, self._why = loop.time() + seconds, f"{what} for {seconds:g} s, which is the limit"
-        if self._timer and self._timer.when() > self._due:
+        if self.timer and self.timer.when() > self._due:
             self.close()
-        if self._timer is None:
-            self._timer = loop.call_at(self._due, self._look)
+        if self.timer is None:
+            self.timer = loop.call_at(self._due, self.look)
         try:
             return await anext(stream, None)
         finally:
             self._due = None
 
-    def _look(self) -> None:
-        loop, self._timer = asyncio.get_running_loop(), None
+    def look(self) -> None:
+        """End the call if its message is overdue; otherwise look again when it is due."""
+        loop, self.timer = asyncio.get_running_loop(), None
         if self._due is None:
             return  # a message has arrived and is being handled
         if loop.time() < self._due:
-            self._timer = loop.call_at(self._due, self._look)
+            self.timer = loop.call_at(self._due, self.look)
         else:
             self.end(TooLarge(self._why))
 
@@ -88,9 +89,9 @@ class _Call:
 
     def close(self) -> None:
         """Stop waiting."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
 
 def caller_of(context: Any) -> Caller | None:
@@ -117,7 +118,7 @@ class Guard(Wrapping):
         self._refused = refused or (
             lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why)
         )
-        self._calls: set[_Call] = set()
+        self._calls: set[Call] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
@@ -125,7 +126,7 @@ class Guard(Wrapping):
         access = TABLE.get(method)
         _, inner = behaviour(handler)
 
-        async def prepared(call: _Call, messages: AsyncIterator[bytes]) -> Any:
+        async def prepared(call: Call, messages: AsyncIterator[bytes]) -> Any:
             request = self._read(call, method, access, handler.request_deserializer, messages)
             first = await anext(request)  # a refusal comes before the servicer is called
             if handler.request_streaming:
@@ -148,9 +149,9 @@ class Guard(Wrapping):
         return grpc.stream_unary_rpc_method_handler(answer, None, encode)
 
     @contextmanager
-    def _entered(self, method: str, context: Any) -> "Iterator[_Call]":
+    def _entered(self, method: str, context: Any) -> "Iterator[Call]":
         """Count a call while it lasts, and report refusals."""
-        call = _Call(None, asyncio.current_task())
+        call = Call(None, asyncio.current_task())
         self._calls.add(call)
         try:
             if self._tls:
@@ -177,7 +178,7 @@ class Guard(Wrapping):
                 if not self._counts[key]:
                     del self._counts[key]
 
-    def _report(self, call: _Call, method: str, context: Any, error: HansaError) -> None:
+    def _report(self, call: Call, method: str, context: Any, error: HansaError) -> None:
         who = str(call.caller or f"unproven {context.peer().rpartition(':')[0]}")
         self._refused(who, method.rpartition("/")[2], str(error))
 
@@ -192,13 +193,13 @@ class Guard(Wrapping):
             allowed = " or ".join(f"{role}s" for role in sorted(access.roles)) if access else "nobody"
             raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: only {allowed} may")
 
-    def _count(self, call: _Call, who: str, most: int, what: str) -> None:
+    def _count(self, call: Call, who: str, most: int, what: str) -> None:
         if self._counts[who, what] >= most:
             raise TooLarge(f"{who} has {most} {what} under way, which is the limit")
         self._counts[who, what] += 1
         call.counts.append((who, what))
 
-    def _count_kind(self, call: _Call, access: Access, named: str) -> None:
+    def _count_kind(self, call: Call, access: Access, named: str) -> None:
         """Count a call among those of its kind, if that has its own limit."""
         if access.counted:
             most = min(access.most or self._limits.counted, self._limits.counted)
@@ -206,7 +207,7 @@ class Guard(Wrapping):
 
     async def _read(
         self,
-        call: _Call,
+        call: Call,
         method: str,
         access: Access | None,
         decode: Callable[[bytes], Any] | None,
@@ -222,7 +223,7 @@ class Guard(Wrapping):
 
     async def _checked(
         self,
-        call: _Call,
+        call: Call,
         method: str,
         access: Access,
         decode: Callable[[bytes], Any] | None,

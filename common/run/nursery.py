@@ -55,7 +55,7 @@ def _become(
     hansa.main(args=list(arguments), standalone_mode=True)
 
 
-def _ensure_fork_server() -> None:
+def ensure_fork_server() -> None:
     """Start the fork server if there is none; it blocks Ctrl-C, which would end its imports with a traceback.
 
     SIGINT is blocked here meanwhile, not ignored: the new process inherits this, and a signal for us is
@@ -94,7 +94,7 @@ class Nursery:
     ) -> None:
         """Start a command under a name, in this or another folder, with additions to our environment."""
         place = (folder or Path.cwd(), dict(os.environ) | dict(environment or {}))
-        _ensure_fork_server()
+        ensure_fork_server()
         process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
         process.start()
         self.processes[name] = process

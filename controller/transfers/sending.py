@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from hansa.common.job.check import described
-from hansa.common.rpc import codec, task_codec
+from hansa.common.rpc import task_codec
 from hansa.common.rpc.channel import MESSAGE
 from hansa.common.values.errors import InvalidInput, TooLarge, one_line
 from hansa.common.values.tasks import Task, Terms

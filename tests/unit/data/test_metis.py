@@ -23,7 +23,7 @@ def test_sizes_and_classes_that_are_possible_are_met_exactly(
     sites: int, classes: int, most: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    # Classes very unequal.
+    # The classes are very unequal.
     example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)
     for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
         row[rng.permutation(classes)[count:]] = 0
@@ -111,7 +111,7 @@ def test_the_papers_head_form_fits_cifar_100() -> None:
         (
             np.repeat(np.arange(3), [501, 302, 197]),
             {"classes": 1},
-            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others need more",
+            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others",
         ),
         (
             np.repeat(np.arange(3), [500, 301, 199]),

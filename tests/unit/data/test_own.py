@@ -1,4 +1,4 @@
-"""Data of one's own: what `hansa run` splits, a site reads by the same code, and sites agree on what it means."""
+"""The user's own data: `hansa run` and sites read them by the same code, and sites agree on their meaning."""
 
 import gzip
 import sys
@@ -137,7 +137,7 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
         ("a.npz", "nonsense", {}, "a.npz: not a valid .npz file"),
     ],
 )
-def test_what_a_site_cannot_read_is_told_in_one_sentence_with_the_file(
+def test_what_a_site_cannot_read_is_described_in_one_sentence_with_the_file(
     tmp_path: Path, name: str, text: str, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(HansaError) as refused:
@@ -165,7 +165,7 @@ def test_an_app_that_contradicts_itself_is_refused(changes: dict[str, Any], said
     assert said in str(refused.value)
 
 
-# Ready files of sites.
+# The sites' own files.
 
 
 def test_files_are_found_beside_the_job_file_in_the_order_of_their_sites(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_damaged_idx_files_are_refused(tmp_path: Path, held: bytes) -> None:
         read_idx(tmp_path / "some-idx")
 
 
-def test_labels_that_no_class_has_are_refused(tmp_path: Path) -> None:
+def test_labels_without_a_class_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist", "")
     labels = tmp_path / "mnist" / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1] + bytes([17]))
@@ -168,7 +168,7 @@ def test_roles_are_read_as_windows_in_the_order_of_their_speeches(tmp_path: Path
     with gzip.open(tmp_path / "shakespeare" / "shakespeare.json.gz", "wt") as file:
         json.dump({"plays": {"mac": "Macbeth"}, "speeches": speeches}, file)
     found = read_source("shakespeare", tmp_path)
-    assert found.keys["role"].names == ("mac/FIRST",)  # the second said less than a window
+    assert found.keys["role"].names == ("mac/FIRST",)  # the second role's text is shorter than a window
     assert found.examples.x.shape == (21, 80)
     text = "".join(found.classes[c] for c in found.examples.x[0])
     assert text == "a" * 50 + "\n" + "b" * 29
@@ -210,7 +210,7 @@ def test_a_missing_set_says_which_file_is_expected_where_and_who_publishes_it(
         read_source("mnist")
 
 
-# Files of one's own.
+# The user's own files.
 
 
 def test_a_csv_file_has_features_keys_and_a_label(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_damaged_csv_file_is_refused(tmp_path: Path, text: str, said: str) -> 
         read_source(str(tmp_path / "a.csv"))
 
 
-def test_a_label_that_is_no_column_is_refused(tmp_path: Path) -> None:
+def test_a_label_that_is_not_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,sick\n1,0\n")
     with pytest.raises(InvalidInput, match="there is no column 'sik' for the label \\(did you mean 'sick'"):
         read_source(str(tmp_path / "a.csv"), label="sik")

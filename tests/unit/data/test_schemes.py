@@ -1,4 +1,4 @@
-"""Partitions: every example at exactly one site, sizes and labels as the papers say (docs/methods/partitioning)."""
+"""Partitions: every example is at exactly one site, with sizes and labels as in the papers (partitioning)."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_sizes_add_up_and_are_off_by_less_than_one(given_shares: list[float], to
 
 @QUICK
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=30), st.integers(0, 5), st.integers(0, 1000))
-def test_nobody_gets_less_than_the_least_if_there_is_enough(q: list[float], least: int, more: int) -> None:
+def test_no_site_gets_less_than_the_least_if_there_is_enough(q: list[float], least: int, more: int) -> None:
     total = least * len(q) + more
     found = sizes(np.array(q), total, least)
     assert found.sum() == total
@@ -111,11 +111,11 @@ def test_other_rows_of_a_class_change_nothing_but_that_class(words: dict[str, ob
 def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
     shape = table.keys["shape"]
-    # Cell by cell, each in its old order.
+    # Sorted by cell; each cell keeps its order.
     order = np.lexsort((np.arange(len(table)), shape.codes, -table.labels))
     sorted_table = Table(table.labels[order], {"shape": Key(shape.codes[order], shape.names)})
     before, after = scheme.part(table, 10, 1).rows, scheme.part(sorted_table, 10, 1).rows
-    if "features" not in words:  # those deal by class: the order within a class is what counts
+    if "features" not in words:  # these deal by class, so the order within a class counts
         order = np.lexsort((np.arange(len(table)), -table.labels))
         after = scheme.part(Table(table.labels[order]), 10, 1).rows
     assert [rows.tolist() for rows in before] == [np.sort(order[rows]).tolist() for rows in after]
@@ -280,10 +280,10 @@ def test_folds_have_the_sizes_of_the_paper_and_nest() -> None:
         folds(range(4), 1)
 
 
-# Words.
+# Parameters.
 
 
-def test_a_scheme_is_told_from_its_words() -> None:
+def test_the_kind_of_a_scheme_is_implied_by_its_parameters() -> None:
     assert parse_partition({}) == Iid()
     assert parse_partition({"kind": "non-iid-l", "labels": 4}) == NonIidL(labels=4)
     assert parse_partition({"by": "writer"}) == Natural(by="writer")

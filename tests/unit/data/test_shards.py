@@ -1,4 +1,4 @@
-"""Files of sites: what is in them, and `hansa data` as people meet it."""
+"""The sites' files: their contents, and `hansa data`, which writes and describes them."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_a_share_can_be_held_out_or_nothing(tmp_path: Path) -> None:
     assert read_shards(tmp_path / "out").matrix.sum() == 1797
 
 
-def test_labels_that_are_no_classes_can_be_parted_at_random(tmp_path: Path) -> None:
+def test_labels_that_are_not_classes_can_be_split_at_random(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", x=np.arange(50.0), y=np.arange(50) / 7)
     division = divide(spec(source=str(tmp_path / "all.npz")), 4, 1)
     assert division.matrix.tolist() == [[10], [10], [10], [10]]
@@ -131,7 +131,7 @@ def test_a_record_with_many_parameters_can_be_described(tmp_path: Path) -> None:
     assert "stop_band=[1.05, 1.2]" in cli("describe", str(tmp_path / "out")).output
 
 
-def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
+def test_the_record_says_how_a_partition_was_made(tmp_path: Path) -> None:
     cli(
         "partition",
         "digits",
@@ -305,7 +305,7 @@ def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tm
 
 
 def test_the_data_of_all_sites_can_be_put_in_one_place(tmp_path: Path) -> None:
-    """The very rows that the sites have, for training and for testing."""
+    """It has exactly the rows that the sites have, for training and for testing."""
     write_wards(tmp_path / "all.npz")
     wards = spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"})
     parted = write_shards(wards, None, 3, tmp_path / "sites")

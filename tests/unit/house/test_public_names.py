@@ -1,4 +1,4 @@
-"""What documents and examples import: public names only, and all of them are there."""
+"""Documents and examples import only public names, and all of them exist."""
 
 import ast
 import importlib
@@ -52,7 +52,7 @@ def test_documents_and_examples_import_public_names_only(path: Path) -> None:
             )
 
 
-def test_the_documents_have_blocks_that_are_looked_at() -> None:
+def test_the_documents_have_blocks_to_check() -> None:
     assert sum(len(blocks(page)) for page in PAGES) >= 5
 
 

@@ -1,4 +1,4 @@
-"""`hansa pki`: what it makes, what it refuses to make, and who can read it."""
+"""`hansa pki`: the files that it writes, what it refuses to issue, and who can read them."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -92,7 +92,7 @@ def test_only_a_controllers_certificate_can_be_a_servers(run: CliRunner) -> None
         ["--role", "controller", "--site", "hub", "--host", "a b"],
     ],
 )
-def test_what_makes_no_sense_is_not_issued(run: CliRunner, words: list[str]) -> None:
+def test_invalid_certificates_are_not_issued(run: CliRunner, words: list[str]) -> None:
     assert pki(run, "issue", *words).exit_code == 2
     assert not list(Path("pki/issued").glob("*"))
 

@@ -1,4 +1,4 @@
-"""What `hansa run` does before it starts anything: it finds the data and writes the sites' files."""
+"""Before it starts anything, `hansa run` finds the data and writes the sites' files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `hansa run` says of a job's result, and `hansa job show` of its versions."""
+"""What `hansa run` prints about a job's result, and `hansa job show` about its versions."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def job(*history: VersionView, counts: VersionView | None = None, last: int = 2)
         (job(), ["not measured"]),
     ],
 )
-def test_the_result_of_a_run_is_of_a_version_that_counts_or_says_why_there_is_none(
+def test_a_runs_result_is_that_of_a_version_that_counts_or_says_why_there_is_none(
     view: JobView, said: list[str]
 ) -> None:
     for words in said:

@@ -46,7 +46,7 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         (Policy(operators=("bob",)), task(), "jobs of operator alice"),
         (Policy(operators=("bob",)), task(operator=""), "operator unknown"),
         (Policy(max_epochs=3), task(), "4 epochs"),
-        (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
+        (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples are 10 steps per epoch
         (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
         (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
         (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),

@@ -1,4 +1,4 @@
-"""What is said to those who watch a job whose controller stays away."""
+"""Messages to those who watch a job whose controller stays away."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from hansa.common.values.errors import Unreachable
 from tests.redis_server import free_port
 
 
-async def test_a_controller_that_stays_away_is_told_of_from_time_to_time(
+async def test_a_controller_that_stays_away_is_mentioned_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hansa.common.ui.watching.REMINDER", 0.01)
