@@ -24,7 +24,8 @@ from hansa.common.models.frames import Layout, pack, seal
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub
-from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.attendance import Attendance
+from hansa.common.site.connection import Identity
 from hansa.common.site.transfer import hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -56,8 +57,9 @@ class _Site:
     def __init__(self, address: str, name: str, manifest: Manifest, payload: np.ndarray, think: Any) -> None:
         self.attendance = Attendance(Identity(address, SiteName(name), "learner"), self._states)
         options = [*CLIENT, ("grpc.use_local_subchannel_pool", 1)]
-        self.attendance.channel = grpc.aio.insecure_channel(address, options=options)
-        self.attendance.stub = Stub(self.attendance.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
+        connection = self.attendance.connection
+        connection.channel = grpc.aio.insecure_channel(address, options=options)
+        connection.stub = Stub(connection.channel, fleet.DESCRIPTOR.services_by_name["Fleet"])
         self._manifest, self._payload, self._think = manifest, payload, think
         self._tasks: asyncio.Queue[Task] = asyncio.Queue()
         self._hand: list[TaskId] = []

@@ -1,1 +1,1 @@
-"""What controller, learner, evaluator and the command line share."""
+"""Code that the controller, learner, evaluator and command line share."""

@@ -1,4 +1,4 @@
-"""The user's app: the only code a user must write, and how a reference leads to it.
+"""The user's app, which is the only code that a user must write, and how it is loaded from a reference.
 
 from hansa import App
 app = App(model=build_cnn, task="classification", classes=10)
@@ -29,21 +29,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a user's own `train` function gets beside the model: data, settings, and a line to the controller."""
+    """What a user's own `train` function gets besides the model: data, settings, a way to report progress."""
 
     examples: Examples
     epochs: int
     batch_size: int
     optimizer: OptimizerSpec
-    seed: int  # of 32 bits, as numpy.random.seed and other libraries take it; of this task
+    seed: int  # of this task; 32 bits, as numpy.random.seed and other libraries expect
     round: int
-    turn: int  # which of the job's trainings in turn this is: hops where models travel, else rounds; for schedules
-    steps: int  # if not 0: make so many optimizer steps instead of epochs
+    turn: int  # counts hops if models travel, otherwise rounds; for learning-rate schedules
+    steps: int  # if not 0: make this many optimizer steps instead of epochs
     progress: Callable[[int, float], None]  # (finished epochs, mean loss)
     cancelled: Callable[[], bool]
-    tensors: tuple[
-        str, ...
-    ] = ()  # that the rule wants trained; what becomes of the others does not count. None: all
+    # The tensors that the rule wants trained; changes to others are ignored. Empty: all.
+    tensors: tuple[str, ...] = ()
     device: str = "cpu"  # the learner's --device
     data: Path = Path()  # the learner's --data
 
@@ -52,15 +51,17 @@ class TrainingRun:
 class App:
     """A model and how to train it.
 
-    model:      returns the network (a torch module), or, with `train` and `evaluate` given, a dict of numpy arrays
-    task:       "classification" (integer labels 0 … classes-1), "multilabel" (rows of 0 and 1) or "regression"
-    classes:    how many classes there are, or labels of which an example may have several
-    data:       (path, split) -> Examples for split "train" or "test"; default: .npz, .csv, .parquet, folders of images
-    label:      which column of a table is the label; default: y, label, target, class, or the last
-    columns:    which columns of a table are the features, in this order; default: all columns of numbers
-    class_names: the words that are labels, if they are words; in alphabetical order, which numbers them 0, 1, 2 …
-    loss:       (outputs, targets) -> mean loss; default: cross-entropy (binary, for multilabel) or mean squared error
-    transform:  applied to each batch of features in training only, such as augmentation
+    model:      returns the network (a torch module), or, with `train` and `evaluate`, a dict of numpy arrays
+    task:       "classification" (labels 0 … classes-1), "multilabel" (rows of 0 and 1) or "regression"
+    classes:    the number of classes, or of labels of which an example may have several
+    data:       (path, split) -> Examples for split "train" or "test";
+                default: .npz, .csv, .parquet, folders of images
+    label:      the column of a table that is the label; default: y, label, target, class, or the last
+    columns:    the columns of a table that are the features, in this order; default: all columns of numbers
+    class_names: the labels, if they are words; in alphabetical order, which numbers them 0, 1, 2 …
+    loss:       (outputs, targets) -> mean loss;
+                default: cross-entropy (binary, for multilabel) or mean squared error
+    transform:  applied to each batch of features, in training only, such as augmentation
     train:      (arrays, TrainingRun) -> arrays, for any other framework
     evaluate:   (arrays, Examples) -> Evaluation
     """
@@ -90,9 +91,8 @@ class App:
             raise InvalidApp(
                 "class_names= must name each of the app's classes once, and only with task 'classification'"
             )
-        if list(self.class_names) != sorted(
-            self.class_names
-        ):  # as a set is numbered that is split across sites
+        # A data set that is split across sites numbers its classes in this order.
+        if list(self.class_names) != sorted(self.class_names):
             names = ", ".join(map(repr, sorted(self.class_names)))
             raise InvalidApp(
                 f"class_names= must be in alphabetical order, which numbers the classes: ({names})"
@@ -107,30 +107,32 @@ class App:
             raise InvalidApp("give both train= and evaluate=, or neither")
 
     def measured(self, arrays: Mapping[str, np.ndarray], examples: Examples) -> Evaluation:
-        """Let the user's own function evaluate a copy of a model; what it returns must be an Evaluation."""
+        """Evaluate a copy of a model with the user's own function, which must return an Evaluation."""
         assert self.evaluate is not None
         try:
-            found: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
+            result: object = self.evaluate({name: array.copy() for name, array in arrays.items()}, examples)
         except ValidationError as error:
             from hansa.common.job.check import described  # slow to load, and seldom needed
 
-            raise Refused(f"the app's evaluate function made nonsense: {described(error)}") from None
-        if not isinstance(found, Evaluation):
-            raise Refused(f"the app's evaluate function returned {type(found).__name__}, not an Evaluation")
-        if found.n and not {len(found.confusion), len(found.labels)} <= {0, self.classes or 0}:
-            size = max(len(found.confusion), len(found.labels))
             raise Refused(
-                f"the app's evaluate function counted {size} classes, the app says classes={self.classes}"
+                f"the app's evaluate function made an invalid Evaluation: {described(error)}"
+            ) from None
+        if not isinstance(result, Evaluation):
+            raise Refused(f"the app's evaluate function returned {type(result).__name__}, not an Evaluation")
+        if result.n and not {len(result.confusion), len(result.labels)} <= {0, self.classes or 0}:
+            size = max(len(result.confusion), len(result.labels))
+            raise Refused(
+                f"the app's evaluate function counted {size} classes, but the app has classes={self.classes}"
             )
-        return found
+        return result
 
     def stated(self, source: str = "", changed: bool = False) -> Stated:
-        """Return what a site states of the app when it enrols; `source` is the digest of its source."""
+        """Return what a site states about the app when it enrols; `source` is the digest of its source."""
         task = OWN if self.evaluate is not None else self.task
         return Stated(task=task, classes=self.classes or 0, source=source, changed=changed)
 
     def load(self, path: Path, split: str) -> Examples:
-        """Load a site's data for a split and check that it can be learned from."""
+        """Load a site's data for a split and check that a model can be trained on them."""
         try:
             examples = self._read(path, split)
         except HansaError:
@@ -142,14 +144,14 @@ class App:
     def _read(self, path: Path, split: str) -> Examples:
         if self.data is not None:
             return self.data(path, split)
-        held = read_site(self, path, split)
-        if split == "test" and not held.tested:
-            log.warning("%s has no test rows of its own: all its rows are taken as test data", path)
-        return held.examples
+        data = read_site(self, path, split)
+        if split == "test" and not data.tested:
+            log.warning("%s has no test rows of its own: all its rows are used as test data", path)
+        return data.examples
 
 
 def _is_network(model: object) -> bool:
-    """Whether it is a network of PyTorch, which can be called, too, and not a class or a function that makes one."""
+    """Whether it is a PyTorch network, which is callable, too, and not a class or function that makes one."""
     return hasattr(model, "state_dict") and not isinstance(model, type)
 
 
@@ -158,23 +160,23 @@ def load_app(ref: str) -> App:
     place, _, attribute = ref.rpartition(":")
     if not place or not attribute:
         raise InvalidApp(
-            f"{ref!r} is no app reference: write path/to/app.py:attribute or package.module:attribute"
+            f"{ref!r} is not an app reference: write path/to/app.py:attribute or package.module:attribute"
         )
     try:
         module = _module_at(Path(place)) if place.endswith(".py") else _module_named(place)
-    except HansaError as error:  # of an App that makes no sense: it does not know where it stands
-        said = str(error)
-        raise InvalidApp(said if said.startswith(place) else f"{ref}: {said}") from error
+    except HansaError as error:  # an App with invalid arguments does not know its own reference
+        message = str(error)
+        raise InvalidApp(message if message.startswith(place) else f"{ref}: {message}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         raise InvalidApp(f"{ref}: importing it failed: {one_line(error)}") from error
-    found = getattr(module, attribute, None)
-    if found is None:
+    app = getattr(module, attribute, None)
+    if app is None:
         raise InvalidApp(f"{ref}: {place} has no attribute {attribute!r}")
-    if not isinstance(found, App):
-        raise InvalidApp(f"{ref}: {attribute} is of type {type(found).__name__}; it must be a hansa.App")
-    return found
+    if not isinstance(app, App):
+        raise InvalidApp(f"{ref}: {attribute} is of type {type(app).__name__}; it must be a hansa.App")
+    return app
 
 
 def _module_named(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The `hansa` command: groups are loaded when they are used, so that `hansa --help` is quick."""
+"""The `hansa` command. Groups are loaded when they are used, so that `hansa --help` is quick."""
 
 import importlib
 import sys
@@ -12,20 +12,20 @@ from hansa.common.process.terminal import guarded
 
 COMMANDS = {
     "run": ("hansa.common.run.command:run", "Run a whole federation on this machine."),
-    "controller": ("hansa.controller.cli:controller", "Start, stop and look at a controller."),
-    "learner": ("hansa.learner.cli:learner", "Start, stop and look at a site's learner."),
-    "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and look at a site's evaluator."),
-    "job": ("hansa.common.ui.jobs:job", "Submit, watch and fetch jobs."),
-    "site": ("hansa.common.ui.sites:site", "Look at the fleet."),
-    "data": ("hansa.common.ui.data:data", "Look up data sets, part them among sites, look at partitions."),
+    "controller": ("hansa.controller.cli:controller", "Start, stop and inspect a controller."),
+    "learner": ("hansa.learner.cli:learner", "Start, stop and inspect a site's learner."),
+    "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and inspect a site's evaluator."),
+    "job": ("hansa.common.ui.jobs:job", "Submit, watch, fetch, compare and verify jobs."),
+    "site": ("hansa.common.ui.sites:site", "Inspect the fleet."),
+    "data": ("hansa.common.ui.data:data", "List data sets, split them across sites, describe partitions."),
     "audit": ("hansa.controller.audit.cli:audit", "Show and verify who did what on a controller."),
-    "pki": ("hansa.common.ui.pki:pki", "Make certificates for controller, sites and operators."),
-    "rules": ("hansa.controller.rulebook.cli:rules", "Look up the rules a job can name."),
+    "pki": ("hansa.common.ui.pki:pki", "Issue certificates for controller, sites and operators."),
+    "rules": ("hansa.controller.rulebook.cli:rules", "Look up the rules that a job can name."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' one-line helps and imports a command only to run it."""
+    """A group that knows the one-line help of its commands, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order people need them."""
@@ -36,11 +36,11 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        found: click.Command = getattr(importlib.import_module(module), attribute)
-        return show_variables(found)
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return show_variables(command)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Name the nearest commands if there is none of that name."""
+        """Suggest the nearest commands if there is none of that name."""
         if args and args[0] not in COMMANDS:
             from hansa.common.values.words import suggestion
 
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command from its words to its exit code; all that it prints is cleaned."""
+        """Run a command from its arguments to its exit code; everything that it prints is cleaned."""
         with guarded():
             return super().main(*args, **options)
 
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(130)
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has gone; nobody is left to tell
+            sys.stderr.close()  # the reader of our output is gone, and nobody can read a message
             ctx.exit(1)
 
 
@@ -91,15 +91,15 @@ class LazyGroup(click.Group):
 )
 @click.pass_context
 def hansa(ctx: click.Context, config: str | None) -> None:
-    """Federated learning for sites whose data and machines are not alike.
+    """Federated learning for heterogeneous sites.
 
-    Try `hansa run examples/digits/job.yaml` first; `hansa COMMAND --help` tells more about each command.
+    Try `hansa run examples/digits/job.yaml` first; `hansa COMMAND --help` explains each command.
     """
-    ctx.default_map = found = defaults(config)
+    ctx.default_map = settings = defaults(config)
     group = ctx.invoked_subcommand or ""
-    if group in found:
+    if group in settings:
         command = hansa.get_command(ctx, group)
         assert isinstance(command, click.Group)
         check_options(
-            group, {param.name or "" for each in command.commands.values() for param in each.params}, found
+            group, {param.name or "" for each in command.commands.values() for param in each.params}, settings
         )

@@ -1,1 +1,1 @@
-"""The evaluator: measures models on a site's validation or test data."""
+"""The evaluator: evaluates models on a site's validation or test data."""

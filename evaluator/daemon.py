@@ -1,4 +1,4 @@
-"""The evaluator daemon."""
+"""The evaluator's daemon: fetches models, evaluates them on the site's data, and reports the results."""
 
 import logging
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What an evaluator needs for a job: data as arrays and (for torch apps) as tensors, and the network."""
+    """An evaluator's data for a job, as arrays and (for torch apps) as tensors, and the network."""
 
     examples: Examples
     tensors: Tensors | None
@@ -39,43 +39,45 @@ class Prepared:
 
 
 class Evaluator(SiteDaemon):
-    """Does evaluate tasks."""
+    """A site's evaluator."""
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by the part of the data: validation or test
+        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split: validation or test
         self._training: dict[JobId, Tensors] = {}
 
     async def perform(self, task: Task, cancelled: Event) -> None:
-        """Evaluate and report."""
+        """Evaluate a model and report the result."""
         if not isinstance(task.work, Evaluate):
-            raise Stale("an evaluator only evaluates")
+            raise Stale("this is not an evaluation, and an evaluator does nothing else")
         app = self.shelf.get(task.app).app
         _, arrays = await self.fetcher.fetch(task.work.model, task.work.base)
-        found = await self.compute(self._evaluate, app, task, arrays)
+        evaluation = await self.compute(self._evaluate, app, task, arrays)
         faults.reach("evaluation-done")
         request = fleet.TaskReport(site=self.options.identity.site, task=task.id)
-        request.evaluation.MergeFrom(codec.evaluation_to_wire(found))
+        request.evaluation.MergeFrom(codec.evaluation_to_wire(evaluation))
         await self.attendance.insist(lambda: self.attendance.stub.Report(request))
         faults.reach("evaluation-reported")
 
     def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
-        held = self._prepare(app, task)
-        if not len(held.examples):
+        prepared = self._prepare(app, task)
+        if not len(prepared.examples):
             return Evaluation(n=0, loss_sum=0.0)
         if app.evaluate is not None:
-            return app.measured(arrays, held.examples)
-        assert held.tensors is not None
-        load(held.network, arrays)
+            return app.measured(arrays, prepared.examples)
+        assert prepared.tensors is not None
+        load(prepared.network, arrays)
         if task.local_statistics:
             try:
-                estimate_statistics(held.network, self._learned_from(app, task))
-            except InvalidData as error:  # others can measure the model; the job goes on without this site
-                raise Refused(f"batch-norm statistics cannot be found at this site: {error}") from None
-        return measure(app, held.network, held.tensors)
+                estimate_statistics(prepared.network, self._training_tensors(app, task))
+            except (
+                InvalidData
+            ) as error:  # other sites can evaluate the model; the job continues without this one
+                raise Refused(f"batch-norm statistics cannot be estimated at this site: {error}") from None
+        return measure(app, prepared.network, prepared.tensors)
 
-    def _learned_from(self, app: App, task: Task) -> Tensors:
-        """Return what the site's learner trains on: where statistics do not travel, these data have their own."""
+    def _training_tensors(self, app: App, task: Task) -> Tensors:
+        """Return what the site's learner trains on, which the site's own batch-norm statistics come from."""
         if task.job not in self._training:
             make_room(self._training)
             training, _ = parts(self._training_data(app, task), task)
@@ -83,44 +85,48 @@ class Evaluator(SiteDaemon):
         return self._training[task.job]
 
     def _prepare(self, app: App, task: Task) -> Prepared:
-        """Return the data to evaluate on (the validation part, or all of a test set) and the app's model."""
+        """Return the data to evaluate on (the validation data, or all test data) and the app's network."""
         assert isinstance(task.work, Evaluate)
-        part = "validation" if task.work.validation else self.options.split
+        chosen = "validation" if task.work.validation else self.options.split
         if task.job not in self._prepared:
             make_room(self._prepared)
             self._prepared[task.job] = {}
-        kept = self._prepared[task.job]
-        if part not in kept:
-            examples = self._validation(app, task) if part == "validation" else self._test(app, task)
+        splits = self._prepared[task.job]
+        if chosen not in splits:
+            examples = self._validation(app, task) if chosen == "validation" else self._test(app, task)
             plain = app.evaluate is not None
-            known = next((held.network for held in kept.values()), None)
+            known = next((prepared.network for prepared in splits.values()), None)
             network = None if plain else known or networks.build(app, task.seed, self.options.device)
             tensors = None if plain else to_tensors(app, examples, self.options.device)
-            kept[part] = Prepared(examples, tensors, network)
-        return kept[part]
+            splits[chosen] = Prepared(examples, tensors, network)
+        return splits[chosen]
 
     def _validation(self, app: App, task: Task) -> Examples:
-        """Return the part of the training data that the site's learner never sees; nothing if there are none here."""
+        """Return the training data that the learner never sees; no examples if there are none."""
         try:
-            held = self._training_data(app, task)
+            training = self._training_data(app, task)
         except InvalidData as error:
             log.warning("job %s: this evaluator cannot read training data: %s", task.job, error)
             return self.shelf.get(task.app).examples.take(np.arange(0))
-        _, validation = parts(held, task)
+        _, validation = parts(training, task)
         if not len(validation):
             log.warning("job %s: this site has no validation data", task.job)
         return validation
 
     def _test(self, app: App, task: Task) -> Examples:
-        """Return all test data; a local standard is that of what the site's learner trains on, not of test data."""
-        held, own = self.shelf.get(task.app).examples, None
+        """Return all test data, standardised by what the learner trains on if the standard is local."""
+        examples, own = self.shelf.get(task.app).examples, None
         if task.standard and task.standard.kind == "local":
             try:
                 training = self._training_data(app, task)
                 own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]
             except InvalidData as error:
-                log.warning("job %s: the test data are standardised by themselves: %s", task.job, error)
-        return standardised(held, task.standard, own)
+                log.warning(
+                    "job %s: the test data are standardised by their own mean, not the training data's: %s",
+                    task.job,
+                    error,
+                )
+        return standardised(examples, task.standard, own)
 
     def _training_data(self, app: App, task: Task) -> Examples:
         if self.options.split == "test":

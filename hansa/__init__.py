@@ -1,9 +1,9 @@
-"""Hansa: federated learning for sites whose data and machines are not alike.
+"""Hansa: federated learning for heterogeneous sites.
 
 Users write an `App` (their model and, if they wish, their data and training); everything else is
-configuration. What is public is here, in `hansa.plugin` (for rules and plugins), in `hansa.data` (for data
-sets and their partitions) and in `hansa.trial` (for federations from a script). Other modules may change with
-every version.
+configuration. The public names are here, in `hansa.plugin` (rules and plugins), in `hansa.data` (data sets
+and their partitions) and in `hansa.trial` (federations from a script). Other modules may change with every
+version.
 """
 
 from importlib import import_module

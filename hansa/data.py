@@ -1,4 +1,4 @@
-"""Data sets, their partitions and how they are standardised, for scripts: what `hansa data` and `hansa run` use."""
+"""Data sets, their partitions and standardisation, for scripts; `hansa data` and `hansa run` use the same."""
 
 from hansa.common.data.shards import write_shards
 from hansa.common.data.sources import load_source

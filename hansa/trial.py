@@ -1,4 +1,4 @@
-"""Federations from a script: run a job's file on this machine and sum up its report."""
+"""Federations from a script: run a job file on this machine and summarise its report."""
 
 from hansa.common.run.trial import Outcome, Report, outcome, run_trial
 

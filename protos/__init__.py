@@ -1,1 +1,1 @@
-"""The wire: protobuf definitions and the modules generated from them by compile.py."""
+"""The wire format: protobuf definitions, and the modules that compile.py generates from them."""

@@ -1,7 +1,7 @@
-"""Generates the protobuf modules and stubs beside the .proto files; `--check` only compares.
+"""Generates the protobuf modules and stubs next to the .proto files; `--check` only compares.
 
-The generator lives in a virtual environment of its own: its pinned, older release makes modules that load on
-every protobuf runtime the project accepts, but it wants an older runtime for itself.
+The generator has its own virtual environment: its pinned, older release makes modules that load on every
+protobuf runtime that the project accepts, but needs an older runtime for itself.
 """
 
 import argparse
@@ -18,7 +18,7 @@ SOURCES = ("model.proto", "fleet.proto", "operator.proto")
 
 
 def toolchain(where: Path) -> Path:
-    """Return the interpreter of the generator's environment, made on first use."""
+    """Return the interpreter of the generator's environment, which is created on first use."""
     python = where / "bin" / "python"
     stamp = where / "tools.txt"
     if not stamp.exists() or stamp.read_text() != "\n".join(TOOLS):
@@ -29,10 +29,10 @@ def toolchain(where: Path) -> Path:
 
 
 def generate(target: Path, tools: Path) -> list[Path]:
-    """Write the generated files below `target` and return those that belong beside the sources."""
+    """Write the generated files below `target` and return those that belong next to the sources."""
     python = toolchain(tools)
     with tempfile.TemporaryDirectory() as scratch:
-        linked = Path(scratch) / "hansa" / "protos"  # the import path the .proto files name
+        linked = Path(scratch) / "hansa" / "protos"  # the import path in the .proto files
         linked.parent.mkdir()
         linked.symlink_to(HERE)
         command: list[str | Path] = [python, "-m", "grpc_tools.protoc", f"--proto_path={scratch}"]
@@ -43,7 +43,7 @@ def generate(target: Path, tools: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Write the generated files, or with --check say which are out of date."""
+    """Write the generated files, or with --check list those that are out of date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
     parser.add_argument(
@@ -52,13 +52,13 @@ def main() -> int:
     options = parser.parse_args()
     stale = []
     with tempfile.TemporaryDirectory() as scratch:
-        for made in generate(Path(scratch), options.tools):
-            kept = HERE / made.name
+        for generated in generate(Path(scratch), options.tools):
+            committed = HERE / generated.name
             if options.check:
-                if not kept.exists() or kept.read_bytes() != made.read_bytes():
-                    stale.append(kept.name)
+                if not committed.exists() or committed.read_bytes() != generated.read_bytes():
+                    stale.append(committed.name)
             else:
-                kept.write_bytes(made.read_bytes())
+                committed.write_bytes(generated.read_bytes())
     if stale:
         print(f"out of date: {', '.join(stale)}; run `make protos`", file=sys.stderr)
     return bool(stale)

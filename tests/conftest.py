@@ -9,7 +9,7 @@ from tests.redis_server import RedisServer
 
 @pytest.fixture(scope="session")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A Redis that tests share; each uses a prefix of its own."""
+    """A Redis server for all tests; each uses its own prefix."""
     server = RedisServer(tmp_path_factory.mktemp("redis"), durable=False).start()
     yield server
     server.kill()

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and TLS folders for whoever is needed."""
+"""Certificates for tests: an authority, and TLS folders for any role and name."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ DAY = timedelta(days=1)
 
 
 class Consortium:
-    """An authority that issues freely."""
+    """An authority that issues any certificate."""
 
     def __init__(self, folder: Path, name: str = "Test") -> None:
         self.place = folder
@@ -34,7 +34,7 @@ class Consortium:
         host: str = "",
         hosts: Sequence[str] = ("127.0.0.1", "localhost"),
     ) -> Path:
-        """Write a TLS folder and return it; `age` says how long ago the certificate began."""
+        """Write a TLS folder and return it; the certificate became valid `age` ago."""
         folder = self.place / (out or f"{role}-{name}")
         key = new_key()
         names = ([host] if host else hosts) if role in SERVERS else []
@@ -57,7 +57,7 @@ class Consortium:
 
 
 def raw_channel(address: str, folder: Path | None, ca: Path | None = None) -> grpc.aio.Channel:
-    """Connect with whatever is in a folder, sound or not; without one, show no certificate."""
+    """Connect with the files of a folder, valid or not; without a folder, present no certificate."""
     if folder is None:
         trusted = grpc.ssl_channel_credentials((ca or Path()).read_bytes()) if ca else None
         return (
@@ -71,7 +71,7 @@ def raw_channel(address: str, folder: Path | None, ca: Path | None = None) -> gr
 
 
 def channel(address: str, folder: Path) -> grpc.aio.Channel:
-    """Connect as whoever a sound folder names."""
+    """Connect as the caller that a valid folder names."""
     return grpc.aio.secure_channel(address, client_credentials(Credentials.load(folder)), CLIENT)
 
 

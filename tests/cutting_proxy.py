@@ -1,23 +1,22 @@
-"""A TCP proxy that cuts its connections after so many bytes, or holds new ones back: a bad network, on purpose."""
+"""A bad network: a TCP proxy that cuts its connections after some bytes, or holds back new ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 PIECE = 64 << 10
-PAUSE = (
-    0.2  # seconds before a cut: what has come and was not asked for yet gRPC throws away with the connection
-)
+# Seconds before a cut: gRPC discards data that have arrived but were not read yet.
+PAUSE = 0.2
 
 
 class CuttingProxy:
-    """Passes bytes on to an address."""
+    """Passes bytes to and from an address."""
 
     def __init__(self, to: str, down: int | None = None) -> None:
         self._host, _, self._port = to.rpartition(":")
         self.down = down  # bytes from the server after which a connection is cut; None: never
         self.up: int | None = None  # bytes to the server after which a connection is stuck; None: never
-        self.stuck = asyncio.Event()  # set when one is
+        self.stuck = asyncio.Event()  # set when a connection is stuck
         self.passes = asyncio.Event()  # connections made while it is clear have to wait
         self.passes.set()
         self.made = asyncio.Event()  # set with every new connection
@@ -39,7 +38,7 @@ class CuttingProxy:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Cut all connections there are."""
+        """Cut all connections."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -58,9 +57,9 @@ class CuttingProxy:
             finally:
                 forth.transport.abort()
         except OSError:
-            pass  # nobody listens there just now
+            pass  # nothing is listening there at the moment
         finally:
-            writer.close()  # what has passed arrives; how much an abort would throw away is a matter of chance
+            writer.close()  # data that have passed arrive; an abort would discard an arbitrary part of them
             with suppress(OSError):
                 await writer.wait_closed()
 

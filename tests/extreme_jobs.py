@@ -49,7 +49,7 @@ PARTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evalu
 
 
 def nested(depth: int, of: str = "list") -> Any:
-    """Return lists, or sections, within one another."""
+    """Return nested lists or sections."""
     value: Any = 1
     for _ in range(depth):
         value = [value] if of == "list" else {"a": value}
@@ -64,7 +64,7 @@ class Extremes:
         self._app = app
 
     def job(self) -> dict[str, Any]:
-        """Return the next job; every other one is sure to be accepted, for most at random are not."""
+        """Return the next job; every second one is sure to be accepted, because most random ones are not."""
         document = self._draw()
         if self._chance.random() < 0.5:
             while not acceptable(document):
@@ -90,7 +90,7 @@ class Extremes:
         return document
 
     def _fields(self, document: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-        """Yield every field of a job, those of the parts of its rule, too."""
+        """Yield every field of a job, including those of the parts of its rule."""
         yield from _leaves(JobSpec, ())
         rule = plugins.rules().get(str(document["rule"]))
         for point in PARTS:
@@ -173,7 +173,7 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """Return of which kinds a field's values are; a Literal stands for its choices, None for itself."""
+    """Return the types of a field's values; a Literal stands for its choices, None for itself."""
     found: list[Any] = []
     for option in _options(annotation):
         origin = get_origin(option) or option

@@ -1,4 +1,6 @@
-"""Throws bytes at every RPC: `python -m tests.fuzz --inputs 1000000`. Ends with 1 at the first crash, hang or growth.
+"""Throws bytes at every RPC: `python -m tests.fuzz --inputs 1000000`.
+
+It exits with 1 at the first crash, hang or growth.
 
 The real servicers, guard and error table stand over a real federation; only the socket is left out, which
 makes a million inputs a matter of minutes (`--socket` takes them through gRPC, too). More than half of the
@@ -41,11 +43,10 @@ from tests.support import APP, STATUS, filled, job, sealed, small_spec
 CHECK = "/grpc.health.v1.Health/Check"
 METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
-PATIENCE = 10.0  # seconds after which an input hangs
-GROWTH = 256  # MiB that the process may grow by in all
-FRESH = (
-    20_000  # inputs after which the federation is made anew: honest jobs and audit records take memory, too
-)
+PATIENCE = 10.0  # seconds after which an input counts as hanging
+GROWTH = 256  # MiB by which the process may grow in total
+# Inputs after which the federation is created anew: honest jobs and audit records take memory, too.
+FRESH = 20_000
 
 
 class Context:
@@ -67,7 +68,7 @@ class Context:
 
 @dataclass
 class Target:
-    """All RPCs of a controller, to be called with bytes."""
+    """All RPCs of a controller, called with bytes."""
 
     federation: Federation
     calls: dict[str, Any] = field(default_factory=dict)
@@ -111,10 +112,8 @@ class Target:
                     break
         except grpc.aio.AioRpcError as error:
             if str(error.details()).startswith(CUT_SHORT):
-                return (
-                    "CUT_SHORT",
-                    "",
-                )  # refused before we had sent everything; this client then loses the status
+                # The call was refused before we had sent everything; this client then loses the status.
+                return "CUT_SHORT", ""
             late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             return "UNKNOWN" if late else error.code().name, str(error.details())
         finally:
@@ -133,7 +132,7 @@ class Target:
 
 @asynccontextmanager
 async def target(folder: Path, socket: bool = False) -> AsyncIterator[Target]:
-    """Make a federation with one job in mid-round, and honest messages for every RPC."""
+    """Return a federation with one job in mid-round, and honest messages for every RPC."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     with opened("memory:", folder) as held:
         async with Federation(held.store, held.journal, SystemClock()) as federation:

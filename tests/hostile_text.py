@@ -1,4 +1,4 @@
-"""Text that tries to steer a terminal, put into every string of every message, and what may be printed of it."""
+"""Text that tries to control a terminal, for every string of every message, and checks of what is printed."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ Path = tuple[FieldDescriptor, ...]
 
 
 def string_fields(kind: Descriptor, within: Path = ()) -> Iterator[Path]:
-    """Yield the way to every string in a kind of message, also to those that are keys of maps."""
+    """Yield the path to every string in a kind of message, including keys of maps."""
     for field in kind.fields:
         if field.type == FieldDescriptor.TYPE_STRING:
             yield (*within, field)
@@ -60,7 +60,7 @@ def name_of(path: Path) -> str:
 
 
 def require_clean(text: str, where: str) -> None:
-    """Fail if something in an output could steer a terminal or looks like a line of its own."""
+    """Fail if something in an output could control a terminal or looks like a separate line."""
     found = UNSAFE.search(text)
     assert found is None, f"{where}: {found[0]!r} in {text[max(0, found.start() - 80) : found.end() + 80]!r}"
     assert not any(line.startswith(FORGED) for line in text.split("\n")), (
@@ -69,7 +69,7 @@ def require_clean(text: str, where: str) -> None:
 
 
 def on_a_terminal(*arguments: str, **env: str) -> str:
-    """Run a hansa command on a terminal of its own and return all that comes there, escape sequences included."""
+    """Run a hansa command on its own terminal and return its output, including escape sequences."""
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "hansa", *arguments]
     settings = os.environ | {"HANSA_CONFIG": "", "TERM": "xterm", "COLUMNS": "250"} | env
@@ -89,12 +89,12 @@ def on_a_terminal(*arguments: str, **env: str) -> str:
 def _read(handle: int) -> bytes:
     try:
         return os.read(handle, 1 << 16)
-    except OSError:  # how a terminal says that nobody writes any more
+    except OSError:  # the end of a terminal's output
         return b""
 
 
 def require_own_sequences(text: str, where: str) -> None:
-    """Fail if something on a terminal is not what rich itself sends: styles, and moves of the cursor in a live view."""
+    """Fail if a terminal received anything but rich's own styles and cursor moves."""
     own = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[hl]|[0-9]*A|2K|1G)|\r")
     assert "\x1b[5;41m" not in text, where
     require_clean(own.sub("", text), where)

@@ -17,7 +17,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 def write_mnist(
     folder: Path, ending: str = ".gz", train: int = 20, test: int = 10, writers: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Write a set like MNIST: noise with a bright row that tells the digit; perhaps with writers."""
+    """Write a set like MNIST: noise with a bright row for the digit, optionally with writers."""
     rng = np.random.default_rng(1)
     folder.mkdir(parents=True)
     y = (np.arange(train + test) % 10).astype(np.uint8)
@@ -46,7 +46,7 @@ def write_hospitals(root: Path, rows: int = 10) -> None:
 
 
 def write_cifar(folder: Path, train: int = 100, test: int = 40) -> None:
-    """Write a set like CIFAR-10 in binary batches: noise with a bright bar that tells the class, in a colour."""
+    """Write a set like CIFAR-10 in binary batches: noise with a bright coloured bar for the class."""
     rng = np.random.default_rng(1)
     folder.mkdir(parents=True)
     names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]

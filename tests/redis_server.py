@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """One server over a folder, on a port of its own."""
+    """One server over a folder, on its own port."""
 
     def __init__(self, folder: Path, *options: str, durable: bool = True) -> None:
         self.folder, self.options, self.port = folder, options, free_port()
@@ -89,7 +89,7 @@ class RedisServer:
             self.process = None
 
     def is_dead(self) -> bool:
-        """Whether somebody else has ended it."""
+        """Whether it has ended by itself or was ended by others."""
         return self.process is not None and self.process.poll() is not None
 
     def pause(self) -> None:
@@ -102,7 +102,7 @@ class RedisServer:
 
 
 def start_cluster(folder: Path, nodes: int = 3) -> list[RedisServer]:
-    """Start masters that share the slots of a cluster among them; all of them answer for it."""
+    """Start masters that share the slots of a cluster."""
     servers = [RedisServer(folder / f"node-{n}", "--cluster-enabled", "yes").start() for n in range(nodes)]
     clients: list[Any] = [server.client() for server in servers]
     for number, (server, client) in enumerate(zip(servers, clients, strict=True)):

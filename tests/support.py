@@ -1,4 +1,4 @@
-"""What tests share: a controller in this process, light sites that speak the real wire, models, clean-up."""
+"""Helpers for tests: a controller in this process, light sites on the real wire, models."""
 
 import asyncio
 import sqlite3
@@ -19,7 +19,8 @@ from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.guard import Guard, Limits
 from hansa.common.rpc.methods import Stub
 from hansa.common.rpc.tls import ServerTls
-from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.attendance import Attendance
+from hansa.common.site.connection import Identity
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
@@ -63,7 +64,7 @@ def small_spec(rows: int = 3) -> ModelSpec:
 
 
 def filled(spec: ModelSpec, value: float) -> dict[str, np.ndarray]:
-    """Return arrays of a spec that all hold one value."""
+    """Return arrays of a spec, all filled with one value."""
     from hansa.common.models.model import DTYPES
 
     return {info.name: np.full(info.shape, value, dtype=DTYPES[info.dtype]) for info in spec.tensors}
@@ -182,7 +183,7 @@ class LightSite:
 
     @asynccontextmanager
     async def attending(self) -> AsyncIterator["LightSite"]:
-        """Attend and answer tasks until the block ends."""
+        """Stay connected and do tasks until the block ends."""
         identity = Identity(self.address, SiteName(self.name), self.role, self.tls)
         self.attendance = Attendance(identity, self.states)
         self.ready.clear()
@@ -199,7 +200,7 @@ class LightSite:
             for running in (work, attend):
                 running.cancel()
             await asyncio.gather(work, attend, return_exceptions=True)
-            await self.attendance.channel.close()
+            await self.attendance.connection.close()
 
     async def _work(self) -> None:
         while True:
@@ -209,7 +210,7 @@ class LightSite:
             self.hand.remove(task.id)
 
     async def do(self, task: Task) -> None:
-        """Answer a task honestly: version 0 is zeros, an update adds `value` to every number."""
+        """Do a task honestly: version 0 is zeros, an update adds `value` to every number."""
         match task.work:
             case Survey():
                 report = fleet_pb2.TaskReport(site=self.name, task=task.id)
@@ -240,7 +241,7 @@ class LightSite:
         return arrays
 
     async def send(self, task: Task, arrays: dict[str, np.ndarray], **facts: Any) -> Receipt:
-        """Hand in an update."""
+        """Submit an update."""
         manifest, payload = sealed(self.spec, arrays)
         said = UpdateFacts(
             **{"n_train": self.examples, "n_used": 10, "steps": 1, "epochs": 1, "seconds": 0} | facts
@@ -272,7 +273,7 @@ def fleet_stub(address: str) -> tuple[grpc.aio.Channel, Stub]:
 
 
 def renew_checksums(db: sqlite3.Connection) -> None:
-    """Make what was changed in a journal's file look as if it had been written so."""
+    """Make a change to a journal's file look as if it had been written that way."""
     for job, sequence, event in db.execute("select job, sequence, event from entries").fetchall():
         kept = checksum(job, sequence, event)
         db.execute("update entries set checksum = ? where job = ? and sequence = ?", (kept, job, sequence))
@@ -281,7 +282,7 @@ def renew_checksums(db: sqlite3.Connection) -> None:
 
 
 async def nothing() -> AsyncIterator[bytes]:
-    """Yield no frame: a job that brings no first model."""
+    """Yield no frames, for a job without an initial model."""
     return
     yield
 
@@ -294,7 +295,7 @@ async def wait_for_ever(site: "LightSite", task: Task) -> None:
 
 
 def install(folder: Path, name: str, source: str) -> None:
-    """Leave a package of one file with an entry point for plugins as an installer leaves it."""
+    """Install a package of one file with an entry point for plugins."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (folder / f"{name}.py").write_text(source)

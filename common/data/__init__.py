@@ -1,1 +1,1 @@
-"""Data sets and how they are parted among sites, for federations that are played on one machine."""
+"""Data sets, how they are split across sites, and how sites read and prepare their data."""

@@ -1,4 +1,4 @@
-"""A site's examples: features and labels, read from a file and checked before anything is learned from them."""
+"""A site's examples: features and labels, read from a file and checked before they are used."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,27 +13,27 @@ from hansa.common.values.words import counted
 
 
 class Schema(Protocol):
-    """What an app says of its data."""
+    """What an app says about its data."""
 
     @property
     def task(self) -> TaskKind:
-        """What is learned."""
+        """The kind of task."""
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are, or labels."""
+        """The number of classes or labels."""
 
     @property
     def label(self) -> str | None:
-        """Which column of a table is the label."""
+        """The column of a table that is the label."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Which columns of a table are the features, in this order."""
+        """The columns of a table that are the features, in this order."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The words that are labels, if they are words."""
+        """The labels, if they are words."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,26 @@ class Examples:
 
 
 def load_npz(path: Path, split: str) -> Examples:
-    """Read x and y (or x_test and y_test, if the file has them and the test split is asked for)."""
+    """Read x and y, or x_test and y_test for the test split if the file has them."""
     try:
-        if path.is_file() and not is_zipfile(path):  # numpy would speak of pickles
-            raise InvalidData(f"{path}: not a whole .npz file; `np.savez(path, x=…, y=…)` makes one")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            tested = split == "test" and "x_test" in held and "y_test" in held
-            names = ("x_test", "y_test") if tested else ("x", "y")
-            missing = [name for name in names if name not in held]
-            if missing:
-                raise InvalidData(
-                    f"{path}: no array {missing[0]!r} in it; it has {', '.join(held.files) or 'none'}"
-                )
-            return Examples(held[names[0]], held[names[1]])
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
-        if "Object arrays" in str(error):  # numpy would have to run what the file says to read them
+        if path.is_file() and not is_zipfile(path):  # numpy's message would be about pickles
             raise InvalidData(
-                f"{path}: x or y is an array of Python objects; make arrays of numbers, such as x.astype(np.float32)"
+                f"{path}: not a valid .npz file (truncated, or another format?);"
+                " `np.savez(path, x=…, y=…)` makes one"
+            )
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            tested = split == "test" and "x_test" in arrays and "y_test" in arrays
+            names = ("x_test", "y_test") if tested else ("x", "y")
+            missing = [name for name in names if name not in arrays]
+            if missing:
+                others = f", only {', '.join(arrays.files)}" if arrays.files else ""
+                raise InvalidData(f"{path}: it has no array {missing[0]!r}{others}")
+            return Examples(arrays[names[0]], arrays[names[1]])
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        if "Object arrays" in str(error):  # to read them, numpy would have to run code from the file
+            raise InvalidData(
+                f"{path}: x or y is an array of Python objects; save arrays of numbers,"
+                " such as x.astype(np.float32)"
             ) from None
         raise InvalidData(f"{path}: not a readable .npz file: {one_line(error)}") from None
 
@@ -91,7 +94,8 @@ def check_examples(app: Schema, examples: Examples, path: Path) -> Examples:
             raise InvalidData(f"{path}: labels must be integers or booleans, these are {y.dtype.name}")
         if y.shape[1:] != (app.classes,):
             raise InvalidData(
-                f"{path}: y has shape {list(y.shape)}: it needs {counted(app.classes or 0, 'column')} of 0 and 1"
+                f"{path}: y has shape {list(y.shape)}: it needs {counted(app.classes or 0, 'column')}"
+                " of 0 and 1"
             )
         _refuse_labels_over(1, y, path)
     elif y.dtype.kind not in "fiub":
@@ -100,7 +104,8 @@ def check_examples(app: Schema, examples: Examples, path: Path) -> Examples:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             raise InvalidData(
-                f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')}, first in row {rows[0]}"
+                f"{path}: {name} holds NaN or infinite values in {counted(rows.size, 'row')},"
+                f" first in row {rows[0]}"
             )
     return Examples(x, y)
 
@@ -110,5 +115,6 @@ def _refuse_labels_over(most: int, y: np.ndarray, path: Path) -> None:
     if wrong.size:
         at = np.unravel_index(wrong[0], y.shape)
         raise InvalidData(
-            f"{path}: label {y[at]} at row {at[0]} is outside 0 … {most} ({counted(wrong.size, 'such label')})"
+            f"{path}: label {y[at]} at row {at[0]} is outside 0 … {most}"
+            f" ({counted(wrong.size, 'such label')})"
         )

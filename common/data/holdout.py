@@ -1,4 +1,4 @@
-"""The validation part of a site's data: deterministic, stratified, the same for its learner and its evaluator."""
+"""The validation part of a site's data: deterministic, stratified, the same for learner and evaluator."""
 
 import zlib
 
@@ -14,7 +14,7 @@ from hansa.common.values.training import ValidationSpec
 def split(
     labels: np.ndarray, spec: ValidationSpec, seed: int, site: SiteName, purpose: str = "validation"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return sorted row numbers for training and for validation (or testing): disjoint, and together all rows.
+    """Return sorted row numbers for training and for validation (or testing), which together are all rows.
 
     Stratified (metis-dvw §1.1): of each class round(fraction·n) rows, at least one if there are two or more,
     none of a class with a single row.
@@ -26,16 +26,17 @@ def split(
     groups = [np.arange(rows)]
     if spec.stratified and labels.ndim == 1 and labels.dtype.kind in "iu":
         groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    held = [rng.permutation(group)[: _count(len(group), spec.fraction)] for group in groups]
-    validation = np.sort(np.concatenate(held)) if held else np.arange(0)
+    chosen = [rng.permutation(group)[: _count(len(group), spec.fraction)] for group in groups]
+    validation = np.sort(np.concatenate(chosen)) if chosen else np.arange(0)
     mask = np.ones(rows, dtype=bool)
     mask[validation] = False
     return np.flatnonzero(mask), validation
 
 
-def parts(held: Examples, task: Task) -> tuple[Examples, Examples]:
-    """Return what a site trains on and what it validates on for a task's job, both standardised as the job asks."""
-    train, validation = (held.take(rows) for rows in split(held.y, task.validation, task.seed, task.site))
+def parts(examples: Examples, task: Task) -> tuple[Examples, Examples]:
+    """Return a site's training and validation data for a task, both standardised as the job asks."""
+    rows = split(examples.y, task.validation, task.seed, task.site)
+    train, validation = (examples.take(chosen) for chosen in rows)
     return standardised(train, task.standard), standardised(validation, task.standard, train.x)
 
 

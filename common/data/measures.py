@@ -1,4 +1,4 @@
-"""How unlike the sites of a partition are: sizes, C-score, divergence (partitioning §6)."""
+"""How heterogeneous the sites of a partition are: sizes, C-score, divergence (partitioning §6)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Measures:
-    """What a matrix sites × classes says about a partition."""
+    """Statistics of a partition, from its matrix sites × classes."""
 
     sites: int
     examples: int
@@ -22,7 +22,7 @@ class Measures:
 
 
 def measure(matrix: np.ndarray) -> Measures:
-    """Measure a matrix sites × classes."""
+    """Compute the statistics of a matrix sites × classes."""
     rows = matrix.sum(axis=1)
     apart = divergences(matrix)
     pairs = apart[np.triu_indices(len(apart), k=1)]
@@ -42,13 +42,13 @@ def measure(matrix: np.ndarray) -> Measures:
 
 def shares_of(matrix: np.ndarray) -> np.ndarray:
     """Return the class shares of every site that has data."""
-    held = matrix[matrix.sum(axis=1) > 0]
-    found: np.ndarray = held / held.sum(axis=1, keepdims=True)
-    return found
+    nonempty = matrix[matrix.sum(axis=1) > 0]
+    shares: np.ndarray = nonempty / nonempty.sum(axis=1, keepdims=True)
+    return shares
 
 
 def c_score(matrix: np.ndarray) -> float:
-    """Return the mean over sites of Σ|share of a class at the site - share of it in all data|: 0 (alike) … 2."""
+    """Return the mean over sites of Σ|share of a class at the site - its share in all data|: 0 … 2."""
     if not matrix.sum():
         return 0.0
     pooled = matrix.sum(axis=0) / matrix.sum()
@@ -56,13 +56,13 @@ def c_score(matrix: np.ndarray) -> float:
 
 
 def divergences(matrix: np.ndarray) -> np.ndarray:
-    """Return the Jensen-Shannon divergence of each pair of sites in bits: 0 (same shares) … 1 (no class in common)."""
+    """Return the Jensen-Shannon divergence of each pair of sites in bits: 0 (same shares) … 1 (disjoint)."""
     shares = shares_of(matrix)
-    found = np.zeros((len(shares), len(shares)))
+    divergence = np.zeros((len(shares), len(shares)))
     for site, mine in enumerate(shares):
         middle = (mine + shares) / 2
-        found[site] = (_entropy(middle) - (_entropy(mine) + _entropy(shares)) / 2).clip(0, 1)
-    return found
+        divergence[site] = (_entropy(middle) - (_entropy(mine) + _entropy(shares)) / 2).clip(0, 1)
+    return divergence
 
 
 def _entropy(shares: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Data of one's own, in a file or a folder: one reader for a site's data and for a set that is to be split.
+"""The user's own data, in a file or a folder: one reader for a site's data and for a set that is split.
 
-A set that is split is seen as a whole, so words that are labels can be numbered by the alphabet as they are
-found. A site sees only its own rows, and another may have other words: there the app names the classes
+A set that is split is read as a whole, so labels that are words can be numbered alphabetically. A site sees
+only its own rows, and another site may have other words, so there the app must name the classes
 (`class_names`).
 """
 
@@ -22,7 +22,7 @@ FORMS = "an .npz, .csv, .csv.gz or .parquet file, or a folder of images"
 
 
 def ending(path: Path) -> str:
-    """Return how a file's name ends, with what comes before .gz."""
+    """Return a file name's suffix, including the one before .gz."""
     return "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
@@ -31,7 +31,7 @@ def read_own(path: Path, label: str | None = None) -> DataSet:
     if path.is_dir():
         return images.read_folder(path)
     if ending(path) not in ENDINGS:
-        raise InvalidInput(f"{path}: its name does not say what it is: {FORMS} can be read")
+        raise InvalidInput(f"{path}: unknown format; give {FORMS}")
     if not path.is_file():
         raise InvalidInput(f"{path}: no such file")
     if ending(path) == ".npz":
@@ -41,7 +41,7 @@ def read_own(path: Path, label: str | None = None) -> DataSet:
 
 @dataclass(frozen=True)
 class SiteData:
-    """What a site holds, with the names of the features where they have names."""
+    """A site's examples, and the names of the features if they have names."""
 
     examples: Examples
     columns: tuple[str, ...] = ()
@@ -51,11 +51,11 @@ class SiteData:
 def read_site(app: Schema, path: Path, split: str) -> SiteData:
     """Read a site's rows for training or for testing, without an app's own loader.
 
-    Where there are no test rows, all rows are taken as such: a site may hold nothing else.
+    Without test rows all rows are used for testing: a site may have nothing else.
     """
     if path.is_file() and ending(path) == ".npz":
-        held = load_npz(path, split)  # as it is: another part of it need not be read
-        return SiteData(_numbered(app, path, held), tested=_has_test(path))
+        examples = load_npz(path, split)  # the other arrays need not be read
+        return SiteData(_numbered(app, path, examples), tested=_has_test(path))
     data = read_own(path, app.label)
     if data.classes and not app.class_names and app.task == "classification":
         raise InvalidData(_unnamed(path, data.classes))
@@ -67,7 +67,7 @@ def read_site(app: Schema, path: Path, split: str) -> SiteData:
 
 
 def fitted(app: Schema, path: Path, data: DataSet) -> DataSet:
-    """Return a set with the features that an app names, and its words for labels numbered as the app does."""
+    """Return a set with the features that an app names, and with its words numbered as in the app."""
     x, y = data.examples.x, data.examples.y
     if data.classes and (app.class_names or app.task != "classification"):
         y = _codes(app, path, data.classes)[y]
@@ -78,29 +78,30 @@ def fitted(app: Schema, path: Path, data: DataSet) -> DataSet:
 
 
 def _has_test(path: Path) -> bool:
-    with np.load(path, allow_pickle=False) as held:
-        return "x_test" in held and "y_test" in held
+    with np.load(path, allow_pickle=False) as arrays:
+        return "x_test" in arrays and "y_test" in arrays
 
 
-def _numbered(app: Schema, path: Path, held: Examples) -> Examples:
+def _numbered(app: Schema, path: Path, examples: Examples) -> Examples:
     """Number labels that are words."""
-    if held.y.dtype.kind not in "US" or held.y.ndim != 1:
-        return held
-    found = Key.of(held.y)
+    if examples.y.dtype.kind not in "US" or examples.y.ndim != 1:
+        return examples
+    words = Key.of(examples.y)
     if not app.class_names and app.task == "classification":
-        raise InvalidData(_unnamed(path, found.names))
-    return Examples(held.x, _codes(app, path, found.names)[found.codes])
+        raise InvalidData(_unnamed(path, words.names))
+    return Examples(examples.x, _codes(app, path, words.names)[words.codes])
 
 
 def _unnamed(path: Path, words: tuple[str, ...]) -> str:
     return (
-        f"{path}: the labels are words ({_some(words)}), and other sites may have others; name all of them in the app,"
-        f" such as class_names=({', '.join(map(repr, words[:3]))}), so that every site numbers them alike"
+        f"{path}: the labels are words ({_some(words)}), and other sites may have others; name all of them"
+        f" in the app, such as class_names=({', '.join(map(repr, words[:3]))}),"
+        " so that every site numbers them alike"
     )
 
 
 def _codes(app: Schema, path: Path, words: tuple[str, ...]) -> np.ndarray:
-    """Return the numbers of words that are labels, the same at every site."""
+    """Return the numbers of labels that are words, the same at every site."""
     if app.task != "classification":
         raise InvalidData(f"{path}: the labels are words ({_some(words)}); task {app.task!r} needs numbers")
     known = list(app.class_names)
@@ -113,12 +114,12 @@ def _codes(app: Schema, path: Path, words: tuple[str, ...]) -> np.ndarray:
 
 
 def _places(app: Schema, path: Path, names: tuple[str, ...]) -> list[int]:
-    """Return where the features that the app names stand in a table."""
+    """Return the positions in a table of the features that the app names."""
     for name in app.columns:
         if name not in names:
             raise InvalidData(
-                f"{path}: no column of numbers {name!r}, which the app's columns name (words are not features);"
-                f" it has {_some(names)}"
+                f"{path}: no column of numbers {name!r}, which the app's columns name"
+                f" (words are not features); it has {_some(names)}"
             )
     return [names.index(name) for name in app.columns]
 

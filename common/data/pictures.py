@@ -1,4 +1,4 @@
-"""A partition as a picture: sites × classes as a coloured matrix beside stacked bars."""
+"""A partition as a picture: sites × classes as a coloured matrix next to stacked bars."""
 
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,19 @@ from hansa.common.values.errors import InvalidInput
 
 INK, FAINT, PAPER = "#1f2933", "#8a94a0", "#ffffff"
 ENDINGS = (".png", ".svg", ".pdf")
-# Twenty colours that stay apart on paper and on screens: Tableau's ten, then their light forms.
+# Twenty colours that can be told apart on paper and on screens: Tableau's ten, then their light forms.
 COLORS = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
-    "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#499894", "#f1ce63", "#d4a6c8", "#d37295", "#d7b5a6", "#79706e",
+    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2",
+    "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
+    "#a0cbe8", "#ffbe7d", "#8cd17d", "#ff9d9a", "#499894",
+    "#f1ce63", "#d4a6c8", "#d37295", "#d7b5a6", "#79706e",
 )  # fmt: skip
 
 
 def draw(picture: Picture, path: Path) -> None:
     """Draw a partition to a PNG, SVG or PDF file."""
     if path.suffix.lower() not in ENDINGS:
-        raise InvalidInput(f"{path}: a picture ends in {', '.join(ENDINGS)}")
+        raise InvalidInput(f"{path}: the name of a picture must end in {', '.join(ENDINGS)}")
     try:
         import matplotlib as mpl
     except ImportError:
@@ -42,11 +44,16 @@ def draw(picture: Picture, path: Path) -> None:
         legend = 0.5 + 0.075 * max(map(len, picture.classes))
         width += max(0.0, margin - 0.7) + max(0.0, legend - 1.25)
         figure = Figure(figsize=(width, height), facecolor=PAPER)
-        top = 1 - 0.86 / height
         grid = figure.add_gridspec(
-            1, 2, width_ratios=(1.1, 1), wspace=0.05, left=(0.42 + margin) / width, right=1 - legend / width, top=top,
+            1,
+            2,
+            width_ratios=(1.1, 1),
+            wspace=0.05,
+            left=(0.42 + margin) / width,
+            right=1 - legend / width,
+            top=1 - 0.86 / height,
             bottom=(0.8 if _slanted(picture.classes) else 0.4) / height,
-        )  # fmt: skip
+        )
         left = figure.add_subplot(grid[0])
         _matrix(left, picture)
         _bars(figure.add_subplot(grid[1], sharey=left), picture)
@@ -61,10 +68,11 @@ def draw(picture: Picture, path: Path) -> None:
 
 
 def _caption(figure: Any, picture: Picture, height: float, width: float) -> None:
-    found = picture.measures
+    measures = picture.measures
     facts = (
-        f"{found.sites} sites, {found.examples:,} examples ({found.least:,} to {found.most:,} each)  ·  "
-        f"C-score {found.c_score:.2f}  ·  mean divergence {found.divergence:.2f} bit"
+        f"{measures.sites} sites, {measures.examples:,} examples"
+        f" ({measures.least:,} to {measures.most:,} each)  ·  "
+        f"C-score {measures.c_score:.2f}  ·  mean divergence {measures.divergence:.2f} bit"
     )
     start = 0.3 / width
     figure.text(start, 1 - 0.2 / height, picture.title, color=INK, fontsize=11, fontweight="bold", va="top")
@@ -113,13 +121,13 @@ def _matrix(axes: Any, picture: Picture) -> None:
 
 
 def _slanted(names: tuple[str, ...]) -> bool:
-    """Whether names are too long to stand beside each other."""
+    """Whether names are too long to stand next to each other."""
     longest = max(map(len, names))
     return longest > 3 and longest * len(names) > 45
 
 
 def _names(put: Any, names: tuple[str, ...], most: int, rotation: float) -> None:
-    """Write names beside an axis; only every n-th if there are many."""
+    """Label an axis with names; only every n-th if there are many."""
     every = -(-len(names) // most)
     shown = range(0, len(names), every)
     align = {"ha": "right", "rotation_mode": "anchor"} if rotation else {}
@@ -165,8 +173,18 @@ def _legend(axes: Any, names: tuple[str, ...]) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(color=COLORS[at], label=name) for at, name in enumerate(names)]
-    axes.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False,
-                labelcolor=INK, handlelength=0.9, handleheight=0.9, borderpad=0.2, labelspacing=0.4)  # fmt: skip
+    axes.legend(
+        handles=patches,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        fontsize=8,
+        frameon=False,
+        labelcolor=INK,
+        handlelength=0.9,
+        handleheight=0.9,
+        borderpad=0.2,
+        labelspacing=0.4,
+    )
 
 
 def _bare(axes: Any) -> None:

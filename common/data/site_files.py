@@ -1,4 +1,4 @@
-"""Ready files of sites (`data.files` of a job): found beside the job file, read as a site reads them, and compared."""
+"""The sites' own files (`data.files` of a job): found, read as a site reads them, and compared."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ Split = Literal["test", "validation"]
 
 
 def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
-    """Return the files of sites in the order of their names; relative paths are meant from the job file's folder."""
+    """Return the files of sites, ordered by name; relative paths start at the job file's folder."""
     paths = {site: beside / Path(files[site]).expanduser() for site in sorted(files, key=in_order)}
     missing = [f"{site} ({path})" for site, path in paths.items() if not path.exists()]
     if missing:
@@ -24,20 +24,20 @@ def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
 
 
 class Loading(Schema, Protocol):
-    """An app that loads its own data, or leaves it to Hansa."""
+    """An app that loads its own data, or leaves that to Hansa."""
 
     @property
     def data(self) -> Callable[[Path, str], Examples] | None:
         """The app's own loader."""
 
     def load(self, path: Path, split: str) -> Examples:
-        """Load a site's data for a split and check that it can be learned from."""
+        """Load a site's data for a split and check that a model can be trained on them."""
 
 
 def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
     """Read every site's data as its daemons will, and refuse sites that could not train one model together.
 
-    Return what the evaluators can measure on: test rows if every site has some, else validation splits.
+    Return the split that evaluators can use: test rows if every site has some, otherwise validation data.
     """
     splits: set[Split] = set()
     first: tuple[str, SiteData] | None = None
@@ -48,7 +48,7 @@ def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
             raise InvalidData(f"data.files.{site}: {error}") from error
         if not len(data.examples):
             raise InvalidData(
-                f"data.files.{site}: {path}: no examples in it; leave the site out, or give it some"
+                f"data.files.{site}: {path}: it has no examples; leave the site out, or give it some"
             )
         splits.add("test" if data.tested else "validation")
         if first is None:
@@ -66,10 +66,9 @@ def _read(app: Loading, path: Path) -> SiteData:
     try:
         test: Examples | None = app.load(path, "test")
     except HansaError:
-        test = None  # its loader knows of no test rows
-    other = (
-        test is not None and len(test) > 0 and not _same(training, test)
-    )  # a loader may pay no heed to the split
+        test = None  # the loader has no test rows
+    # A loader may ignore the split.
+    other = test is not None and len(test) > 0 and not _same(training, test)
     return SiteData(training, tested=other)
 
 
@@ -78,20 +77,20 @@ def _same(one: Examples, other: Examples) -> bool:
 
 
 def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData) -> None:
-    """Refuse a site whose features are not those of another; only those that have names can be compared by name."""
+    """Refuse a site whose features differ from another's; only named features can be compared by name."""
     if data.columns and known.columns and data.columns != known.columns:
         missing = [name for name in known.columns if name not in data.columns]
         more = [name for name in data.columns if name not in known.columns]
-        said = [f"it lacks {', '.join(missing[:5])}"] if missing else []
-        said += [f"it has {', '.join(more[:5])} besides"] if more else []
+        differences = [f"it lacks {', '.join(missing[:5])}"] if missing else []
+        differences += [f"it also has {', '.join(more[:5])}"] if more else []
         raise InvalidData(
-            f"data.files.{site}: {path}: its features are not those of {other}:"
-            f" {' and '.join(said) or 'they stand in another order'}; give all sites the same columns of numbers, or"
-            " name those to use in the app, App(…, columns=(…))"
+            f"data.files.{site}: {path}: its features differ from those of {other}:"
+            f" {' and '.join(differences) or 'they are in another order'}; give all sites the same columns"
+            " of numbers, or name the columns to use in the app, App(…, columns=(…))"
         )
     mine, theirs = data.examples.x.shape[1:], known.examples.x.shape[1:]
     if mine != theirs:
         raise InvalidData(
-            f"data.files.{site}: {path}: an example has the shape {list(mine)}, one of {other} has {list(theirs)};"
-            " one model cannot take both"
+            f"data.files.{site}: {path}: an example has the shape {list(mine)}, but at {other} it has"
+            f" {list(theirs)}; one model cannot take both"
         )

@@ -1,4 +1,4 @@
-"""Data sets by name, and files of one's own. Digits ships with Hansa; all others are looked for below a folder."""
+"""Data sets by name, and the user's own files. Digits ships with Hansa; others are expected in a folder."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ ROOT = "HANSA_DATA"
 
 @dataclass(frozen=True)
 class Form:
-    """One form in which a set is published: the files that make it up, and who reads them."""
+    """One form in which a set is published: its files, and the function that reads them."""
 
     files: tuple[str, ...]
     read: Callable[[dict[str, Path]], DataSet]
@@ -36,18 +36,18 @@ class Source:
     published: str
     keys: str
     forms: tuple[Form, ...]
-    folder: str = ""  # if not that of its name
+    folder: str = ""  # if it is not the set's name
 
     def place(self, root: Path) -> Path:
-        """Return the folder that the set's files are looked for in."""
+        """Return the folder in which the set's files are expected."""
         return root / (self.folder or self.name)
 
     def find(self, root: Path) -> tuple[Form, dict[str, Path]] | None:
-        """Return the first form whose files are all there."""
+        """Return the first form whose files all exist, and its files."""
         for form in self.forms:
-            found = {name: _file(self.place(root), name) for name in (*form.files, *form.optional)}
-            if all(found[name] for name in form.files):
-                return form, {name: path for name, path in found.items() if path}
+            paths = {name: _file(self.place(root), name) for name in (*form.files, *form.optional)}
+            if all(paths[name] for name in form.files):
+                return form, {name: path for name, path in paths.items() if path}
         return None
 
 
@@ -120,9 +120,9 @@ SOURCES = {
 
 
 def data_root(given: Path | None) -> Path | None:
-    """Return the folder of data sets: as given, or as HANSA_DATA says."""
-    said = given or (Path(os.environ[ROOT]) if os.environ.get(ROOT) else None)
-    return said.expanduser() if said else None
+    """Return the folder of data sets: the given one, or that of HANSA_DATA."""
+    root = given or (Path(os.environ[ROOT]) if os.environ.get(ROOT) else None)
+    return root.expanduser() if root else None
 
 
 def read_source(name: str, root: Path | None = None, label: str | None = None) -> DataSet:
@@ -130,7 +130,7 @@ def read_source(name: str, root: Path | None = None, label: str | None = None) -
     path = Path(name).expanduser()
     if label is not None and (name in SOURCES or path.is_dir() or ending(path) == ".npz"):
         raise InvalidInput(
-            f"data.label: {name} has labels of its own; only tables (.csv, .parquet) take a column"
+            f"data.label: {name} has its own labels; only tables (.csv, .parquet) take a column"
         )
     if name == "digits":
         return _digits()
@@ -156,15 +156,15 @@ class Split:
 def load_source(name: str, seed: int, test: float | None = None, root: Path | None = None) -> Split:
     """Load a data set and hold out its test part, as a partition with the same seed does."""
     data = read_source(name, root)
-    mine, held = data.held_out(seed, test)
-    return Split(data.examples.take(mine), data.examples.take(held))
+    training, testing = data.held_out(seed, test)
+    return Split(data.examples.take(training), data.examples.take(testing))
 
 
 def _digits() -> DataSet:
     with as_file(files("hansa.common.data") / "digits.npz") as path:
-        held = load_npz(path, "train")
-    scaled = (held.x.reshape(len(held.x), -1) / np.float32(16)).astype(np.float32)
-    return DataSet(Examples(scaled, held.y.astype(np.int64)), classes=idx.DIGITS)
+        digits = load_npz(path, "train")
+    scaled = (digits.x.reshape(len(digits.x), -1) / np.float32(16)).astype(np.float32)
+    return DataSet(Examples(scaled, digits.y.astype(np.int64)), classes=idx.DIGITS)
 
 
 def _published(source: Source, root: Path | None) -> DataSet:

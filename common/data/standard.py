@@ -1,4 +1,4 @@
-"""Standardisation: sums over columns, which name no single row, and what is made of them (partitioning §10)."""
+"""Standardisation of features, from sums over columns that reveal no single row (partitioning §10)."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile
 from hansa.common.values.training import Standard
 
-CHUNK = 1 << 22  # numbers that are looked at together
+CHUNK = 1 << 22  # numbers that are processed together
 
 
 def _table(x: np.ndarray) -> np.ndarray:
@@ -22,7 +22,7 @@ def _table(x: np.ndarray) -> np.ndarray:
 
 
 def leading(x: np.ndarray, columns: int | None) -> np.ndarray:
-    """Return the columns that are standardised: the first so many, or all."""
+    """Return the columns that are standardised: the first ones, or all."""
     table = _table(x)
     width = table.shape[1]
     if columns is not None and columns > width:
@@ -31,10 +31,11 @@ def leading(x: np.ndarray, columns: int | None) -> np.ndarray:
         )
     if (columns or width) > COLUMNS:
         raise InvalidData(
-            f"survey.columns: the data have {width} columns; at most {COLUMNS} can be standardised: say how many"
+            f"survey.columns: the data have {width} columns, of which at most {COLUMNS} can be standardised;"
+            " set survey.columns"
         )
-    found: np.ndarray = table[:, :columns]
-    return found
+    first: np.ndarray = table[:, :columns]
+    return first
 
 
 def profile(x: np.ndarray, columns: int | None) -> Profile:
@@ -44,9 +45,8 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
         return Profile(n=0, mean=(0.0,) * table.shape[1], m2=(0.0,) * table.shape[1])
     step = max(1, CHUNK // max(table.shape[1], 1))
     parts = [table[start : start + step] for start in range(0, len(table), step)]
-    first = table[0].astype(
-        np.float64
-    )  # sums of differences from it are 0 to the last bit if a column never changes
+    # Sums of differences from the first row are exactly 0 if a column is constant.
+    first = table[0].astype(np.float64)
     mean = first + sum((part - first).sum(axis=0) for part in parts) / len(table)
     squares = np.zeros(table.shape[1])
     for part in parts:
@@ -55,7 +55,7 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
 
 
 def merged(one: Profile, other: Profile) -> Profile:
-    """Return the profile of the rows of both, from their profiles alone."""
+    """Return the profile of both sets of rows, from their profiles alone."""
     if not one.n or not other.n:
         return one if one.n else other
     n = one.n + other.n
@@ -66,25 +66,24 @@ def merged(one: Profile, other: Profile) -> Profile:
 
 
 def pooled(profiles: Iterable[Profile]) -> Standard:
-    """Return the standard of all rows of all sites; in which order they are given is for the caller to fix."""
+    """Return the standard of all rows of all sites; the caller decides their order."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             return standard_of(reduce(merged, profiles))
-    except ValidationError:  # finite numbers of every site, whose sums are not
+    except ValidationError:  # every site's numbers are finite, but their sums are not
         raise InvalidData("survey: the sites' means or deviations are too large to be pooled") from None
 
 
-def standard_of(found: Profile) -> Standard:
-    """Return mean and deviation (of all rows, not of a sample); a column that never changes has deviation 1."""
-    deviation = np.sqrt(np.array(found.m2) / max(found.n, 1))
-    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(found.mean)] = (
-        1  # what is left of a constant by rounding
-    )
-    return Standard(kind="global", mean=found.mean, deviation=tuple(deviation.tolist()))
+def standard_of(profile: Profile) -> Standard:
+    """Return mean and deviation (of the population, not of a sample); a constant column has deviation 1."""
+    deviation = np.sqrt(np.array(profile.m2) / max(profile.n, 1))
+    # Rounding leaves a little deviation of a constant.
+    deviation[deviation <= 8 * np.finfo(float).eps * np.abs(profile.mean)] = 1
+    return Standard(kind="global", mean=profile.mean, deviation=tuple(deviation.tolist()))
 
 
 def standardised(examples: Examples, standard: Standard | None, own: np.ndarray | None = None) -> Examples:
-    """Return examples with standardised features; a local standard is that of the site's `own` training rows."""
+    """Return examples with standardised features; a local standard is that of the site's `own` rows."""
     if standard is None:
         return examples
     if standard.kind == "local":

@@ -1,4 +1,4 @@
-"""From a document to a JobSpec: every wrong field is named, in the words of job files."""
+"""Turns a document into a JobSpec, or names every wrong field in the terms of job files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_origin
@@ -16,19 +16,18 @@ from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.words import suggestion
 
 REQUIRED = "is required"
-Lines = Mapping[FieldPath, int]  # on which line each field stands
+Lines = Mapping[FieldPath, int]  # the line of each field
 
 
 def parse_job(data: object, lines: Lines | None = None, source: str = "", final: bool = True) -> JobSpec:
     """Turn a document into a JobSpec or raise InvalidJob naming every wrong field.
 
-    Rules and kinds of plugins that are not known here are faults only if `final`: a controller may know more
-    of them.
+    Rules and kinds of plugins that are unknown here are faults only if `final`: the controller may know more.
     """
     if not isinstance(data, Mapping):
         raise InvalidJob(f"{source or 'the job'}: expected a mapping of fields such as name, app and rule")
     beyond = excess(data)
-    if beyond:  # nobody else is to look at it
+    if beyond:  # no other check may look at it
         raise InvalidJob(located(beyond, lines or {}, source))
     faults = part_faults(data, final)
     if data.get("operator"):
@@ -51,7 +50,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     known = plugins.rules()
     name = data.get("rule", JobSpec.model_fields["rule"].default)
     if not isinstance(name, str):
-        return []  # JobSpec says so
+        return []  # JobSpec reports it
     faults: list[Problem] = []
     if name not in known and final:
         hint = suggestion(name, list(known)) or "; see `hansa rules list`"
@@ -60,7 +59,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     for point in POINTS:
         given = data.get(point)
         if given is not None and not isinstance(given, Mapping):
-            continue  # JobSpec says so
+            continue  # JobSpec reports it
         kind, kinds = (given or {}).get("kind"), plugins.kinds(point)
         if kind is not None and (not isinstance(kind, str) or kind not in kinds):
             if final:
@@ -71,7 +70,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
                     )
                 )
             continue
-        if rule is None and kind is None:  # a part of a rule that nobody here knows
+        if rule is None and kind is None:  # a part of a rule that is unknown here
             faults += _faults_of_any(point, given) if final and given else []
             continue
         try:
@@ -79,7 +78,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         except ValidationError as error:
             cls = kinds[str(kind or (rule.part(point)["kind"] if rule else ""))]
             faults += problems(error, cls, (point,))
-        except ANYTHING as error:  # a plugin of somebody else: its checks may fail in any way
+        except ANYTHING as error:  # a third-party plugin: its checks may fail in any way
             faults.append(
                 ((point,), f"{kind or (rule.part(point)['kind'] if rule else '')} failed: {one_line(error)}")
             )
@@ -87,19 +86,19 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
 
 
 def _faults_of_any(point: str, given: PartSpec) -> list[Problem]:
-    """Return what is wrong with a part whatever its kind is: the faults for the kind that it fits best."""
-    found: list[tuple[int, list[Problem]]] = []  # with how many keys each kind does not know
+    """Return what is wrong with a part of unknown kind: the faults for the kind that it fits best."""
+    candidates: list[tuple[int, list[Problem]]] = []  # with the number of keys that each kind lacks
     for cls in plugins.kinds(point).values():
         try:
             cls.model_validate(given)
         except ValidationError as error:
             strange = sum(fault["type"] == "extra_forbidden" for fault in error.errors())
-            found.append((strange, problems(error, cls, (point,))))
+            candidates.append((strange, problems(error, cls, (point,))))
         except ANYTHING:
-            continue  # it says nothing of the others
+            continue  # the other kinds may still fit
         else:
             return []
-    return min(found, key=lambda each: (each[0], len(each[1])), default=(0, []))[1]
+    return min(candidates, key=lambda each: (each[0], len(each[1])), default=(0, []))[1]
 
 
 def problems(error: ValidationError, model: type[Value] = Value, within: FieldPath = ()) -> list[Problem]:
@@ -125,15 +124,14 @@ def _line_in(lines: Lines) -> Callable[[Problem], int]:
 
 
 def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) -> str:
-    """Say in one sentence what is wrong with a field, in the words of job files."""
+    """Describe in one sentence what is wrong with a field, in the terms of job files."""
     given = fault.get("input")
     shown = "" if isinstance(given, Mapping | list) else f" (given: {given!r:.100})"
     match fault["type"]:
         case "extra_forbidden":
             of = ""
-            if (
-                issubclass(model, Plugin) and len(path) == 1
-            ):  # perhaps the rule chose it: say of what it is no key
+            # The rule may have chosen the kind, so the message names it.
+            if issubclass(model, Plugin) and len(path) == 1:
                 of = f" of {model.kind}"
             return f"unknown key{of}" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
         case "missing":

@@ -1,4 +1,4 @@
-"""The job file: YAML whose fields are found again by their lines, and `--set` changes to it."""
+"""The job file: YAML that is read with the line of each field, and `--set` changes to it."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,13 +13,12 @@ from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
 from hansa.common.values.resolved import MADE_WITH
 
-# What PyYAML raises, beside its own errors, at a scalar that is not of the kind which its tag or its looks
-# promise.
+# What PyYAML raises, besides its own errors, for a scalar that does not have the form of its type.
 ODD_SCALARS = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
 
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
-    """Read a job file, apply `--set` changes and check the result; `here`: for a controller on this machine."""
+    """Read a job file, apply `--set` changes and check the result; `here`: the job runs on this machine."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -27,14 +26,13 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
         raise InvalidJob(f"{path}: cannot be read: {reason}") from None
     data, lines = parse_yaml(text, str(path))
     if isinstance(data, dict):
-        data.pop(MADE_WITH, None)  # a resolved job tells what it was run with
+        data.pop(MADE_WITH, None)  # a resolved job says what it was run with
         for change in changes:
             apply_change(data, change)
     objections = rulebook.load()  # before the job is parsed: it registers the rules
     spec = parse_job(data, lines, str(path), final=here)
-    if not part_faults(
-        spec.model_dump(), final=True
-    ):  # else the controller, which may know more rules, says so
+    # Otherwise the controller, which may know more rules, checks the job.
+    if not part_faults(spec.model_dump(), final=True):
         clashes = objections(spec)
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
@@ -43,7 +41,7 @@ def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> Job
 
 
 def parse_yaml(text: str, source: str) -> tuple[object, dict[tuple[Any, ...], int]]:
-    """Parse plain YAML and remember on which line each field stands."""
+    """Parse plain YAML and return it with the line of each field."""
     lines: dict[tuple[Any, ...], int] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""Which parts of a job do not go together: the rulebook of the installed controller says it.
+"""The installed controller's rulebook, which knows the parts of a job that cannot be combined.
 
 The controller sits above this package, so the rulebook is found as an entry point instead of being imported.
 """
@@ -13,6 +13,6 @@ GROUP = "hansa.rulebook"
 
 
 def load() -> Callable[[JobSpec], list[Problem]]:
-    """Register the rules that are known on this machine; return what says which parts of a job clash, and why."""
+    """Register the rules known on this machine; return the function that lists which parts of a job clash."""
     (entry,) = entry_points(group=GROUP)
     return cast(Callable[[JobSpec], list[Problem]], entry.load())

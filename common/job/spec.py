@@ -1,7 +1,7 @@
-"""What an operator asks for. Checked once, at the border (`hansa.common.job.check`); inside, a JobSpec is always sound.
+"""A job as an operator writes it. It is checked once (`hansa.common.job.check`); a JobSpec is always valid.
 
-The parts of a rule (pace, sample, local, layers, weigh, merge, server, evaluate) stay plain: they are checked
-against the registered plugins, and `hansa.controller.rulebook.compose` makes plugins of them.
+The parts of a rule (pace, sample, local, layers, weigh, merge, server, evaluate) stay plain mappings: they
+are checked against the registered plugins, and `hansa.controller.rulebook.compose` turns them into plugins.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Problem = tuple[FieldPath, str]  # where, and what is wrong there
 
 
 class GroupSpec(Value):
-    """Sites with thresholds of their own, such as slow ones."""
+    """Sites with their own thresholds, such as slow ones."""
 
     sites: tuple[str, ...] = Field(min_length=1)
     vc_loss: float | None = Field(None, ge=0)
@@ -29,7 +29,7 @@ class GroupSpec(Value):
 
 
 class UntilSpec(Value):
-    """A learner trains until its validation loss hardly falls, or its model is too stale (metis-dvw §4, §5)."""
+    """Train until the validation loss hardly falls, or the model is too stale (metis-dvw §4, §5)."""
 
     kind: Literal["adaptive"] = Field("adaptive", description="VC_Loss, tombstones and staleness decide")
     vc_loss: float = Field(
@@ -46,7 +46,7 @@ class UntilSpec(Value):
     )
     groups: Mapping[str, GroupSpec] = Field(
         {},
-        description="sites with other thresholds: by a group's name its `sites`, and their vc_loss and tombstones",
+        description="sites with other thresholds, by the group's name: `sites`, vc_loss and tombstones",
     )
 
     @model_validator(mode="after")
@@ -59,14 +59,14 @@ class UntilSpec(Value):
         return self
 
     def thresholds(self, site: str) -> tuple[float, int]:
-        """Return vc_loss and tombstones of a site: its group's, or everybody's."""
+        """Return vc_loss and tombstones of a site: its group's, or the common ones."""
         group = next((group for group in self.groups.values() if site in group.sites), None)
         vc_loss = group.vc_loss if group and group.vc_loss is not None else self.vc_loss
         return vc_loss, group.tombstones if group and group.tombstones is not None else self.tombstones
 
 
 class TrainSpec(Value):
-    """What a learner does with a task."""
+    """How a learner trains for a task."""
 
     epochs: int | None = Field(
         None, ge=1, le=EPOCHS, strict=True, description="none: as many as the rule starts from"
@@ -88,12 +88,12 @@ class TrainSpec(Value):
     @model_validator(mode="after")
     def _epochs_or_batches(self) -> "TrainSpec":
         if self.batches is not None and self.epochs is not None:
-            raise ValueError("a task has so many epochs or so many batches; give epochs or batches, not both")
+            raise ValueError("a task has a number of epochs or of batches; give epochs or batches, not both")
         return self
 
 
 class SitesSpec(Value):
-    """Who takes part: every site that attends, or those named; the job starts when `min` of them are there."""
+    """Which sites take part: all that are connected, or those named; `min` of them start the job."""
 
     min: int = Field(1, ge=1, le=SITES, strict=True)
     together: int = Field(
@@ -111,7 +111,7 @@ class SitesSpec(Value):
     def _enough_names(self) -> "SitesSpec":
         if self.names is not None and len(set(self.names)) < self.min:
             raise ValueError(
-                f"{len(set(self.names))} different names cannot make the {self.min} sites of `min`"
+                f"{len(set(self.names))} different names are too few for `min`, which is {self.min} sites"
             )
         return self
 
@@ -119,7 +119,7 @@ class SitesSpec(Value):
     def _enough_to_merge(self) -> "SitesSpec":
         if self.together > self.min:
             raise ValueError(
-                f"models of {self.together} sites (`together`) need `min` to be {self.together} or more"
+                f"models of {self.together} sites (`together`) require a `min` of {self.together} or more"
             )
         return self
 
@@ -132,14 +132,14 @@ class TargetSpec(Value):
 
 
 class StopSpec(Value):
-    """When to stop before the pace says so."""
+    """When to stop earlier than the pace does."""
 
     seconds: float | None = Field(None, gt=0, le=SECONDS)
     target: TargetSpec | None = None
 
 
 class DataSpec(Value):
-    """Where the sites' data come from when `hansa run` plays all sites on one machine."""
+    """Where the sites' data come from when `hansa run` runs all sites on one machine."""
 
     source: str | None = Field(
         None, description="a data set's name (`hansa data list`), a file, or a folder of images"
@@ -188,7 +188,7 @@ class DataSpec(Value):
                 "label: with files every site reads its own; name the column in the app, App(…, label=…)"
             )
         if others:
-            raise ValueError(f"{others[0]}: it cannot be combined with files, which say who holds what")
+            raise ValueError(f"{others[0]}: it cannot be combined with files, which give each site its data")
         return self
 
 
@@ -245,7 +245,7 @@ class JobSpec(Value):
         return train
 
     def part(self, point: str) -> PartSpec | None:
-        """Return what the job says about one point of its rule."""
+        """Return the job's own parameters at one point of its rule."""
         if point == "local" and self.train.proximal is not None:
             return (
                 {"kind": "proximal", "mu": self.train.proximal} if self.train.proximal else {"kind": "plain"}

@@ -1,1 +1,1 @@
-"""What rules ask of learners: plugins that both sides know by name, with their arguments."""
+"""Learner plugins that rules ask for: their names and arguments, which both sides know."""

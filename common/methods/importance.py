@@ -1,13 +1,13 @@
-"""RADFed's importance at the learner: the plugin that measures how large gradients are."""
+"""RADFed's importance: the learner plugin that reports how large gradients are."""
 
 from hansa.common.values.bounds import Value
 
-IMPORTANCE = "importance"  # the plugin of learners that measures how large gradients are, and what it found
+IMPORTANCE = "importance"  # the plugin, and the metric that it reports
 
 
 class Importance(Value):
-    """Its arguments: which gradients, and when (radfed §2)."""
+    """Arguments: which gradients, and when (radfed §2)."""
 
-    per_example: bool = False  # of each example, not of each batch
-    online: bool = False  # those of the last epoch of training, as they come, instead of a pass after it
-    layers: tuple[str, ...] = ()  # only of parameters below these modules; none: all
+    per_example: bool = False  # gradients of each example instead of each batch
+    online: bool = False  # gradients of the last epoch of training instead of a separate pass after it
+    layers: tuple[str, ...] = ()  # only for parameters below these modules; empty: all

@@ -1,13 +1,13 @@
-"""FedProx at the learner: the plugin that holds an update near the model it started from."""
+"""FedProx: the learner plugin that keeps an update near the model that it started from."""
 
 from pydantic import Field
 
 from hansa.common.values.bounds import Value
 
-PROXIMAL = "proximal"  # the plugin of learners that holds an update near the model it started from
+PROXIMAL = "proximal"
 
 
 class Proximal(Value):
-    """Its argument: how strongly (baselines §3)."""
+    """Arguments: how strongly (baselines §3)."""
 
     mu: float = Field(ge=0)

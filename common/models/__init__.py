@@ -1,1 +1,1 @@
-"""Models as bytes: manifests, frames, files, and how they get from one process to another."""
+"""Models as bytes: manifests, frames, files, and moving them between threads."""

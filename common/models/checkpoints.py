@@ -1,4 +1,4 @@
-"""Checkpoints and exports: safetensors files. Roles and layers travel in the file's metadata."""
+"""Checkpoints and exports as safetensors files. Roles and layers are in the file's metadata."""
 
 import json
 import os
@@ -17,10 +17,9 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
 from hansa.common.values.resolved import ModelOrigin
 
-ORIGIN = (
-    "hansa.origin"  # the entry of the metadata that says which community model it is, and how it was made
-)
-MOST_TOLD = 4 << 20  # characters of it; a job has at most a million
+# The metadata entry that says which community model it is, and how it was made.
+ORIGIN = "hansa.origin"
+LONGEST_ORIGIN = 4 << 20  # characters of that entry; a job has at most a million
 DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
     f"{short}{bits}": f"{name}{bits}"
     for short, name in (("I", "int"), ("U", "uint"))
@@ -31,11 +30,11 @@ DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "floa
 def save_checkpoint(
     path: Path, manifest: Manifest, payload: np.ndarray, origin: ModelOrigin | None = None
 ) -> None:
-    """Write a model, perhaps with what it says of itself; the file appears whole or not at all."""
+    """Write a model, optionally with its origin; the file appears complete or not at all."""
     notes = {info.name: [info.role.name, info.layer] for info in manifest.spec.tensors}
     norms = {info.name: info.norm for info in manifest.spec.tensors if info.norm is not None}
-    told = {"layers": manifest.spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
-    about = {"format": "pt", "hansa": json.dumps(told)} | ({ORIGIN: _bounded(origin)} if origin else {})
+    own = {"layers": manifest.spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
+    about = {"format": "pt", "hansa": json.dumps(own)} | ({ORIGIN: _bounded(origin)} if origin else {})
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(views(Layout(manifest.spec), payload), draft, about)
@@ -49,42 +48,46 @@ def save_checkpoint(
 
 
 def _bounded(origin: ModelOrigin) -> str:
-    """Write what a model says of itself; of a very large job only which model it is."""
+    """Return a model's origin as JSON; for a very large job without the job itself."""
     text = origin.model_dump_json()
-    return text if len(text) <= MOST_TOLD else origin.model_copy(update={"resolved": None}).model_dump_json()
+    return (
+        text
+        if len(text) <= LONGEST_ORIGIN
+        else origin.model_copy(update={"resolved": None}).model_dump_json()
+    )
 
 
 def read_origin(path: Path) -> ModelOrigin | None:
-    """Return what a model's file says of itself, if it does; only the head of the file is read."""
+    """Return a model's origin, if its file has it; only the head of the file is read."""
     try:
-        with safetensors.safe_open(path, "numpy") as held:
-            text = (held.metadata() or {}).get(ORIGIN)
+        with safetensors.safe_open(path, "numpy") as file:
+            text = (file.metadata() or {}).get(ORIGIN)
         return ModelOrigin.model_validate_json(text) if text else None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
     except ValueError:
-        raise InvalidInput(f"{path}: what it says of its origin is damaged") from None
+        raise InvalidInput(f"{path}: its entry {ORIGIN} is damaged") from None
 
 
 def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     """Read a safetensors file into a manifest and a payload; tensors keep the file's order."""
     try:
         raw = path.read_bytes()
-        held = safetensors.deserialize(raw)  # type: ignore[no-untyped-call]
+        entries = safetensors.deserialize(raw)  # type: ignore[no-untyped-call]
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
     notes = _notes(raw, path)
-    if wrong := odd_tensor((*(name for name, _ in held), *notes.layers)):
+    if wrong := odd_tensor((*(name for name, _ in entries), *notes.layers)):
         raise InvalidInput(f"{path}: {wrong}")
     infos = []
-    for name, tensor in sorted(held, key=lambda item: _position(item[0], notes)):
+    for name, tensor in sorted(entries, key=lambda item: _position(item[0], notes)):
         dtype = DTYPE_OF.get(tensor["dtype"])
         if dtype is None:
-            raise InvalidInput(f"{path}: {name} has the type {tensor['dtype']}, which cannot be sent")
+            raise InvalidInput(f"{path}: {name} has type {tensor['dtype']}, which cannot be sent")
         role, layer = notes.tensors.get(name, ("PARAM" if dtype in FLOATS else "COUNT", 0))
         infos.append(
             TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer, notes.norms.get(name))
@@ -92,14 +95,14 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     spec = ModelSpec(tuple(infos), notes.layers)
     layout = Layout(spec)
     payload = allocate(layout)
-    data = {name: tensor["data"] for name, tensor in held}
+    data = {name: tensor["data"] for name, tensor in entries}
     for name, room in views(layout, payload).items():
         room.reshape(-1).view(np.uint8)[...] = np.frombuffer(data[name], np.uint8)
     return seal(spec, payload), payload
 
 
 class _Notes(Value):
-    """What safetensors does not know of a model."""
+    """What safetensors does not know about a model."""
 
     layers: tuple[str, ...] = ()
     tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT"], int]] = {}  # role and layer by name

@@ -1,6 +1,6 @@
-"""How far a model is from a reference, such as one that was trained centrally: DC = ‖w − w′‖/‖w′‖ (radfed §5).
+"""The distance of a model from a reference, such as a centrally trained one: DC = ‖w − w′‖/‖w′‖ (radfed §5).
 
-Only parameters count; statistics follow them. It is a diagnosis: nothing is computed from it.
+Only parameters count. It is for information only: nothing is computed from it.
 """
 
 import math
@@ -12,11 +12,11 @@ import numpy as np
 from hansa.common.models.frames import Buffer, Layout, numbers
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo, difference
 
-Numbers = Callable[[str, int, int], np.ndarray]  # of a tensor, from one place to another
+Numbers = Callable[[str, int, int], np.ndarray]  # the numbers of a tensor between two positions
 
 
 def distance(layout: Layout, frames: Iterable[Buffer], reference: Numbers) -> float:
-    """Return how far the model that frames make is from a reference of the same tensors, relative to its length.
+    """Return the distance of a model, given as frames, from a reference, relative to the reference's norm.
 
     The same two models give the same number, bit for bit, wherever they are read from.
     """
@@ -37,16 +37,16 @@ def distance(layout: Layout, frames: Iterable[Buffer], reference: Numbers) -> fl
 
 
 def _ratio(apart: float, length: float) -> float:
-    """Return the distance, from squares; two models of zeros are alike, and nothing else is near a model of zeros."""
+    """Return the distance from sums of squares; only zeros have a finite distance, 0, from zeros."""
     if not length:
         return 0.0 if not apart else math.inf
     return math.sqrt(apart / length)
 
 
 def misfit(model: ModelSpec, reference: ModelSpec, types: bool = True) -> str | None:
-    """Say in which tensors' names, shapes or (unless they may differ) types a reference differs from a model, or None.
+    """Describe how a reference's tensors differ from a model's in name, shape or (if `types`) type, or None.
 
-    Their roles and their order do not matter: files of other origin do not tell them.
+    Roles and order do not matter: files from elsewhere do not have them.
     """
     index = model.index
 

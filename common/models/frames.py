@@ -1,8 +1,8 @@
-"""Frames: how a model's bytes are laid out, cut, checked and put together again.
+"""Frames: how a model's bytes are laid out, cut, checked and reassembled.
 
-The payload is each tensor's little-endian bytes padded to 64, in the manifest's order, cut into frames of 1
-MiB (the last may be shorter). The same frame is the unit on the wire, in the store and in the arithmetic.
-Offsets are multiples of 64, so no number ever lies across two frames.
+The payload consists of each tensor's little-endian bytes, padded to 64, in the manifest's order. It is cut
+into frames of 1 MiB (the last may be shorter). A frame is the unit on the wire, in the store and in the
+arithmetic. Offsets are multiples of 64, so no number ever crosses a frame boundary.
 """
 
 from bisect import bisect_right
@@ -21,14 +21,14 @@ from hansa.common.values.errors import Rejected
 
 FRAME = 1 << 20
 ALIGN = 64
-WORTHWHILE = 1 << 18  # bytes for which it is worth the while to ask another thread
+WORTHWHILE = 1 << 18  # bytes for which handing work to another thread pays
 
 Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part of one tensor that lies in one frame: bytes `start:stop` of the tensor, at `at` in the frame."""
+    """The part of a tensor that lies in a frame: bytes `start:stop` of the tensor, at `at` in the frame."""
 
     tensor: int
     start: int
@@ -37,7 +37,7 @@ class Span:
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.stop - self.start
 
 
@@ -49,12 +49,12 @@ class Layout:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where each tensor begins; one more entry: the payload's size."""
-        at, found = 0, []
+        """Where each tensor begins; the last entry is the payload's size."""
+        at, offsets = 0, []
         for info in self.spec.tensors:
-            found.append(at)
+            offsets.append(at)
             at += -(-info.nbytes // ALIGN) * ALIGN
-        return [*found, at]
+        return [*offsets, at]
 
     @property
     def size(self) -> int:
@@ -63,11 +63,11 @@ class Layout:
 
     @property
     def frames(self) -> int:
-        """How many frames the payload is cut into."""
+        """The number of frames."""
         return -(-self.size // FRAME)
 
     def frame_size(self, index: int) -> int:
-        """How many bytes frame `index` has."""
+        """Return the number of bytes of frame `index`."""
         return min(FRAME, self.size - index * FRAME)
 
     def spans(self, index: int) -> Iterator[Span]:
@@ -101,7 +101,7 @@ class Layout:
 
 
 def as_bytes(frame: Buffer) -> memoryview:
-    """Look at a buffer as plain bytes."""
+    """View a buffer as plain bytes."""
     return (frame.data if isinstance(frame, np.ndarray) else memoryview(frame)).cast("B")
 
 
@@ -121,24 +121,24 @@ def allocate(layout: Layout, room: np.ndarray | None = None) -> np.ndarray:
 
 def views(layout: Layout, payload: np.ndarray) -> dict[str, np.ndarray]:
     """Return the tensors of a payload by name, sharing its memory."""
-    found = {}
+    tensors = {}
     for i, info in enumerate(layout.spec.tensors):
         flat = payload[layout.offsets[i] : layout.offsets[i] + info.nbytes].view(DTYPES[info.dtype])
-        found[info.name] = flat.reshape(info.shape)
-    return found
+        tensors[info.name] = flat.reshape(info.shape)
+    return tensors
 
 
 def pack(spec: ModelSpec, arrays: Arrays, room: np.ndarray | None = None) -> np.ndarray:
-    """Copy arrays into a payload, a new one if no room is given; the arrays must match the spec."""
+    """Copy arrays into a payload, a new one without `room`; the arrays must match the spec."""
     layout = Layout(spec)
     payload = allocate(layout, room)
     for name, place in views(layout, payload).items():
-        given = np.asarray(arrays[name])
+        array = np.asarray(arrays[name])
         info = spec.tensors[spec.index[name]]
-        if given.shape != place.shape or given.dtype.name != info.dtype:
-            raise Rejected(f"{info} cannot hold {given.dtype.name} {list(given.shape)}")
-        if not np.may_share_memory(given, place):  # else it was trained in place
-            place[...] = given
+        if array.shape != place.shape or array.dtype.name != info.dtype:
+            raise Rejected(f"{info} cannot hold {array.dtype.name} {list(array.shape)}")
+        if not np.may_share_memory(array, place):  # otherwise it was trained in place
+            place[...] = array
     return payload
 
 
@@ -150,10 +150,10 @@ def cut(payload: np.ndarray, start: int = 0) -> Iterator[memoryview]:
 
 
 class Sealer:
-    """Takes a model's frames in order and finds every tensor's digest and peak (largest magnitude).
+    """Takes a model's frames in order and computes every tensor's digest and peak (largest magnitude).
 
-    Digests have an order; peaks have none, so a pool may look for them meanwhile. An array that was fed is
-    frozen.
+    Digests depend on the order; peaks do not, so a pool may compute them meanwhile. An array that was fed
+    becomes read-only.
     """
 
     def __init__(self, spec: ModelSpec, peaks: bool = True, pool: Executor | None = None) -> None:
@@ -162,21 +162,21 @@ class Sealer:
         self.next = 0
         self.digests: list[bytes] = []
         self._peaks = [0.0] * len(spec.tensors)
-        self._sought: list[tuple[Sequence[Span], Future[Sequence[float]]]] = []
+        self._pending: list[tuple[Sequence[Span], Future[Sequence[float]]]] = []
         self._hasher = blake3()
         self._close_empty()
 
     @property
     def complete(self) -> bool:
-        """Whether every frame has come."""
+        """Whether every frame has arrived."""
         return self.next == self.layout.frames
 
     @property
     def peaks(self) -> list[float]:
         """The peaks of the tensors that are complete."""
-        for spans, found in self._sought:
-            self._rise(spans, found.result())
-        self._sought.clear()
+        for spans, tops in self._pending:
+            self._raise_peaks(spans, tops.result())
+        self._pending.clear()
         return self._peaks[: len(self.digests)]
 
     def feed(self, frame: Buffer) -> None:
@@ -185,7 +185,7 @@ class Sealer:
             frame.flags.writeable = False
         whole, spans = as_bytes(frame), list(self.layout.spans(self.next))
         if self._wants_peaks:
-            self._seek(spans, frame)
+            self._find_peaks(spans, frame)
         for span in spans:
             self._hasher.update(whole[span.at : span.at + span.size])
             if span.stop == self.layout.spec.tensors[span.tensor].nbytes:
@@ -194,12 +194,12 @@ class Sealer:
         self.next += 1
 
     def manifest(self) -> Manifest:
-        """Return the manifest, once all frames have come."""
+        """Return the manifest, once all frames have arrived."""
         assert self.complete
         return Manifest(self.layout.spec, tuple(self.digests))
 
-    def _seek(self, spans: Sequence[Span], frame: Buffer) -> None:
-        """Look for the peaks of a frame's tensors: of neighbours with one type at once, for calls take time, too."""
+    def _find_peaks(self, spans: Sequence[Span], frame: Buffer) -> None:
+        """Compute the peaks of a frame's tensors, neighbours of one type together: calls are expensive."""
         tensors = self.layout.spec.tensors
         for kind, group in groupby(spans, key=lambda span: tensors[span.tensor].dtype):
             alike = list(group)
@@ -211,12 +211,12 @@ class Sealer:
             values = np.frombuffer(frame, dtype=DTYPES[kind], count=count, offset=first.at)
             starts = [(span.at - first.at) // width for span in alike]
             if self._pool is not None and values.nbytes >= WORTHWHILE:
-                self._sought.append((alike, self._pool.submit(peaks, values, starts)))
+                self._pending.append((alike, self._pool.submit(peaks, values, starts)))
             else:
-                self._rise(alike, peaks(values, starts))
+                self._raise_peaks(alike, peaks(values, starts))
 
-    def _rise(self, spans: Sequence[Span], found: Sequence[float]) -> None:
-        for span, top in zip(spans, found, strict=True):
+    def _raise_peaks(self, spans: Sequence[Span], tops: Sequence[float]) -> None:
+        for span, top in zip(spans, tops, strict=True):
             self._peaks[span.tensor] = max(self._peaks[span.tensor], top)
 
     def _close_tensor(self) -> None:
@@ -230,7 +230,7 @@ class Sealer:
 
 
 def peaks(values: np.ndarray, starts: Sequence[int] = (0,)) -> list[float]:
-    """Return the largest magnitude of each part that begins somewhere; infinite if a value in it is NaN or infinite."""
+    """Return the largest magnitude of each part, by where parts start; infinite if a value is not finite."""
     if values.dtype.itemsize < 4:
         values = values.astype(np.float32)
     tops = np.maximum(np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts))
@@ -238,7 +238,7 @@ def peaks(values: np.ndarray, starts: Sequence[int] = (0,)) -> list[float]:
 
 
 class FrameCheck:
-    """Checks the frames of one model as they arrive: length, order, digests and, if asked, finite numbers."""
+    """Checks a model's frames as they arrive: length, order, digests and, if `finite`, finite numbers."""
 
     def __init__(self, manifest: Manifest, finite: bool = True) -> None:
         self.manifest = manifest
@@ -253,11 +253,11 @@ class FrameCheck:
 
     @property
     def complete(self) -> bool:
-        """Whether every frame has come."""
+        """Whether every frame has arrived."""
         return self.sealer.complete
 
     def feed(self, frame: Buffer) -> None:
-        """Take the next frame; raise Rejected, naming the tensor, if it cannot be right."""
+        """Take the next frame; raise Rejected, naming the tensor, if it is wrong."""
         layout, size = self.sealer.layout, as_bytes(frame).nbytes
         if self.complete:
             raise Rejected(f"more than the {layout.frames} frames of the manifest were sent")
@@ -269,7 +269,7 @@ class FrameCheck:
         self._check_closed()
 
     def finish(self) -> None:
-        """Raise Rejected unless every frame came and was right: what was wrong once stays so."""
+        """Raise Rejected unless every frame has arrived and was right; a wrong one stays wrong."""
         self._check_closed()
         if not self.complete:
             raise Rejected(f"only {self.next} of {self.sealer.layout.frames} frames were sent")
@@ -298,7 +298,7 @@ def select(
 ) -> Iterator[bytes]:
     """Yield the frames, from `start` on, of a payload that holds only some of a model's tensors.
 
-    `read` returns a stored frame of the whole model. If all tensors are wanted, they pass through unchanged.
+    `read` returns a stored frame of the whole model. If all tensors are wanted, frames pass unchanged.
     """
     if len(wanted) == len(source.spec.tensors):
         yield from (read(i) for i in range(start, source.frames))

@@ -1,4 +1,4 @@
-"""What a model is: an ordered list of tensors, their roles and layers, and the digest of each.
+"""A model's description: an ordered list of tensors, their roles and layers, and the digest of each.
 
 Data types follow methods/README §1; the payload's layout is in `frames`.
 """
@@ -18,7 +18,7 @@ from hansa.common.values.ids import odd_tensor
 from hansa.common.values.words import listed
 
 MAX_TENSORS = 100_000
-MAX_BYTES = 1 << 42  # 4 TiB: far above any model, far below overflow
+MAX_BYTES = 1 << 42  # 4 TiB: far more than any model, far below overflow
 
 DTYPES: Mapping[str, np.dtype[np.generic]] = {
     name: np.dtype(name).newbyteorder("<")
@@ -33,7 +33,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Role(IntEnum):
-    """How a tensor is merged. Values are those of the wire."""
+    """How a tensor is merged. The values are those on the wire."""
 
     PARAM = 1  # trainable
     STAT = 2  # float buffer, such as running statistics
@@ -49,23 +49,22 @@ class TensorInfo:
     shape: tuple[int, ...]
     role: Role
     layer: int = 0
-    norm: float | None = (
-        None  # ε of the normalisation layer that it belongs to; None: it belongs to none, or who knows
-    )
+    # The ε of the normalisation layer that it belongs to; None if it belongs to none, or if that is unknown.
+    norm: float | None = None
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes, without padding."""
+        """Its size in bytes, without padding."""
         return self.elements * DTYPES[self.dtype].itemsize
 
     @property
     def is_float(self) -> bool:
-        """Whether it takes part in weighted means."""
+        """Whether it is averaged."""
         return self.dtype in FLOATS
 
     def __str__(self) -> str:
@@ -102,7 +101,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A model's spec with the digest of every tensor: two models with equal manifests are equal bit for bit."""
+    """A model's spec with the digest of every tensor; models with equal manifests are equal bit for bit."""
 
     spec: ModelSpec
     digests: tuple[bytes, ...]
@@ -131,7 +130,9 @@ def check_manifest(manifest: Manifest) -> None:
     total = 0
     for info, digest in zip(tensors, manifest.digests, strict=True):
         if info.dtype not in DTYPES:
-            raise Rejected(f"{info.name}: dtype {info.dtype[:40]!r} is none of {', '.join(sorted(DTYPES))}")
+            raise Rejected(
+                f"{info.name}: dtype {info.dtype[:40]!r} is not one of {', '.join(sorted(DTYPES))}"
+            )
         if any(n > MAX_BYTES for n in info.shape):
             raise Rejected(f"{info.name}: the model is larger than {MAX_BYTES >> 40} TiB")
         if len(info.shape) > 32 or any(n < 0 for n in info.shape):
@@ -143,13 +144,13 @@ def check_manifest(manifest: Manifest) -> None:
         if (info.role is Role.COUNT) == info.is_float:
             raise Rejected(f"{info.name}: a {info.dtype} tensor cannot have role {info.role.name}")
         total += info.nbytes
-        # Nothing at all may have a shape, too, that no array can have: numpy multiplies its other sizes.
+        # Even a tensor without elements must have a possible shape: numpy multiplies its other dimensions.
         if total > MAX_BYTES or math.prod(n or 1 for n in info.shape) > MAX_BYTES:
             raise Rejected(f"the model is larger than {MAX_BYTES >> 40} TiB")
 
 
 def difference(wanted: ModelSpec, given: ModelSpec, most: int = 5) -> str | None:
-    """Say how a spec differs from what was asked for, or None; names at most a few tensors."""
+    """Describe how a spec differs from the wanted one, or None; names only a few tensors."""
     missing = [info.name for info in wanted.tensors if info.name not in given.index]
     extra = [info.name for info in given.tensors if info.name not in wanted.index]
     changed = [
@@ -158,14 +159,14 @@ def difference(wanted: ModelSpec, given: ModelSpec, most: int = 5) -> str | None
         if info.name in wanted.index and not _alike(info, wanted.tensors[wanted.index[info.name]])
     ]
     parts = [("missing ", missing), ("unexpected ", extra), ("", changed)]
-    said = [head + listed(names, most) for head, names in parts if names]
-    if not said and given.names != wanted.names:
-        said = ["the tensors are not in the model's order"]
-    return "; ".join(said) or None
+    differences = [head + listed(names, most) for head, names in parts if names]
+    if not differences and given.names != wanted.names:
+        differences = ["the tensors are not in the model's order"]
+    return "; ".join(differences) or None
 
 
 def require_fit(wanted: ModelSpec, given: ModelSpec) -> None:
-    """Refuse a spec that differs from what was asked for."""
+    """Refuse a spec that differs from the wanted one."""
     wrong = difference(wanted, given)
     if wrong:
         raise Rejected(wrong)

@@ -1,1 +1,1 @@
-"""A private certificate authority: who may act as what in a federation."""
+"""A private certificate authority: its certificates say who may act as what in a federation."""

@@ -1,8 +1,8 @@
-"""The certificate authority: a folder with its key, its certificate, everything it has issued and what it revoked.
+"""The certificate authority: a folder with its key, its certificate, and what it has issued and revoked.
 
 ca.pem              its certificate: every daemon and operator needs it
-ca.key              its key (0600): whoever has it can act as anybody; keep it off the controller
-crl.pem             what is revoked: the controller needs it
+ca.key              its key (0600): anyone who has it can act as anybody; keep it off the controller
+crl.pem             the list of revoked certificates: the controller needs it
 issued/SERIAL.pem   every certificate it has issued
 """
 
@@ -23,7 +23,7 @@ from hansa.common.values.errors import InvalidInput, NotFound, Taken
 KEY = "ca.key"
 ISSUED = "issued"
 SERVERS = ("controller", "store")
-SKEW = timedelta(minutes=5)  # clocks of sites may be a little behind ours
+SKEW = timedelta(minutes=5)  # sites' clocks may be a little behind ours
 WEAKEST_RSA, WEAKEST_CURVE = 2048, 256  # bits
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 USAGES = (
@@ -42,17 +42,19 @@ class Authority:
 
     def __init__(self, folder: Path, passphrase: bytes | None = None) -> None:
         if not (folder / files.CA).exists():
-            raise NotFound(f"{folder} is no certificate authority; `hansa pki init --dir {folder}` makes one")
+            raise NotFound(
+                f"{folder} is not a certificate authority; `hansa pki init --dir {folder}` creates one"
+            )
         self.folder = folder
         self.certificate = files.read_certificates(folder / files.CA)[0]
         self._passphrase = passphrase
 
     @staticmethod
     def create(folder: Path, name: str, days: int, passphrase: bytes | None = None) -> "Authority":
-        """Make an authority in a new folder."""
+        """Create an authority in a new folder."""
         if (folder / KEY).exists() or (folder / files.CA).exists():
             raise Taken(
-                f"{folder} holds a certificate authority already; its certificates would become worthless"
+                f"{folder} already holds a certificate authority; its certificates would become worthless"
             )
         key = ec.generate_private_key(ec.SECP384R1())
         subject = x509.Name(
@@ -74,27 +76,27 @@ class Authority:
         )
         files.write(folder / KEY, files.key_pem(key, passphrase), files.PRIVATE)
         files.write(folder / files.CA, files.pem(certificate), files.PUBLIC)
-        made = Authority(folder, passphrase)
-        made._write_revoked([])
-        return made
+        authority = Authority(folder, passphrase)
+        authority._write_revoked([])
+        return authority
 
     def issue(
         self, role: Role, name: str, public: object, hosts: Sequence[str], begins: datetime, ends: datetime
     ) -> x509.Certificate:
-        """Certify that the holder of a key acts as a role under a name; keep a copy."""
+        """Certify that the holder of a key may act in a role under a name; keep a copy."""
         if not isinstance(public, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
             raise InvalidInput("keys must be EC or RSA")
         _require_strong(public)
         if ends <= begins:
-            raise InvalidInput("a certificate must begin before it ends")
+            raise InvalidInput("a certificate must become valid before it expires")
         ca_end = self.certificate.not_valid_after_utc
         if ends > ca_end:
             raise InvalidInput(
-                f"the authority itself ends {ca_end:%Y-%m-%d}; give fewer --days, or make a new one"
+                f"the authority itself expires {ca_end:%Y-%m-%d}; give fewer --days, or create a new one"
             )
         uses = [] if role == "store" else [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role in SERVERS:
-            uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # nobody else can be taken for one
+            uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # no other role can pass for a server
         key = self._key()
         certificate = (
             x509.CertificateBuilder()
@@ -121,37 +123,36 @@ class Authority:
         return certificate
 
     def certificates(self) -> list[x509.Certificate]:
-        """Return everything that was issued, oldest first."""
-        found = [files.read_certificates(path)[0] for path in sorted((self.folder / ISSUED).glob("*.pem"))]
-        return sorted(found, key=lambda certificate: certificate.not_valid_before_utc)
+        """Return all issued certificates, oldest first."""
+        issued = [files.read_certificates(path)[0] for path in sorted((self.folder / ISSUED).glob("*.pem"))]
+        return sorted(issued, key=lambda certificate: certificate.not_valid_before_utc)
 
     def find(self, serial: str) -> x509.Certificate:
         """Return an issued certificate by its serial number, or a unique beginning of it."""
         wanted = serial.lower().replace(":", "")
-        found = [
-            held
-            for held in self.certificates()
-            if wanted and serial_text(held.serial_number).startswith(wanted)
+        matching = [
+            each
+            for each in self.certificates()
+            if wanted and serial_text(each.serial_number).startswith(wanted)
         ]
-        if len(found) != 1:
-            raise NotFound(
-                f"{serial!r} is {'no' if not found else 'not one'} certificate; `hansa pki show` lists all"
-            )
-        return found[0]
+        if len(matching) != 1:
+            count = "more than one certificate matches" if matching else "no certificate matches"
+            raise NotFound(f"{count} {serial!r}; `hansa pki show` lists all")
+        return matching[0]
 
     def revoked(self) -> dict[int, datetime]:
-        """Return the serial numbers that are revoked, and since when."""
-        (held,) = files.read_revoked(self.folder / files.REVOKED)[:1]
-        return {entry.serial_number: entry.revocation_date_utc for entry in held}
+        """Return the serial numbers of revoked certificates, and when they were revoked."""
+        (entries,) = files.read_revoked(self.folder / files.REVOKED)[:1]
+        return {entry.serial_number: entry.revocation_date_utc for entry in entries}
 
     def revoke(self, certificates: Iterable[x509.Certificate]) -> int:
-        """Revoke certificates and write the list again; return how many were new on it."""
-        held = self.revoked()
-        fresh = [found for found in certificates if found.serial_number not in held]
-        entries = [_entry(serial, since) for serial, since in held.items()]
+        """Revoke certificates and write the list again; return how many were not on it before."""
+        before = self.revoked()
+        added = [each for each in certificates if each.serial_number not in before]
+        entries = [_entry(serial, since) for serial, since in before.items()]
         now = datetime.now(UTC)
-        self._write_revoked(entries + [_entry(found.serial_number, now) for found in fresh])
-        return len(fresh)
+        self._write_revoked(entries + [_entry(each.serial_number, now) for each in added])
+        return len(added)
 
     def _write_revoked(self, entries: list[x509.RevokedCertificate]) -> None:
         now = datetime.now(UTC)
@@ -159,9 +160,8 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now)
-            .next_update(
-                self.certificate.not_valid_after_utc
-            )  # operators hand on a new list whenever there is one
+            # Operators distribute a new list whenever there is one.
+            .next_update(self.certificate.not_valid_after_utc)
         )
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
@@ -188,8 +188,7 @@ def request(role: Role, name: str, key: files.PrivateKey) -> x509.CertificateSig
 def check_request(wanted: x509.CertificateSigningRequest, role: Role, name: str) -> object:
     """Return the key of a request; refuse one that was not signed with it or that asks for something else.
 
-    Only the key is taken from it. Role and name are what the authority's owner says, never what the request
-    says.
+    Only the key is taken from it. The authority's owner decides role and name, never the request.
     """
     if not wanted.is_signature_valid:
         raise InvalidInput("the request was not signed with its own key: it was damaged or forged")
@@ -202,7 +201,7 @@ def check_request(wanted: x509.CertificateSigningRequest, role: Role, name: str)
 
 
 def serial_text(serial: int) -> str:
-    """Write a serial number for people."""
+    """Format a serial number for people."""
     return f"{serial:040x}"
 
 
@@ -215,7 +214,7 @@ def _common_name(text: str) -> x509.NameAttribute[str]:
 
 
 def _subject(role: Role, name: str) -> str:
-    return f"{role} {name}"[:64]  # the most a common name may have; it is for people
+    return f"{role} {name}"[:64]  # the longest common name that is allowed; it is for people
 
 
 def _usage(*allowed: str) -> x509.KeyUsage:
@@ -231,11 +230,11 @@ def _host(text: str) -> x509.GeneralName:
     if len(text) > 253 or not all(
         label and label.replace("-", "").isalnum() and label.isascii() for label in labels
     ):
-        raise InvalidInput(f"--host {text!r} is no host name and no IP address")
+        raise InvalidInput(f"--host {text!r} is neither a host name nor an IP address")
     return x509.DNSName(text)
 
 
 def _require_strong(public: PublicKey) -> None:
     weakest = WEAKEST_RSA if isinstance(public, rsa.RSAPublicKey) else WEAKEST_CURVE
     if public.key_size < weakest:
-        raise InvalidInput(f"the key has {public.key_size} bits; at least {weakest} are needed")
+        raise InvalidInput(f"the key has {public.key_size} bits; at least {weakest} are required")

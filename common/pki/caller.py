@@ -1,4 +1,4 @@
-"""Who a certificate speaks for. The one place that knows how role and name are written into it.
+"""The role and name in a certificate. Only this module knows how they are written into it.
 
 They are a URI among the certificate's alternative names: `urn:hansa:learner:st-mary`. The subject is for
 people.
@@ -15,16 +15,15 @@ from cryptography import x509
 from hansa.common.values.errors import Unproven
 from hansa.common.values.ids import NAME
 
-Role = Literal[
-    "controller", "learner", "evaluator", "operator", "store"
-]  # a store is a Redis: it only answers
+# A store is a Redis server: it never calls.
+Role = Literal["controller", "learner", "evaluator", "operator", "store"]
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The bearer of a certificate: a daemon of a site, a controller, or an operator."""
+    """The holder of a certificate: a site's daemon, a controller, or an operator."""
 
     role: Role
     name: str  # of the site, the controller or the person
@@ -37,29 +36,28 @@ class Caller:
         return f"{self.role} {self.name}"
 
     def require_valid(self, now: datetime | None = None) -> None:
-        """Refuse a certificate that is not valid now; a connection may outlive the certificate it began with."""
+        """Refuse a certificate that is not valid now; a connection may outlive its certificate."""
         now = now or datetime.now(UTC)
         if not self.begins <= now < self.ends:
-            when = (
-                f"ended {self.ends:%Y-%m-%d %H:%M}"
-                if now >= self.ends
-                else f"begins {self.begins:%Y-%m-%d %H:%M}"
+            expired = now >= self.ends
+            what, at = ("expired", self.ends) if expired else ("becomes valid", self.begins)
+            raise Unproven(
+                f"the certificate of {self} {what} {at:%Y-%m-%d %H:%M} UTC; renew it with `hansa pki issue`"
             )
-            raise Unproven(f"the certificate of {self} {when} UTC; renew it with `hansa pki issue`")
 
 
 def identity_uri(role: Role, name: str) -> x509.UniformResourceIdentifier:
-    """Return the alternative name that says who a certificate speaks for."""
+    """Return the alternative name that holds role and name."""
     return x509.UniformResourceIdentifier(f"urn:hansa:{role}:{name}")
 
 
 def read_caller(certificate: x509.Certificate) -> Caller:
-    """Return who a certificate speaks for; refuse one that names nobody, or more than one."""
+    """Return the caller that a certificate names; refuse one that names none, or more than one."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         raise Unproven(
-            "the certificate names no role and site; `hansa pki issue` makes one that does"
+            "the certificate does not name a role and site; `hansa pki issue` makes one that does"
         ) from None
     ours = [
         uri
@@ -83,7 +81,7 @@ def read_caller(certificate: x509.Certificate) -> Caller:
 
 @lru_cache(maxsize=4096)
 def caller_of_pem(pem: bytes) -> Caller:
-    """Return who a certificate speaks for; a connection shows the same one with every call."""
+    """Return the caller that a certificate names; a connection presents the same one with every call."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -92,7 +90,7 @@ def caller_of_pem(pem: bytes) -> Caller:
 
 
 def caller_of_der(der: bytes) -> Caller:
-    """Return who a certificate speaks for, from its binary form."""
+    """Return the caller that a certificate in binary form names."""
     try:
         certificate = x509.load_der_x509_certificate(der)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Certificates and keys as files: a folder with ca.pem, cert.pem, key.pem and, at the controller, crl.pem."""
+"""Certificates and keys as files: a folder with ca.pem, cert.pem, key.pem and, on the controller, crl.pem."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file with its final permissions from the first moment; readers see the old file or the new."""
+    """Write a file with its final permissions from the start; readers see the old file or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(path, content, mode)
@@ -31,7 +31,7 @@ def write(path: Path, content: bytes, mode: int) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's content or say that it cannot be read."""
+    """Return a file's content; raise InvalidInput if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -42,7 +42,7 @@ def _parsed(path: Path, what: str, parse: Callable[[bytes], T]) -> T:
     try:
         return parse(read(path))
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InvalidInput(f"{path}: no {what} that can be read") from None
+        raise InvalidInput(f"{path}: it does not hold a valid {what}") from None
 
 
 def read_certificates(path: Path) -> list[x509.Certificate]:
@@ -51,15 +51,15 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 
 
 def read_revoked(path: Path) -> list[x509.CertificateRevocationList]:
-    """Return the lists of revoked certificates in a file, one of each authority."""
+    """Return the lists of revoked certificates in a file, one for each authority."""
     return _parsed(path, "list of revoked certificates", _lists)
 
 
 def _lists(content: bytes) -> list[x509.CertificateRevocationList]:
-    found = [x509.load_pem_x509_crl(text) for text in LIST.findall(content)]
-    if not found:
+    lists = [x509.load_pem_x509_crl(text) for text in LIST.findall(content)]
+    if not lists:
         raise ValueError("no list")
-    return found
+    return lists
 
 
 def read_request(path: Path) -> x509.CertificateSigningRequest:

@@ -1,1 +1,1 @@
-"""The registry of plugins, and the packages that bring them."""
+"""The registry of plugins, and the packages that provide them."""

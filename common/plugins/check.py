@@ -1,4 +1,4 @@
-"""Whether a plugin class of somebody else can be used: what is wrong with it is found when its package is loaded."""
+"""Checks of third-party plugin classes, made when their package is loaded."""
 
 import inspect
 from collections.abc import Set
@@ -9,11 +9,11 @@ from pydantic.fields import FieldInfo
 
 from hansa.common.values.errors import one_line
 
-ANYTHING = (Exception, SystemExit)  # that a plugin may raise: none of it may end a controller
+ANYTHING = (Exception, SystemExit)  # what a plugin may raise: none of it may end a controller
 
 
 def fault_of(cls: object, contract: type | None) -> str:
-    """Say why a class cannot be a plugin, or nothing; its point's `contract` is a class, if it is known here."""
+    """Return why a class cannot be a plugin, or ""; `contract` is its point's base class, if known here."""
     if not isinstance(cls, type):
         return f"{_name(cls)} is not a class"
     if contract is not None and not issubclass(cls, contract):
@@ -32,11 +32,11 @@ def fault_of(cls: object, contract: type | None) -> str:
     return ""
 
 
-def _alike(given: object, usual: object) -> bool:
-    """Whether what a class says of itself is of the kind that its contract says; it may work it out."""
-    if isinstance(given, property):
+def _alike(value: object, usual: object) -> bool:
+    """Whether a class attribute is of the type that the contract has; a property may compute it."""
+    if isinstance(value, property):
         return True
-    return not isinstance(usual, bool | Set) or isinstance(given, bool if isinstance(usual, bool) else Set)
+    return not isinstance(usual, bool | Set) or isinstance(value, bool if isinstance(usual, bool) else Set)
 
 
 def _default_fault(field: FieldInfo) -> str:
@@ -54,7 +54,7 @@ def _default_fault(field: FieldInfo) -> str:
 
 
 def summary_of(cls: type) -> str:
-    """Return the first line of what a class says of itself."""
+    """Return the first line of a class's docstring."""
     return next(iter((inspect.getdoc(cls) or "").splitlines()), "")
 
 

@@ -9,22 +9,22 @@ from hansa.common.values.resolved import PluginOrigin
 
 
 def origin_of(plugin: Plugin) -> PluginOrigin:
-    """Return a plugin's kind, and the package that brought it with its version."""
+    """Return a plugin's kind, and the name and version of the package that provides it."""
     root = type(plugin).__module__.partition(".")[0]
     package, version = ("hansa", __version__) if root == "hansa" else _by_module().get(root, (root, ""))
     return PluginOrigin(kind=plugin.kind, package=package, version=version)
 
 
 def plugin_packages() -> dict[str, str]:
-    """Return the versions of all installed packages that bring plugins or rules."""
+    """Return the versions of all installed packages that provide plugins or rules."""
     return dict(sorted(set(_by_module().values())))
 
 
 @cache
 def _by_module() -> dict[str, tuple[str, str]]:
     """Return name and version of each such package, by the name under which Python imports it."""
-    found = {}
+    packages = {}
     for entry in entry_points(group=GROUP):
         root = entry.module.partition(".")[0]
-        found[root] = (entry.dist.name, entry.dist.version) if entry.dist else (root, "")
-    return found
+        packages[root] = (entry.dist.name, entry.dist.version) if entry.dist else (root, "")
+    return packages

@@ -1,4 +1,4 @@
-"""Plugins: frozen values with one job, found by the point they fill and the kind they are."""
+"""Plugins: frozen values with one job, registered by the point that they fill and by their kind."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,23 +13,14 @@ from hansa.common.values.bounds import Value
 from hansa.common.values.errors import one_line
 from hansa.common.values.ids import NAME
 
-POINTS = (
-    "pace",
-    "sample",
-    "local",
-    "layers",
-    "weigh",
-    "merge",
-    "server",
-    "evaluate",
-)  # sections of a job file
-TRAIN = (
-    "train"  # how long sites train; a job file says it by `train.epochs`, `train.batches` or `train.until`
-)
+# The sections of a job file that are parts of a rule.
+POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
+# How long sites train; a job file says it by `train.epochs`, `train.batches` or `train.until`.
+TRAIN = "train"
 RULE_POINTS = (*POINTS, TRAIN)
 LEARNERS_POINTS = ("learner", "batches")  # of a training task
-GROUP = "hansa.plugins"  # entry points of packages that bring plugins and rules of their own
-USUAL: Mapping[str, Mapping[str, object]] = {  # where a rule says nothing
+GROUP = "hansa.plugins"  # entry points of packages that provide plugins and rules
+USUAL: Mapping[str, Mapping[str, object]] = {  # the parts of a rule that does not name others
     "local": {"kind": "plain"},
     "layers": {"kind": "all"},
     "evaluate": {"kind": "pooled"},
@@ -46,13 +37,13 @@ class Plugin(Value):
 
 P = TypeVar("P", bound=type[Plugin])
 log = logging.getLogger(__name__)
-_discovered: dict[str, str] = {}  # packages by entry point, with what went wrong
-_contracts: dict[str, type[Plugin]] = {}  # from which class plugins of a point are derived
+_discovered: dict[str, str] = {}  # the problem of each package, by its entry point; empty: none
+_contracts: dict[str, type[Plugin]] = {}  # the base class of each point's plugins
 _registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*RULE_POINTS, *LEARNERS_POINTS)}
 
 
 def contract(*points: str) -> Callable[[P], P]:
-    """Mark a class as the one that plugins of some points are derived from."""
+    """Mark a class as the base class of plugins at some points."""
 
     def enter(cls: P) -> P:
         _contracts.update(dict.fromkeys(points, cls))
@@ -61,13 +52,13 @@ def contract(*points: str) -> Callable[[P], P]:
     return enter
 
 
-def contract_of(point: str) -> type[Plugin]:
-    """Return the class that plugins of a point are derived from."""
-    return _contracts[point]
+def contracts() -> dict[str, type[Plugin]]:
+    """Return the base class of each point's plugins, as far as their modules are loaded."""
+    return dict(_contracts)
 
 
 def register(point: str, kind: str) -> Callable[[P], P]:
-    """Enter a plugin class under `kind` at `point`."""
+    """Register a plugin class as `kind` at `point`."""
     if point not in _registry:
         raise ValueError(f"there is no point {point!r}; known: {', '.join(_registry)}")
     if not isinstance(kind, str) or not NAME.fullmatch(kind):
@@ -90,7 +81,7 @@ def kinds(point: str) -> dict[str, type[Plugin]]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A named composition: for each point a kind and the parameters it starts from."""
+    """A named composition: for each point a kind and its default parameters."""
 
     name: str
     summary: str
@@ -98,7 +89,7 @@ class Rule:
     parts: dict[str, dict[str, object]]
 
     def part(self, point: str) -> dict[str, object]:
-        """Return the kind at a point with the parameters it starts from."""
+        """Return the kind at a point with its default parameters."""
         return dict(self.parts[point] if point in self.parts else USUAL[point])
 
 
@@ -106,7 +97,7 @@ _rules: dict[str, Rule] = {}
 
 
 def add_rule(rule: Rule) -> Rule:
-    """Enter a rule under its name."""
+    """Register a rule under its name."""
     if not isinstance(rule.name, str) or not NAME.fullmatch(rule.name):
         raise ValueError(
             f"{rule.name!r:.99} is not a rule's name: use up to 64 letters, digits, '.', '_' and '-'"
@@ -123,23 +114,21 @@ def rules() -> dict[str, Rule]:
 
 
 def fill(point: str, rule: Rule | None, given: Mapping[str, Any] | None) -> Plugin:
-    """Return the plugin at a point: the rule's, with what the job says of it. Raises KeyError or ValidationError."""
-    start = rule.part(point) if rule else {}
-    said = dict(given or {})
-    kind = said.pop("kind", start.get("kind"))
-    base = (
-        {name: value for name, value in start.items() if name != "kind"} if kind == start.get("kind") else {}
-    )
-    return _registry[point][kind].model_validate(base | said)
+    """Return the plugin at a point, with the job's parameters. Raises KeyError or ValidationError."""
+    defaults = rule.part(point) if rule else {}
+    usual = defaults.pop("kind", None)
+    parameters = dict(given or {})
+    kind: Any = parameters.pop("kind", usual)
+    return _registry[point][kind].model_validate((defaults if kind == usual else {}) | parameters)
 
 
 def discover(points: Sequence[str] = RULE_POINTS) -> None:
-    """Import the modules that installed packages name as entry points; importing them registers what they bring.
+    """Import the modules that installed packages name as entry points, which registers their plugins.
 
     A package that cannot be loaded must not keep a controller from its other jobs: it is logged and
-    remembered. So is one with classes that cannot be plugins, and one whose rules have parts at these
-    `points` that nobody knows, or parameters that do not fit; a learner knows no parts of rules. What else
-    the package brings can be used.
+    remembered. So is a package with classes that cannot be plugins, or with rules that have unknown parts at
+    these `points` or parameters that do not fit; a learner knows no parts of rules. The rest of such a
+    package can be used.
     """
     for entry in entry_points(group=GROUP):
         if entry.name in _discovered:
@@ -162,12 +151,12 @@ def discover(points: Sequence[str] = RULE_POINTS) -> None:
 
 
 def _drop_classes(before: Mapping[str, Mapping[str, type[Plugin]]]) -> Iterator[str]:
-    """Forget new classes that cannot be plugins, and name them."""
+    """Remove new classes that cannot be plugins, and yield what is wrong with them."""
     for point, held in _registry.items():
         for kind in sorted(held.keys() - before[point].keys()):
             try:
                 wrong = fault_of(held[kind], _contracts.get(point))
-            except ANYTHING as error:  # its class may do anything when it is looked at
+            except ANYTHING as error:  # a class may do anything when it is inspected
                 wrong = one_line(error)
             if wrong:
                 del held[kind]
@@ -175,7 +164,7 @@ def _drop_classes(before: Mapping[str, Mapping[str, type[Plugin]]]) -> Iterator[
 
 
 def _drop_rules(before: Mapping[str, Rule], points: Sequence[str]) -> Iterator[str]:
-    """Forget new rules that no job could use, and name them."""
+    """Remove new rules that no job could use, and yield what is wrong with them."""
     for name in [name for name in _rules if name not in before]:
         try:
             wrong = _rule_fault(_rules[name], points)
@@ -187,7 +176,7 @@ def _drop_rules(before: Mapping[str, Rule], points: Sequence[str]) -> Iterator[s
 
 
 def _rule_fault(rule: Rule, points: Sequence[str]) -> str:
-    """Say what is wrong with a rule. A job may give what is only missing."""
+    """Return what is wrong with a rule, or "". Missing parameters are allowed: a job may give them."""
     try:
         TypeAdapter(Rule).validate_python(vars(rule))
     except ValidationError as error:
@@ -208,10 +197,10 @@ def _rule_fault(rule: Rule, points: Sequence[str]) -> str:
 
 
 def undiscovered() -> dict[str, str]:
-    """Return the packages that could not be loaded, or not all of them, and why."""
+    """Return the packages that could not be loaded, or only in part, and why."""
     return {name: why for name, why in _discovered.items() if why}
 
 
 def not_loaded() -> str:
-    """Name the packages whose plugins are missing, to be added to what is not known."""
+    """Return the end of a message about an unknown name: the packages whose plugins are missing."""
     return "".join(f"; the plugin package {name!r} {why}" for name, why in undiscovered().items())

@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from hansa.common.plugins.registry import Plugin, contract_of, kinds
+from hansa.common.plugins.registry import Plugin, contracts, kinds
 
 
 class ContractBroken(AssertionError):
@@ -20,7 +20,7 @@ def is_a_frozen_value(plugin: Plugin) -> None:
     cls = type(plugin)
     if not hasattr(cls, "point") or kinds(cls.point).get(cls.kind) is not cls:
         raise ContractBroken(f"{cls.__name__} is not registered: decorate it with @register(point, kind)")
-    contract = contract_of(cls.point)
+    contract = contracts()[cls.point]
     require(plugin, issubclass(cls, contract), f"it is not derived from {contract.__name__}")
     require(plugin, bool((cls.__doc__ or "").strip()), "it has no docstring")
     given = plugin.model_dump(mode="json", by_alias=True)

@@ -1,1 +1,1 @@
-"""What every process needs: settings, logs, state directory, terminal, clock."""
+"""The basics of a process: settings, logs, state directory, terminal, clock."""

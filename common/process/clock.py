@@ -1,4 +1,4 @@
-"""Time, handed in: the controller asks a Clock, and tests give it one they can turn."""
+"""Time is handed in: the controller asks a Clock, and tests give it one that they can set."""
 
 import asyncio
 import logging
@@ -11,13 +11,13 @@ LATEST = 253_402_300_800.0  # the end of the year 9999
 
 
 class Clock(Protocol):
-    """What the controller knows of time."""
+    """The controller's source of time."""
 
     def now(self) -> float:
-        """Return seconds since the epoch; never less than it returned before."""
+        """Return seconds since the epoch; never less than before."""
 
     def catch_up(self, at: float) -> None:
-        """Take note of a time that has been: `now()` does not return less any more."""
+        """Take note of a past time: from now on `now()` never returns less."""
 
     async def sleep_until(self, at: float) -> None:
         """Return when `now()` has reached `at`."""
@@ -30,17 +30,18 @@ class SystemClock:
         self._offset = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Return seconds since the epoch as of start, plus what the monotonic clock has counted since."""
+        """Return seconds since the epoch: the time of the start plus the monotonic clock's time since."""
         return self._offset + time.monotonic()
 
     def catch_up(self, at: float) -> None:
-        """Go on from `at` if the machine's clock was set back while we were not running: deadlines depend on it."""
+        """Continue from `at` if the machine's clock was set back meanwhile: deadlines depend on it."""
         behind = at - self.now()
         if behind > 0:
             self._offset += behind
             if behind > 1:
                 log.warning(
-                    "the clock of this machine was set back by %.0f s; times go on from the journal's", behind
+                    "this machine's clock was set back by %.0f s; time continues from the journal's",
+                    behind,
                 )
 
     async def sleep_until(self, at: float) -> None:
@@ -49,7 +50,7 @@ class SystemClock:
 
 
 def is_time(at: object) -> bool:
-    """Whether something that was stored can be a time: a damaged one would set the clock for everybody."""
+    """Whether a stored value can be a time: a damaged one would set the clock of the whole federation."""
     return isinstance(at, int | float) and 0 <= at < LATEST
 
 

@@ -1,13 +1,13 @@
-"""Files that others read while they are written: they appear whole or not at all."""
+"""Files that may be read while they are written: they appear complete or not at all."""
 
 import os
 from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> None:
-    """Write a file with its final permissions from the first moment; readers see the old file or the new.
+    """Write a file with its final permissions from the start; readers see the old file or the new one.
 
-    What is not `durable` survives the death of the process, but perhaps not that of the machine.
+    A file that is not `durable` survives a crash of the process, but perhaps not one of the machine.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -27,7 +27,7 @@ def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> 
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files a folder has: to sync a file is to sync what is in it, not its name."""
+    """Make the names in a folder durable: syncing a file syncs its contents, not its name."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -6,7 +6,7 @@ import signal
 
 
 async def stop_signal() -> None:
-    """Return at the first SIGTERM or SIGINT, or when the process that started us through multiprocessing is gone."""
+    """Return at the first SIGTERM or SIGINT, or when our multiprocessing parent is gone."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,8 +1,8 @@
-"""Logging as the daemons use it: one line per event, on standard error or in a file that is rotated.
+"""Logging for the daemons: one line per event, on standard error or in a rotated file.
 
-HANSA_LOG         from which level on: debug, info, warning, error
+HANSA_LOG         the lowest level to log: debug, info, warning, error
 HANSA_LOG_FORMAT  text, or json: one object per line, for programs
-HANSA_LOG_FILE    where to write instead of standard error (`--daemon` sets it)
+HANSA_LOG_FILE    the file to write to instead of standard error (`--daemon` sets it)
 HANSA_LOG_SIZE    bytes after which a file is rotated (10 MiB); five older ones are kept
 """
 
@@ -20,10 +20,10 @@ SIZE, KEPT = 10 << 20, 5
 
 
 class TextFormatter(logging.Formatter):
-    """One line per event. Text from elsewhere cannot begin a line of its own; tracebacks are indented."""
+    """One line per event. Text from elsewhere cannot start a line of its own; tracebacks are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write an event."""
+        """Format an event."""
         record.message = CONTROL.sub(" ", record.getMessage())
         record.asctime = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
         line = f"{record.asctime} {record.levelname:<7} {record.name}: {record.message}"
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write an event."""
+        """Format an event."""
         event = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -48,10 +48,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class BriefFormatter(logging.Formatter):
-    """What a command that keeps no log has to say, as its errors: one line for people, without a traceback."""
+    """For commands without a log: one line for people, like their error messages, without a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write an event."""
+        """Format an event."""
         return f"hansa: {CONTROL.sub(' ', record.getMessage())}"
 
 
@@ -60,7 +60,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 class RotatingLog(RotatingFileHandler):
-    """A log file that takes standard output and error along when it is rotated: native code writes there, too."""
+    """A log file that keeps standard output and error with it when rotated: native code writes there, too."""
 
     def _open(self) -> TextIOWrapper:
         handle = os.open(self.baseFilename, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
@@ -70,18 +70,18 @@ class RotatingLog(RotatingFileHandler):
 
 
 def set_up_brief() -> None:
-    """Have warnings written as a command's other words are, until a daemon sets up its log."""
+    """Print warnings like a command's other messages, until a daemon sets up its log."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(BriefFormatter())
 
 
 def set_up(level: str = "") -> None:
-    """Send log records where the environment says."""
+    """Set up logging as the environment says."""
     wanted = (level or os.environ.get("HANSA_LOG") or "info").upper()
     file = os.environ.get("HANSA_LOG_FILE")
     size = os.environ.get("HANSA_LOG_SIZE") or str(SIZE)
     if not size.isdigit():
-        raise InvalidInput(f"HANSA_LOG_SIZE={size}: it must be a number of bytes")
+        raise InvalidInput(f"HANSA_LOG_SIZE={size}: must be a number of bytes")
     handler = RotatingLog(file, maxBytes=int(size), backupCount=KEPT) if file else logging.StreamHandler()
     as_json = os.environ.get("HANSA_LOG_FORMAT", "text").lower() == "json"
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())

@@ -1,4 +1,4 @@
-"""How this process keeps its memory."""
+"""How this process manages its memory."""
 
 import ctypes
 import sys
@@ -12,9 +12,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 def keep_freed_memory() -> None:
     """Let glibc keep freed frames for the next ones.
 
-    By default every buffer of a megabyte is mapped anew, zeroed page by page, and unmapped again, which costs
-    more than filling it. One arena, so that what one thread frees another can use. Elsewhere than on glibc
-    nothing happens.
+    By default every buffer of a megabyte is mapped anew, zeroed page by page and unmapped again, which costs
+    more than filling it. There is only one arena, so that one thread can use what another has freed. Without
+    glibc nothing happens.
     """
     if sys.platform != "linux":
         return
@@ -22,33 +22,32 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most it takes
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value that it accepts
     mallopt(M_TRIM_THRESHOLD, 256 << 20)
     mallopt(M_ARENA_MAX, 1)
 
 
 class Buffers:
-    """Large buffers that are used again once nobody holds a view of them any more."""
+    """Large buffers that are reused once no view of them is left."""
 
     def __init__(self, most: int = 3) -> None:
         self._most = most
-        self._made: list[np.ndarray] = []
+        self._buffers: list[np.ndarray] = []
         self._lent: list[weakref.ref[np.ndarray] | None] = []
 
     def take(self, size: int) -> np.ndarray:
-        """Return `size` bytes with any contents."""
-        for i, (buffer, lent) in enumerate(zip(self._made, self._lent, strict=True)):
+        """Return `size` bytes with arbitrary contents."""
+        for i, (buffer, lent) in enumerate(zip(self._buffers, self._lent, strict=True)):
             if len(buffer) == size and (lent is None or lent() is None):
                 return self._lend(i)
-        if len(self._made) == self._most:
-            del self._made[0], self._lent[0]
-        self._made.append(np.empty(size, dtype=np.uint8))
+        if len(self._buffers) == self._most:
+            del self._buffers[0], self._lent[0]
+        self._buffers.append(np.empty(size, dtype=np.uint8))
         self._lent.append(None)
         return self._lend(-1)
 
     def _lend(self, i: int) -> np.ndarray:
-        # An array made from a buffer stays the base of all its views, so it lives as long as the last of
-        # them.
-        lent = np.frombuffer(self._made[i].data, dtype=np.uint8)
+        # An array made from a buffer is the base of all its views, so it lives as long as the last of them.
+        lent = np.frombuffer(self._buffers[i].data, dtype=np.uint8)
         self._lent[i] = weakref.ref(lent)
         return lent

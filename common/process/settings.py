@@ -1,4 +1,4 @@
-"""Defaults for options from a TOML file. Flags come first, then HANSA_* variables, then the file.
+"""Defaults for options from a TOML file. Flags take precedence, then HANSA_* variables, then the file.
 
 [operator]                      # job and site commands
 controller = "10.0.0.5:7300"
@@ -37,25 +37,26 @@ def defaults(given: str | None) -> dict[str, Any]:
 
     try:
         with path.open("rb") as file:
-            held = tomllib.load(file)
+            document = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path}: {error}") from None
-    unknown = sorted(set(held) - set(GROUPS) - {"operator"})
+    unknown = sorted(set(document) - set(GROUPS) - {"operator"})
     if unknown:
         raise InvalidInput(
             f"{path}: unknown section [{unknown[0]}]; known: {', '.join([*GROUPS, 'operator'])}"
         )
-    found = {
-        group: dict.fromkeys(commands, _options(held, group, path)) for group, commands in GROUPS.items()
+    options = {
+        group: dict.fromkeys(commands, _options(document, group, path)) for group, commands in GROUPS.items()
     }
     for group, commands in OPERATOR.items():
-        found[group] = found.get(group, {}) | dict.fromkeys(commands, _options(held, "operator", path))
-    return found
+        of_operator = dict.fromkeys(commands, _options(document, "operator", path))
+        options[group] = options.get(group, {}) | of_operator
+    return options
 
 
 def _find(given: str | None) -> Path | None:
     if given == os.devnull:
-        return None  # none at all, also none of those that are found
+        return None  # no file at all, not even one of PLACES
     if given:
         path = Path(given).expanduser()
         if not path.is_file():
@@ -64,8 +65,8 @@ def _find(given: str | None) -> Path | None:
     return next((place.expanduser() for place in PLACES if place.expanduser().is_file()), None)
 
 
-def _options(held: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
-    options = held.get(section, {})
+def _options(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
+    options = document.get(section, {})
     if not isinstance(options, dict):
         raise InvalidInput(f"{path}: [{section}] must be a section")
     return {name.replace("-", "_"): value for name, value in options.items()} | (
@@ -76,7 +77,7 @@ def _options(held: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
 
 
 def show_variables(command: click.Command) -> click.Command:
-    """Have the help of a command, or of all commands of a group, name the variables that options are taken from."""
+    """Show the environment variables of options in the help of a command, or of all commands of a group."""
     commands = command.commands.values() if isinstance(command, click.Group) else [command]
     for each in commands:
         for option in each.params:

@@ -15,16 +15,16 @@ from typing import Any
 
 from hansa.common.values.errors import Broken, HansaError, Refused, StoreFailed, Taken
 
-READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon says that it is up, or why not
-FORMAT = 2  # of everything in a state directory; older ones are not read before release 0.2.0
-LOOKS = 10  # times that a lock is tried, in half a second
+READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon reports that it is up, or why not
+FORMAT = 2  # of everything in a state directory; migration starts with release 0.2.0
+TRIES = 10  # to take a lock, within half a second
 
 
 @contextmanager
 def locked(folder: Path, role: str) -> Iterator[None]:
-    """Hold a state directory for this process; refuse if another process does.
+    """Hold a state directory for this process; refuse if another process holds it.
 
-    What is written meanwhile is for the owner only: the directory may be older than us, and open to others.
+    New files are for the owner only: the directory may be older, and open to others.
     """
     make_folder(folder)
     mask = os.umask(0o077)
@@ -37,8 +37,8 @@ def locked(folder: Path, role: str) -> Iterator[None]:
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     try:
         if not _flock(handle):
-            held = read_note(folder, role).get("pid", "unknown")
-            raise Taken(f"state directory {folder} is in use by another {role} (pid {held})")
+            pid = read_note(folder, role).get("pid", "unknown")
+            raise Taken(f"state directory {folder} is in use by another {role} (pid {pid})")
         check_format(folder, mark=True)
         write_note(folder, role, {"pid": os.getpid()})
         yield
@@ -48,8 +48,8 @@ def locked(folder: Path, role: str) -> Iterator[None]:
 
 
 def _flock(handle: int) -> bool:
-    """Take a lock for ourselves alone; `status` and `stop`, which only look, hold it for a moment."""
-    for _ in range(LOOKS):
+    """Take an exclusive lock; `status` and `stop`, which only look, hold a shared one for a moment."""
+    for _ in range(TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -60,7 +60,7 @@ def _flock(handle: int) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a state directory for its owner only; refuse one in which somebody has put links to other files."""
+    """Create a state directory for its owner only; refuse one that contains links to other files."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         links = [path.name for path in folder.iterdir() if path.is_symlink() and not path.is_dir()]
@@ -68,55 +68,54 @@ def make_folder(folder: Path) -> None:
         raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
     if links:
         raise Refused(
-            f"state directory {folder}: {links[0]} is a link to another file; what is behind it is not ours"
+            f"state directory {folder}: {links[0]} is a link to another file, which Hansa must not touch"
         )
 
 
 def check_format(folder: Path, mark: bool) -> None:
-    """Refuse a state directory that another format of Hansa has written; `mark` a new one as ours."""
+    """Refuse a state directory of another format; `mark` a new one with ours."""
     path = folder / "format"
-    held = path.read_text(errors="replace").strip() if path.exists() else ""
-    if not held:  # new, or its disk was full when it was
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    if not text:  # the directory is new, or the disk was full when it was created
         if mark:
             try:
                 path.write_text(f"{FORMAT}\n")
             except OSError as error:
                 raise StoreFailed(f"state directory {folder}: {error.strerror}") from None
-    elif not held.isdecimal():
+    elif not text.isdecimal():
         raise Broken(f"{path} is damaged: it should hold the number {FORMAT}")
-    elif int(held) != FORMAT:
-        age = "a newer" if int(held) > FORMAT else "an older"
+    elif int(text) != FORMAT:
+        age = "a newer" if int(text) > FORMAT else "an older"
         raise Refused(
-            f"state directory {folder} was written by {age} Hansa (format {int(held)}, this one knows {FORMAT});"
+            f"state directory {folder} was written by {age} Hansa (format {int(text)}, this one knows {FORMAT});"
             " choose another --state"
         )
 
 
 def write_note(folder: Path, role: str, note: dict[str, Any]) -> None:
-    """Write who holds the directory, for `status` and `stop`."""
+    """Write which process holds the directory, for `status` and `stop`."""
     path = folder / f"{role}.lock"
     path.write_text(json.dumps(note) + "\n")
 
 
 def read_note(folder: Path, role: str) -> dict[str, Any]:
-    """Read who holds, or last held, the directory."""
+    """Read which process holds, or last held, the directory."""
     try:
-        found = json.loads((folder / f"{role}.lock").read_text())
+        note = json.loads((folder / f"{role}.lock").read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return note if isinstance(note, dict) else {}
 
 
 def holder(folder: Path, role: str) -> int | None:
-    """Return the pid of the process that holds a state directory, or None if nobody does."""
+    """Return the pid of the process that holds a state directory, or None if it is free."""
     try:
         handle = os.open(folder / f"{role}.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        fcntl.flock(
-            handle, fcntl.LOCK_SH | fcntl.LOCK_NB
-        )  # shared: others who look are not taken for the holder
+        # Shared, so that others who look are not mistaken for the holder.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return int(read_note(folder, role).get("pid", 0)) or None
     else:
@@ -137,7 +136,7 @@ def stop(folder: Path, role: str, patience: float = 30.0) -> bool:
 
 
 def _end(pid: int, patience: float, holds: Callable[[], bool]) -> bool:
-    """Tell a process to stop; return whether it is gone in time. Where the kernel cannot tell, its lock does."""
+    """Tell a process to stop; return whether it ended in time (without pidfd, its lock shows it)."""
     if hasattr(os, "pidfd_open"):
         try:
             handle = os.pidfd_open(pid)
@@ -154,7 +153,7 @@ def _end(pid: int, patience: float, holds: Callable[[], bool]) -> bool:
 
 
 def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
-    """Start the same command without --daemon in a session of its own; return what it says when it is up."""
+    """Start the same command without --daemon in its own session; return what it announces when it is up."""
     log = folder / f"{role}.log"
     make_folder(folder)
     try:
@@ -187,7 +186,7 @@ def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.
 
 def announce(text: str) -> None:
     """Tell the process that detached us, if any, that we are up (`ready …`) or why not (`failed …`)."""
-    given = os.environ.pop(READY, None)
-    if given:
-        with os.fdopen(int(given), "w") as parent:
+    descriptor = os.environ.pop(READY, None)
+    if descriptor:
+        with os.fdopen(int(descriptor), "w") as parent:
             parent.write(" ".join(text.split()) + "\n")

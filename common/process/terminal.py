@@ -1,9 +1,9 @@
-"""The terminal: all that a command prints passes here, so that text of others can neither steer it nor hide in it.
+"""The terminal: everything that a command prints passes here, so that text of others cannot control it.
 
 Names and reasons come from sites, from the controller, from files. Each is checked or cleaned where it comes
-in; this is the last place on the way out, for standard output and standard error alike, and for everything
-that writes there: commands, log lines, click's messages, tracebacks. Only `screen` may send escape sequences,
-and only those that it makes itself.
+in. This is the last check on the way out, for standard output and standard error and for everything that
+writes there: commands, log lines, click's messages, tracebacks. Only `screen` may send escape sequences, and
+only those that it makes itself.
 """
 
 import io
@@ -16,13 +16,13 @@ from hansa.common.values.words import WITHIN_LINES
 
 
 class Cleaned:
-    """A text stream that takes control characters out of everything except the ends of lines."""
+    """A text stream that removes control characters from everything except line breaks."""
 
     def __init__(self, beneath: Any) -> None:
         self.beneath = beneath
 
     def write(self, text: str) -> int:
-        """Write text without what could steer a terminal."""
+        """Write text without characters that could control a terminal."""
         self.beneath.write(WITHIN_LINES.sub(" ", text))
         return len(text)
 
@@ -38,32 +38,32 @@ class Cleaned:
 
 
 class _Nowhere(io.TextIOBase):
-    """Keeps nothing: a daemon may write for months."""
+    """Discards everything: a daemon may write for months."""
 
     def write(self, text: str) -> int:
-        """Forget the text."""
+        """Discard the text."""
         return len(text)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
     """Clean what is written to standard output and standard error."""
-    held = sys.stdout, sys.stderr
+    streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Cleaned(_writable(sys.stdout)), Cleaned(_writable(sys.stderr))
     try:
         yield
     except Exception:
         raise  # the streams stay guarded: the traceback that follows passes them, too
     except BaseException:
-        sys.stdout, sys.stderr = held
+        sys.stdout, sys.stderr = streams
         raise
     else:
-        sys.stdout, sys.stderr = held
+        sys.stdout, sys.stderr = streams
 
 
 def _writable(stream: Any) -> Any:
-    """Return a stream that takes any text: what its encoding lacks, such as a dash in Latin-1, becomes an escape."""
-    if stream is None:  # whoever started us has closed it
+    """Return a stream that takes any text: characters that its encoding lacks are written as escapes."""
+    if stream is None:  # the process that started us has closed it
         return _Nowhere()
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="backslashreplace")
@@ -73,16 +73,16 @@ def _writable(stream: Any) -> Any:
 def screen() -> Any:
     """Return a rich console on standard output. Text is taken as it is: without markup, and cleaned.
 
-    rich lays text out before it comes here, and counts no columns for control characters: they are left out.
+    rich lays out text before it comes here and counts no columns for control characters, so they are removed.
     """
     from rich.console import Console
     from rich.segment import Segment
 
     class Screen(Console):
-        """Sends the escape sequences that rich makes, and none that are in a text."""
+        """Sends the escape sequences that rich makes, but none that are part of a text."""
 
         def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
-            """Yield what is to be printed."""
+            """Yield what is printed."""
             for segment in super().render(*args, **options):
                 text, style, control = segment
                 yield segment if control else Segment(WITHIN_LINES.sub("", text), style)

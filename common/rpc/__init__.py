@@ -1,1 +1,1 @@
-"""gRPC as Hansa uses it: methods from descriptors, raw frames, one table of errors."""
+"""gRPC as Hansa uses it: methods from descriptors, raw frames, one table of errors, one guard."""

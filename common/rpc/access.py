@@ -1,7 +1,7 @@
-"""Who may call what: one row for every RPC. What has no row cannot be called.
+"""Which roles may call which RPC: one row for every RPC. An RPC without a row cannot be called.
 
-A row also says how large messages may be, how long the caller may be silent, and whom the first message
-claims to come from; the guard compares that claim with the caller's certificate.
+A row also says how large messages may be, how long the caller may be silent, and which sender the first
+message claims; the guard compares this claim with the caller's certificate.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ SILENCE = 300.0  # seconds without a frame after which a transfer is given up
 
 @dataclass(frozen=True)
 class Claim:
-    """Whom a message says it comes from."""
+    """The sender that a message names."""
 
     site: str
     role: Role | None = None
@@ -37,10 +37,10 @@ class Access:
     roles: frozenset[Role]
     first: int = SMALL  # bytes of the only or first message
     further: int = 0  # bytes of each further message
-    silence: float | None = SILENCE  # seconds between messages; None: somebody else watches over it
+    silence: float | None = SILENCE  # seconds between messages; None: the servicer watches over it
     claim: Callable[[Any], Claim | None] = lambda _: None
-    counted: str = ""  # a limit of its own for calls of this kind: what they are called
-    most: int | None = None  # of them under way for one caller, if fewer than of other kinds
+    counted: str = ""  # the noun for calls of this kind, if they have their own limit
+    most: int | None = None  # such calls under way for one caller, if fewer than of other kinds
 
 
 def _site(message: Any) -> Claim:
@@ -63,7 +63,7 @@ def _uploader(message: bytes) -> Claim:
     try:
         return Claim(_UPLOAD_HEADER(message).site)
     except DecodeError:
-        raise InvalidInput("the stream does not begin with a UploadHeader") from None
+        raise InvalidInput("the stream does not begin with an UploadHeader") from None
 
 
 EVERYBODY: frozenset[Role] = frozenset(("controller", "learner", "evaluator", "operator"))
@@ -91,9 +91,9 @@ TABLE: Mapping[str, Access] = {
 
 
 def require_uncrowded(message: bytes) -> None:
-    """Refuse a message that decodes to far more than its own size: millions of empty tensors in a few bytes.
+    """Refuse a message that decodes to far more than its own size, such as millions of empty tensors.
 
-    Every tensor of a manifest costs at least one byte with this value; honest ones have two or three.
+    Every tensor of a manifest contains at least one byte of this value; honest ones have two or three.
     """
     if len(message) > FRAME and message.count(b"\x0a") > 5 * MAX_TENSORS:
         raise TooLarge(f"the message holds more than the {MAX_TENSORS} tensors that are allowed")

@@ -1,4 +1,4 @@
-"""How connections are made: sizes, keep-alive, addresses, certificates."""
+"""Connections: message sizes, keep-alive, addresses, certificates."""
 
 import ipaddress
 import re
@@ -25,24 +25,20 @@ COMMON = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    (
-        "grpc.http2.bdp_probe",
-        0,
-    ),  # windows of fixed size: probing costs a tenth of the speed, and memory per stream
-    ("grpc.http2.lookahead_bytes", 4 * FRAME),  # under way in a stream: enough for 300 Mbit/s over 100 ms
+    # Windows of fixed size: probing costs a tenth of the speed, and memory per stream.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * FRAME),  # in flight in a stream: enough for 300 Mbit/s over 100 ms
 ]
 SERVER = [
     *COMMON,
-    ("grpc.so_reuseport", 0),  # a second controller on the port is an error, not a lottery
+    ("grpc.so_reuseport", 0),  # a second controller on the port is an error, not a partner
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_metadata_size", METADATA),
     ("grpc.absolute_max_metadata_size", METADATA),
-    ("grpc.max_concurrent_streams", 256),  # on one connection; more wait at the caller's
+    ("grpc.max_concurrent_streams", 256),  # on one connection; further calls wait on the caller's side
     ("grpc.server_handshake_timeout_ms", 20_000),
-    (
-        "grpc.max_connection_idle_ms",
-        300_000,
-    ),  # without a call; the other side connects again when it needs to
+    # Time without a call; the other side connects again when it needs to.
+    ("grpc.max_connection_idle_ms", 300_000),
 ]
 CLIENT = [
     *COMMON,
@@ -57,7 +53,7 @@ ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a controller is, and the folder with the certificate to show it."""
+    """A controller's address, and the folder with the certificate to present to it."""
 
     address: str
     tls: Path | None = None
@@ -70,7 +66,7 @@ def parse_address(text: str) -> str:
     """Check that an address reads HOST:PORT."""
     match = ADDRESS.fullmatch(text)
     if not match or int(match[1]) > 65535:
-        why = "is no address" if not match else "is no address: ports end at 65535"
+        why = "is not an address" if not match else "is not an address: ports end at 65535"
         raise InvalidInput(f"{text!r} {why}; write HOST:PORT, for example 127.0.0.1:7300")
     return text
 
@@ -83,7 +79,7 @@ def is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may lead anywhere
+        return False  # a name may resolve to anything
 
 
 def connect(
@@ -93,19 +89,17 @@ def connect(
     alone: bool = False,
     hurry: bool = False,
 ) -> grpc.aio.Channel:
-    """Open a channel that takes messages up to a size; nothing is sent until the first call.
+    """Open a channel that accepts messages up to a size; nothing is sent until the first call.
 
-    Channels of one process to one address share a connection unless one is to be `alone`. One that is made in
-    a `hurry` soon gives a silent host up: the kernel dials it ever more seldom, and a new try dials at once.
+    Channels of one process to one address share a connection, unless one is `alone`. With `hurry`, attempts
+    to connect are given up early: the kernel retries ever more rarely, and a new attempt starts at once.
     """
     options = [
         *CLIENT,
         ("grpc.max_receive_message_length", largest),
         ("grpc.use_local_subchannel_pool", int(alone)),
-        (
-            "grpc.min_reconnect_backoff_ms",
-            HURRY if hurry else PATIENCE,
-        ),  # despite its name: a try may take so long
+        # Despite its name, this is the time limit of an attempt.
+        ("grpc.min_reconnect_backoff_ms", HURRY if hurry else PATIENCE),
     ]
     if credentials is None:
         return grpc.aio.insecure_channel(parse_address(address), options=options)

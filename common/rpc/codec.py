@@ -1,30 +1,22 @@
-"""The one module that knows both our values and protobuf."""
+"""Converts manifests, results and receipts to and from protobuf messages; `task_codec` converts tasks."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from hansa.common.models.model import MAX_TENSORS, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.values.bounds import COLUMNS, PLUGINS
+from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.counts import Counts
-from hansa.common.values.errors import InvalidInput, Rejected, TooLarge
+from hansa.common.values.errors import Rejected, TooLarge
 from hansa.common.values.ids import (
-    LONGEST,
-    TENSOR,
     JobId,
-    ModelKey,
     SiteName,
     TaskId,
-    identifier,
     odd_tensor,
-    site_name,
 )
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.stated import TASKS, Stated
-from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
@@ -49,7 +41,7 @@ def manifest_to_wire(manifest: Manifest) -> model.Manifest:
 
 
 def manifest_from_wire(wire: model.Manifest) -> Manifest:
-    """Decode a manifest; `check_manifest` says whether it makes sense."""
+    """Decode a manifest; `check_manifest` validates it."""
     if len(wire.tensors) > MAX_TENSORS or len(wire.layers) > MAX_TENSORS:
         raise TooLarge(
             f"{max(len(wire.tensors), len(wire.layers))} tensors or layers; at most {MAX_TENSORS} are allowed"
@@ -63,171 +55,20 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
     return Manifest(ModelSpec(tuple(infos), tuple(wire.layers)), tuple(t.digest for t in wire.tensors))
 
 
-def task_to_wire(task: Task) -> fleet.Task:
-    """Encode a task."""
-    wire = fleet.Task(
-        id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed
-    )
-    wire.hop, wire.slot, wire.turn = task.hop, task.slot, task.turn
-    wire.validation.fraction = task.validation.fraction
-    wire.validation.stratified = task.validation.stratified
-    wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
-    wire.local_statistics = task.local_statistics
-    if task.standard is not None:
-        wire.standard.MergeFrom(_standard_to_wire(task.standard))
-    match task.work:
-        case Survey() as work:
-            wire.survey.SetInParent()
-            wire.survey.moments = work.moments
-            wire.survey.columns = work.columns or 0
-            wire.survey.classes = work.classes
-        case Init():
-            wire.init.SetInParent()
-        case Probe() as work:
-            wire.probe.model = work.model
-            wire.probe.batch_size = work.batch_size
-            wire.probe.plugin.MergeFrom(_plugin_to_wire(work.plugin))
-        case Train() as work:
-            wire.train.model = work.model
-            wire.train.base = work.base or ""
-            wire.train.version = work.version
-            wire.train.tensors.extend(work.tensors)
-            wire.train.committed = work.committed
-            wire.train.epochs = work.epochs
-            wire.train.steps = work.steps
-            wire.train.batches = work.batches
-            wire.train.after = work.after
-            wire.train.batch_size = work.batch_size
-            wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
-            wire.train.validate = work.validate_update
-            wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
-            wire.train.keep_optimizer = work.keep_optimizer
-            if work.source is not None:
-                wire.train.source.MergeFrom(_plugin_to_wire(work.source))
-        case Evaluate() as work:
-            wire.evaluate.model = work.model
-            wire.evaluate.base = work.base or ""
-            wire.evaluate.version = work.version
-            wire.evaluate.validation = work.validation
-    return wire
-
-
-def task_from_wire(wire: fleet.Task) -> Task:
-    """Decode a task; names that no controller gives raise InvalidInput."""
-    work: Survey | Init | Probe | Train | Evaluate
-    match wire.WhichOneof("work"):
-        case "survey":
-            asked = wire.survey
-            work = Survey(moments=asked.moments, columns=asked.columns or None, classes=asked.classes)
-        case "init":
-            work = Init()
-        case "probe":
-            wanted = wire.probe
-            plugin = _plugin_from_wire(wanted.plugin)
-            work = Probe(model=_key(wanted.model), batch_size=wanted.batch_size, plugin=plugin)
-        case "train":
-            work = Train(
-                model=_key(wire.train.model),
-                base=_key(wire.train.base) if wire.train.base else None,
-                version=wire.train.version,
-                tensors=_tensors(wire.train.tensors),
-                committed=wire.train.committed,
-                epochs=wire.train.epochs,
-                steps=wire.train.steps,
-                batches=wire.train.batches,
-                after=wire.train.after and identifier(wire.train.after, "task"),
-                batch_size=wire.train.batch_size,
-                optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
-                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
-                validate_update=wire.train.validate,
-                keep_optimizer=wire.train.keep_optimizer,
-                source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
-            )
-        case "evaluate":
-            asked_for = wire.evaluate
-            work = Evaluate(
-                model=_key(asked_for.model),
-                base=_key(asked_for.base) if asked_for.base else None,
-                version=asked_for.version,
-                validation=asked_for.validation,
-            )
-        case _:
-            raise InvalidInput("a task without work")
-    return Task(
-        id=TaskId(identifier(wire.id, "task")),
-        job=JobId(identifier(wire.job, "job")),
-        site=site_name(wire.site),
-        round=wire.round,
-        app=wire.app,
-        seed=wire.seed,
-        validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
-        standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
-        work=work,
-        hop=wire.hop,
-        slot=wire.slot,
-        turn=wire.turn,
-        local_statistics=wire.local_statistics,
-        terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
-    )
-
-
-def _key(text: str) -> ModelKey:
-    if len(text) > LONGEST or not TENSOR.fullmatch(text):
-        raise InvalidInput(f"{text[:40]!r} is not the key of a model")
-    return ModelKey(text)
-
-
-def _tensors(names: Iterable[str]) -> tuple[str, ...]:
-    given = tuple(names)
-    if wrong := odd_tensor(given):
-        raise InvalidInput(wrong)
-    return given
-
-
-def _plugin_to_wire(plugin: LocalPluginSpec) -> fleet.LocalPlugin:
-    return fleet.LocalPlugin(name=plugin.name, args=json.dumps(plugin.args))
-
-
-def _plugin_from_wire(wire: fleet.LocalPlugin) -> LocalPluginSpec:
-    return LocalPluginSpec(name=identifier(wire.name, "plugin"), args=json.loads(wire.args))
-
-
-def _standard_to_wire(standard: Standard) -> fleet.Standard:
-    return fleet.Standard(
-        local=standard.kind == "local",
-        columns=standard.columns or 0,
-        mean=standard.mean,
-        deviation=standard.deviation,
-    )
-
-
-def _standard_from_wire(wire: fleet.Standard) -> Standard:
-    return Standard(
-        kind="local" if wire.local else "global",
-        columns=wire.columns or None,
-        mean=tuple(wire.mean),
-        deviation=tuple(wire.deviation),
-    )
-
-
-def _fields(wire: fleet.Optimizer) -> dict[str, object]:
-    return {field: getattr(wire, field) for field in OptimizerSpec.model_fields}
-
-
 def facts_to_wire(facts: UpdateFacts) -> fleet.UpdateFacts:
-    """Encode what a learner knows of its update."""
+    """Encode what a learner knows about its update."""
     wire = fleet.UpdateFacts(**facts.model_dump(exclude={"evaluation", "anatomy"}))
     if facts.evaluation is not None:
         wire.evaluation.MergeFrom(evaluation_to_wire(facts.evaluation))
     if facts.anatomy is not None:
         ties = [fleet.Tie(tensors=tie) for tie in facts.anatomy.ties]
-        told = fleet.Anatomy(ties=ties, **facts.anatomy.model_dump(exclude={"ties"}))
-        wire.anatomy.MergeFrom(told)
+        anatomy = fleet.Anatomy(ties=ties, **facts.anatomy.model_dump(exclude={"ties"}))
+        wire.anatomy.MergeFrom(anatomy)
     return wire
 
 
 def facts_from_wire(wire: fleet.UpdateFacts, stated: Stated | None = None) -> UpdateFacts:
-    """Decode what a learner knows of its update; nonsense, or what it has not stated, raises ValueError."""
+    """Decode what a learner knows about its update; raise ValueError if it is wrong or not as stated."""
     if stated and wire.HasField("evaluation"):
         require_stated(wire.evaluation, stated)
     return UpdateFacts(
@@ -244,7 +85,7 @@ def facts_from_wire(wire: fleet.UpdateFacts, stated: Stated | None = None) -> Up
 
 
 def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
-    if sum(len(tie.tensors) for tie in wire.ties) > MAX_TENSORS:  # before millions of names are looked at
+    if sum(len(tie.tensors) for tie in wire.ties) > MAX_TENSORS:  # before millions of names are read
         raise ValueError(f"more than {MAX_TENSORS} names of tied tensors")
     if wrong := odd_tensor(name for tie in wire.ties for name in tie.tensors):
         raise ValueError(wrong)
@@ -269,7 +110,7 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
-    """Encode an evaluation; one of no examples has no counts."""
+    """Encode an evaluation; without examples it has no counts."""
     confusion, labels = (evaluation.confusion, evaluation.labels) if evaluation.n else (Counts(), Counts())
     return fleet.Evaluation(
         n=evaluation.n,
@@ -282,21 +123,21 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
 
 
 def profile_to_wire(profile: Profile) -> fleet.Profile:
-    """Encode what a site tells of its data."""
+    """Encode the statistics of a site's data."""
     return fleet.Profile(n=profile.n, mean=profile.mean, m2=profile.m2, classes=profile.classes)
 
 
 def outcome_from_wire(
     wire: fleet.TaskReport, stated: Stated | None = None
 ) -> Evaluation | Profile | Failure | float:
-    """Decode a report; nonsense, or what does not fit what the site has stated, raises ValueError."""
+    """Decode a report; raise ValueError if it is invalid or contradicts what the site has stated."""
     if wire.WhichOneof("outcome") == "profile":
-        told = wire.profile
-        if stated and told.classes and len(told.classes) != stated.classes:
-            raise ValueError(
-                f"{len(told.classes)} classes are counted, but the site has stated {stated.shape}"
-            )
-        return Profile(n=told.n, mean=tuple(told.mean), m2=tuple(told.m2), classes=tuple(told.classes))
+        profile = wire.profile
+        count = len(profile.classes)
+        if stated and count and count != stated.classes:
+            raise ValueError(f"{count} classes are counted, but the site has stated {stated.shape}")
+        mean, m2, classes = tuple(profile.mean), tuple(profile.m2), tuple(profile.classes)
+        return Profile(n=profile.n, mean=mean, m2=m2, classes=classes)
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
     if wire.WhichOneof("outcome") == "importance":
@@ -308,22 +149,20 @@ def outcome_from_wire(
     return evaluation_from_wire(wire.evaluation)
 
 
-def evaluation_from_wire(found: fleet.Evaluation) -> Evaluation:
-    """Decode an evaluation; nonsense raises ValueError."""
-    if not found.n and (found.classes or found.labels):  # no example was counted
+def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
+    """Decode an evaluation; raise ValueError if it is invalid."""
+    if not wire.n and (wire.classes or wire.labels):  # there was nothing to count
         raise ValueError("a report of 0 examples has counts")
-    if len(found.confusion) != found.classes**2:
-        raise ValueError(
-            f"{len(found.confusion)} counts do not make a {found.classes}×{found.classes} matrix"
-        )
-    if len(found.labels) % 3 or len(found.labels) > 3 * COLUMNS:  # before millions of counts are looked at
-        raise ValueError(f"{len(found.labels)} counts are not three for each of at most {COLUMNS} labels")
+    if len(wire.confusion) != wire.classes**2:
+        raise ValueError(f"{len(wire.confusion)} counts do not make a {wire.classes}×{wire.classes} matrix")
+    if len(wire.labels) % 3 or len(wire.labels) > 3 * COLUMNS:  # before millions of counts are read
+        raise ValueError(f"{len(wire.labels)} counts are not three for each of at most {COLUMNS} labels")
     return Evaluation(
-        n=found.n,
-        loss_sum=found.loss_sum,
-        confusion=_table(found.confusion, found.classes),
-        labels=_table(found.labels, 3),
-        metrics=dict(found.metrics),
+        n=wire.n,
+        loss_sum=wire.loss_sum,
+        confusion=_table(wire.confusion, wire.classes),
+        labels=_table(wire.labels, 3),
+        metrics=dict(wire.metrics),
     )
 
 
@@ -332,7 +171,7 @@ def _table(cells: Sequence[int], columns: int) -> np.ndarray:
 
 
 def require_stated(wire: fleet.Evaluation, stated: Stated) -> None:
-    """Refuse an evaluation that is not of the kind its site has stated, before its counts are looked at."""
+    """Refuse an evaluation that contradicts what its site has stated, before its counts are read."""
     if not wire.n and not wire.classes and not wire.labels:
         return
     if wire.classes not in stated.matrix:
@@ -356,7 +195,7 @@ def app_to_wire(ref: str, examples: int, stated: Stated) -> fleet.AppState:
 
 
 def stated_from_wire(wire: fleet.AppState) -> Stated:
-    """Decode what a site states of an app; nonsense raises ValueError."""
+    """Decode what a site states about an app; raise ValueError if it is invalid."""
     if wire.task not in ("", *TASKS):
         raise ValueError(f"task {plain(wire.task, 40)!r}: a site states one of {', '.join(TASKS)}")
     if len(wire.source) > DIGEST:

@@ -1,4 +1,4 @@
-"""Decodes what callers send. Where a text is not UTF-8 its field is named, which protobuf does not do."""
+"""Decodes messages. If a text is not UTF-8, the error names its field, which protobuf does not do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidInput
 
 
 class Decoder:
-    """Decodes messages of one kind; raises DecodeError, or InvalidInput if it is a text that is at fault."""
+    """Decodes messages of one kind; raises DecodeError, or InvalidInput if a text is not UTF-8."""
 
     def __init__(self, kind: Descriptor) -> None:
         self._kind = kind
@@ -29,7 +29,7 @@ class Decoder:
 
 
 def bad_text(message: bytes, kind: Descriptor) -> str:
-    """Return the path of the first text in a message that is not UTF-8; nothing if there is none."""
+    """Return the path of the first text in a message that is not UTF-8; "" if there is none."""
     try:
         for field, inner in _fields(message, kind):
             if field.type == FieldDescriptor.TYPE_STRING:
@@ -37,10 +37,10 @@ def bad_text(message: bytes, kind: Descriptor) -> str:
                     inner.decode()
                 except UnicodeDecodeError:
                     return str(field.name)
-            elif field.message_type and (found := bad_text(inner, field.message_type)):
-                return f"{field.name}.{found}"
+            elif field.message_type and (path := bad_text(inner, field.message_type)):
+                return f"{field.name}.{path}"
     except (IndexError, ValueError):
-        pass  # it is broken in another way, too
+        pass  # the message is broken in another way, too
     return ""
 
 
@@ -49,7 +49,7 @@ def _fields(message: bytes, kind: Descriptor) -> Iterator[tuple[FieldDescriptor,
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
-        match tag & 7:  # how the field is written
+        match tag & 7:  # the wire type
             case 0:
                 _, at = _varint(message, at)
             case 1:
@@ -63,11 +63,11 @@ def _fields(message: bytes, kind: Descriptor) -> Iterator[tuple[FieldDescriptor,
                     yield field, message[at : at + size]
                 at += size
             case _:
-                raise ValueError("a way of writing that nobody uses any more")
+                raise ValueError("an obsolete wire type")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a number that takes one byte for every seven bits, and where it ends."""
+    """Return a number that is stored seven bits to the byte, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         value |= (message[at] & 127) << shift

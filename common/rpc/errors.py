@@ -1,4 +1,4 @@
-"""Our errors on the wire: an interceptor turns them into statuses, `translated` turns statuses back into them."""
+"""Our errors on the wire: an interceptor turns them into statuses, `translated` turns statuses back."""
 
 import asyncio
 import logging
@@ -13,9 +13,8 @@ import grpc
 from hansa.common.values.errors import HansaError, Unreachable, by_code, family
 
 KIND = "hansa-error"
-CUT_SHORT = (
-    "Internal error from Core"  # what grpc.aio says when the server ends a call that we still write to
-)
+# The message of grpc.aio when the server ends a call that we are still writing to.
+CUT_SHORT = "Internal error from Core"
 log = logging.getLogger(__name__)
 
 
@@ -32,8 +31,10 @@ async def _abort(context: Any, error: Exception, method: str) -> NoReturn:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of what the call held. gRPC keeps in a cycle what `abort` raises, and with it our error and its frames,
-    whose messages of many megabytes would stay until Python looks for cycles: size does not make it look.
+    """Free what the call held.
+
+    gRPC keeps the exception of `abort` in a reference cycle, and with it our error and its frames. Their
+    messages of many megabytes would stay until Python collects cycles, which does not depend on their size.
     """
     while error is not None:
         error.__traceback__ = None
@@ -41,7 +42,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _short(text: str) -> str:
-    """Return what fits into a status: it travels as metadata, percent-encoded, and callers refuse more than 8 KiB."""
+    """Return what fits into a status: percent-encoded metadata, of which callers accept at most 8 KiB."""
     cut = text = text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair cannot be sent
     while len(quote(cut)) > 6000:
         cut = cut[: len(cut) * 3 // 4]
@@ -49,7 +50,7 @@ def _short(text: str) -> str:
 
 
 def behaviour(handler: grpc.RpcMethodHandler) -> tuple[str, Callable[..., Any]]:
-    """Return which of the four kinds a method is, and what it does."""
+    """Return which of the four kinds a method is, and its function."""
     kinds = (
         "stream" if streaming else "unary"
         for streaming in (handler.request_streaming, handler.response_streaming)
@@ -59,7 +60,7 @@ def behaviour(handler: grpc.RpcMethodHandler) -> tuple[str, Callable[..., Any]]:
 
 
 class Wrapping(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps every method when it is called for the first time; later calls find it wrapped."""
+    """Wraps every method when it is first called; later calls use the wrapped method."""
 
     def __init__(self) -> None:
         self._wrapped: dict[str, grpc.RpcMethodHandler] = {}
@@ -69,7 +70,7 @@ class Wrapping(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Return a wrapped method, or none if there is no such method."""
+        """Return a wrapped method, or None if there is no such method."""
         method = str(handler_call_details.method)
         if method not in self._wrapped:
             handler = await continuation(handler_call_details)
@@ -84,10 +85,10 @@ class Wrapping(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class ErrorStatuses(Wrapping):
-    """Answers every RPC's errors with the status of their class; the unforeseen is logged and answered neutrally."""
+    """Answers errors with the status of their class; unforeseen ones are logged and answered neutrally."""
 
     def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
-        """Return a method with our errors, whichever of the four kinds it is."""
+        """Return a method that answers with our errors, whichever of the four kinds it is."""
         kind, inner = behaviour(handler)
 
         async def answer(request: Any, context: Any) -> Any:
@@ -116,11 +117,11 @@ class ErrorStatuses(Wrapping):
 
 
 def quiet_hang_ups() -> None:
-    """Let gRPC not log a traceback for every caller who is gone before an answer is through: connections break."""
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_hang_up)
+    """Keep gRPC from logging a traceback for every caller that is gone before its answer is sent."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_hang_up)
 
 
-def _is_no_hang_up(record: logging.LogRecord) -> bool:
+def _is_not_hang_up(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 
 
@@ -136,7 +137,7 @@ def translated() -> Iterator[None]:
 def translate(error: grpc.aio.AioRpcError) -> HansaError:
     """Return the error class that the server raised."""
     if error.code() is grpc.StatusCode.INTERNAL and str(error.details()).startswith(CUT_SHORT):
-        return Unreachable("the connection ended while we were sending")  # asking again will tell why
+        return Unreachable("the connection ended while we were sending")  # another attempt will show why
     named = dict(error.trailing_metadata() or ()).get(KIND)
     kind = family().get(str(named)) or by_code(error.code().name)
     return kind(error.details() or error.code().name)

@@ -1,9 +1,8 @@
-"""The guard in front of every RPC: who is calling, may they, and is what they send within the limits?
+"""The guard in front of every RPC: who is calling, may they do so, and are their messages within the limits?
 
-With TLS the caller is whoever the certificate names, and a message that claims to come from somebody else is
-refused. Without TLS (loopback, or --insecure) there is no proof, and the message's word is taken. Every
-request is read here, message by message, so that nothing is decoded before its size is known and nobody can
-be silent for ever.
+With TLS the certificate names the caller, and a message that claims another sender is refused. Without TLS
+(loopback, or --insecure) there is no proof, and the claim is believed. Every request is read here, message by
+message, so that nothing is decoded before its size is known and no caller can be silent for ever.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PATIENCE = 20.0  # seconds for the first message
 Refusal = Callable[[str, str, str], None]  # who, which RPC, why
-CALLS, COUNTED = 64, 16  # under way for one caller: of all kinds, and of each kind that is counted
+CALLS, COUNTED = 64, 16  # calls under way for one caller: of all kinds, and of each counted kind
 
 
 @dataclass(frozen=True)
@@ -44,38 +43,41 @@ class Limits:
 
 
 @dataclass(eq=False)
-class _Call:
+class Call:
     """A call under way."""
 
     caller: Caller | None
     task: "asyncio.Task[Any] | None"
     ended: HansaError | None = None  # why we ended it
-    counts: list[tuple[str, str]] = field(default_factory=list)  # who, and what they have under way
-    _due: float | None = None  # when we lose patience, while we wait
+    counts: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # the caller and kind that it is counted under
+    _due: float | None = None  # the deadline, while we wait for a message
     _why: str = ""
-    _timer: asyncio.TimerHandle | None = None  # seldom set anew: to do so for every message would take longer
+    timer: asyncio.TimerHandle | None = None  # rarely set anew: doing so for every message would cost more
 
     async def next(self, stream: AsyncIterator[bytes], seconds: float | None, what: str) -> bytes | None:
-        """Return the next message; the call is ended if none comes in time."""
+        """Return the next message; end the call if none arrives in time."""
         if seconds is None:
             return await anext(stream, None)
         loop = asyncio.get_running_loop()
         self._due, self._why = loop.time() + seconds, f"{what} for {seconds:g} s, which is the limit"
-        if self._timer and self._timer.when() > self._due:
+        if self.timer and self.timer.when() > self._due:
             self.close()
-        if self._timer is None:
-            self._timer = loop.call_at(self._due, self._look)
+        if self.timer is None:
+            self.timer = loop.call_at(self._due, self.look)
         try:
             return await anext(stream, None)
         finally:
             self._due = None
 
-    def _look(self) -> None:
-        loop, self._timer = asyncio.get_running_loop(), None
+    def look(self) -> None:
+        """End the call if its message is overdue; otherwise look again when it is due."""
+        loop, self.timer = asyncio.get_running_loop(), None
         if self._due is None:
-            return  # a message came, and is being worked on
+            return  # a message has arrived and is being handled
         if loop.time() < self._due:
-            self._timer = loop.call_at(self._due, self._look)
+            self.timer = loop.call_at(self._due, self.look)
         else:
             self.end(TooLarge(self._why))
 
@@ -86,26 +88,26 @@ class _Call:
             self.task.cancel(str(why))  # the servicer may want to know
 
     def close(self) -> None:
-        """Wait for nothing any more."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        """Stop waiting."""
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
 
 def caller_of(context: Any) -> Caller | None:
-    """Return who is calling, as their certificate says; None if the connection has no TLS."""
-    held = context.auth_context()
-    kind = held.get("transport_security_type", [b""])[0]
+    """Return the caller that the certificate names; None if the connection has no TLS."""
+    security = context.auth_context()
+    kind = security.get("transport_security_type", [b""])[0]
     if kind in (b"", b"insecure"):
         return None
-    shown = held.get("x509_pem_cert")
-    if not shown:
-        raise Unproven("no certificate was shown")
-    return caller_of_pem(shown[0])
+    certificates = security.get("x509_pem_cert")
+    if not certificates:
+        raise Unproven("no certificate was presented")
+    return caller_of_pem(certificates[0])
 
 
 class Guard(Wrapping):
-    """Lets calls through that the table allows."""
+    """Lets only those calls through that the table allows."""
 
     def __init__(
         self, tls: "ServerTls | None" = None, limits: Limits | None = None, refused: Refusal | None = None
@@ -116,17 +118,17 @@ class Guard(Wrapping):
         self._refused = refused or (
             lambda who, method, why: log.warning("%s: %s refused: %s", who, method, why)
         )
-        self._calls: set[_Call] = set()
+        self._calls: set[Call] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
-        """Return a guarded method. Requests are always taken as streams of bytes: on the wire they are nothing else."""
+        """Return a guarded method. It takes every request as a stream of bytes, which it is on the wire."""
         access = TABLE.get(method)
         _, inner = behaviour(handler)
 
-        async def prepared(call: _Call, messages: AsyncIterator[bytes]) -> Any:
+        async def prepared(call: Call, messages: AsyncIterator[bytes]) -> Any:
             request = self._read(call, method, access, handler.request_deserializer, messages)
-            first = await anext(request)  # refused before anything is asked of the servicer
+            first = await anext(request)  # a refusal comes before the servicer is called
             if handler.request_streaming:
                 return _chained(first, request)
             await request.aclose()
@@ -147,9 +149,9 @@ class Guard(Wrapping):
         return grpc.stream_unary_rpc_method_handler(answer, None, encode)
 
     @contextmanager
-    def _entered(self, method: str, context: Any) -> "Iterator[_Call]":
-        """Keep account of a call while it lasts; tell of refusals."""
-        call = _Call(None, asyncio.current_task())
+    def _entered(self, method: str, context: Any) -> "Iterator[Call]":
+        """Count a call while it lasts, and report refusals."""
+        call = Call(None, asyncio.current_task())
         self._calls.add(call)
         try:
             if self._tls:
@@ -163,10 +165,10 @@ class Guard(Wrapping):
                 raise
             if call.task:
                 call.task.uncancel()
-            self._tell(call, method, context, call.ended)
+            self._report(call, method, context, call.ended)
             raise call.ended from None
         except (Unproven, Forbidden, Taken, TooLarge) as error:
-            self._tell(call, method, context, error)
+            self._report(call, method, context, error)
             raise
         finally:
             call.close()
@@ -176,7 +178,7 @@ class Guard(Wrapping):
                 if not self._counts[key]:
                     del self._counts[key]
 
-    def _tell(self, call: _Call, method: str, context: Any, error: HansaError) -> None:
+    def _report(self, call: Call, method: str, context: Any, error: HansaError) -> None:
         who = str(call.caller or f"unproven {context.peer().rpartition(':')[0]}")
         self._refused(who, method.rpartition("/")[2], str(error))
 
@@ -188,40 +190,40 @@ class Guard(Wrapping):
         tls.require_good(caller)
         access = TABLE.get(method)
         if access is None or caller.role not in access.roles:
-            allowed = " or ".join(sorted(access.roles)) if access else "nobody"
-            raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: it is for {allowed}")
+            allowed = " or ".join(f"{role}s" for role in sorted(access.roles)) if access else "nobody"
+            raise Forbidden(f"{caller} may not call {method.rpartition('/')[2]}: only {allowed} may")
 
-    def _count(self, call: _Call, who: str, most: int, what: str) -> None:
+    def _count(self, call: Call, who: str, most: int, what: str) -> None:
         if self._counts[who, what] >= most:
             raise TooLarge(f"{who} has {most} {what} under way, which is the limit")
         self._counts[who, what] += 1
         call.counts.append((who, what))
 
-    def _count_kind(self, call: _Call, access: Access, named: str) -> None:
-        """Count a call among those of its kind, if that has a limit of its own."""
+    def _count_kind(self, call: Call, access: Access, named: str) -> None:
+        """Count a call among those of its kind, if that has its own limit."""
         if access.counted:
             most = min(access.most or self._limits.counted, self._limits.counted)
             self._count(call, named or "everybody", most if named else self._limits.calls, access.counted)
 
     async def _read(
         self,
-        call: _Call,
+        call: Call,
         method: str,
         access: Access | None,
         decode: Callable[[bytes], Any] | None,
         messages: AsyncIterator[bytes],
     ) -> AsyncGenerator[Any, None]:
-        """Yield a call's messages, each checked and decoded."""
+        """Yield a call's messages, checked and decoded."""
         if access is None:
-            raise Forbidden(f"{method} is not open to anybody")
+            raise Forbidden(f"{method} may not be called by any role")
         stream: Any = aiter(messages)
-        async with aclosing(stream):  # a cycle of gRPC's keeps the last message of an open one
+        async with aclosing(stream):  # a reference cycle in gRPC keeps the last message of an open stream
             async for message in self._checked(call, method, access, decode, stream):
                 yield message
 
     async def _checked(
         self,
-        call: _Call,
+        call: Call,
         method: str,
         access: Access,
         decode: Callable[[bytes], Any] | None,
@@ -230,7 +232,7 @@ class Guard(Wrapping):
         silence = access.silence and (self._limits.silence or access.silence)
         if call.caller:  # before gRPC collects a message of many bytes
             self._count_kind(call, access, str(call.caller))
-        first = await call.next(stream, self._limits.patience, "no message came")
+        first = await call.next(stream, self._limits.patience, "no message arrived")
         if first is None:
             raise InvalidInput(f"{method.rpartition('/')[2]} was called without a message")
         message = _decoded(first, access.first, decode, method)
@@ -240,7 +242,7 @@ class Guard(Wrapping):
             self._count_kind(call, access, claim.site if claim else "")
         yield message
         while access.further:
-            further = await call.next(stream, silence, "no further message came")
+            further = await call.next(stream, silence, "no further message arrived")
             if further is None:
                 return
             yield _decoded(further, access.further, decode, method)
@@ -252,7 +254,7 @@ class Guard(Wrapping):
             raise Forbidden(f"{caller} cannot act as {claim.role or 'site'} {claim.site[:64]!r}")
 
     def sweep(self) -> None:
-        """End the calls of those whose certificates have expired or been revoked since they began."""
+        """End the calls whose certificates have expired or been revoked since they began."""
         if self._tls is None:
             return
         self._tls.refresh_revoked()

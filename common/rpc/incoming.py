@@ -1,4 +1,4 @@
-"""A model on its way to us: a header and frames, put together over as many connections as it takes."""
+"""A model that is being downloaded: a header and frames, over as many connections as it takes."""
 
 from collections.abc import Callable
 
@@ -12,24 +12,24 @@ from hansa.common.rpc import codec
 from hansa.common.values.errors import Rejected, Unreachable
 from hansa.protos import fleet_pb2 as fleet
 
-VAIN = 20  # tries in a row that the controller answers without a further frame
-CHANGES = 8  # times that it begins with another model than it began with
+FUTILE = 20  # tries in a row in which the controller answers without a further frame
+CHANGES = 8  # times that it may begin with another model than before
 
 
 class Incoming:
-    """What has come of a model. It stays when a connection breaks, and the next one goes on from there.
+    """The part of a model that has arrived. If the connection breaks, the next one continues from there.
 
-    A controller that answers and brings nothing cannot keep us for ever: tries without a further frame are
-    counted.
+    Tries without a further frame are counted, so that a controller that answers but sends nothing cannot hold
+    us for ever.
     """
 
     def __init__(self, finite: bool, room: Callable[[int], np.ndarray] | None = None) -> None:
         self._finite, self._room = finite, room
         self._check: FrameCheck | None = None
-        self._begun = 0  # how much was here when the newest connection began
-        self._vain = self._changes = 0
-        self.header = b""  # digest of the header, which says what the frames are of
-        self.origin = ""  # what the header says of the model besides
+        self._begun = 0  # frames that had arrived when the newest connection began
+        self._futile = self._changes = 0
+        self.header = b""  # digest of the header, which describes the frames
+        self.origin = ""  # the model's origin, if the header has it
         self.manifest = Manifest(ModelSpec(()), ())
         self.payload = np.empty(0, np.uint8)
 
@@ -46,20 +46,20 @@ class Incoming:
 
     @property
     def missing(self) -> int | None:
-        """Bytes that are still to come; None before the header is here."""
+        """Bytes that are still missing; None before the header has arrived."""
         return self._check.sealer.layout.size - self.start * FRAME if self._check else None
 
     def begin(self, message: bytes) -> None:
-        """Take the first message of a connection: nothing if it goes on with what we have, or else a header."""
-        self._vain = self._vain + 1 if self.start == self._begun else 1
-        if self._vain > VAIN:
+        """Take the first message of a connection: empty if it continues what we have, otherwise a header."""
+        self._futile = self._futile + 1 if self.start == self._begun else 1
+        if self._futile > FUTILE:
             raise Rejected(
-                f"{VAIN} tries in a row to download a model brought nothing after frame {self.start}"
+                f"{FUTILE} attempts in a row to download a model brought nothing after frame {self.start}"
             )
         if message or not self._check:
             self._changes += 1
             if self._changes > CHANGES:
-                raise Rejected(f"the controller began {CHANGES} times with another model than before")
+                raise Rejected(f"the controller began {CHANGES} times with a different model")
             self._take(message)
         self._begun = self.start
 
@@ -77,14 +77,14 @@ class Incoming:
         self.manifest, self.header, self.origin = manifest, blake3(message).digest(), header.origin_json
 
     def feed(self, frame: bytes) -> None:
-        """Take the next frame, on any thread; raise Rejected if it cannot be right."""
+        """Take the next frame, on any thread; raise Rejected if it is wrong."""
         assert self._check is not None
         at = self._check.next * FRAME
         self._check.feed(frame)
         self.payload[at : at + len(frame)] = np.frombuffer(frame, np.uint8)
 
     def finish(self) -> None:
-        """Raise Unreachable if frames are missing still, and Rejected if one was wrong, which a cut may have hidden."""
+        """Raise Unreachable if frames are missing, and Rejected if one was wrong."""
         if not (self._check and self._check.complete):
             raise Unreachable("the download ended early")
         self._check.finish()

@@ -1,7 +1,7 @@
-"""Handlers and stubs made from service descriptors; messages of type Raw travel as plain bytes.
+"""Handlers and stubs from service descriptors; messages of type Raw travel as plain bytes.
 
-grpcio's generated code always encodes messages, which costs a copy of each frame; here the descriptor's own
-types decide, and `hansa.v1.Raw` means "not encoded".
+grpcio's generated code always encodes messages, which costs a copy of each frame. Here the descriptor's types
+decide, and `hansa.v1.Raw` means "not encoded".
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def _shape(method: MethodDescriptor) -> tuple[bool, bool]:
 
 
 def handler(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
-    """Return the handler that offers every method of a service by the servicer's methods of the same names."""
+    """Return a handler that serves each method of a service by the servicer's method of the same name."""
     table = {
         method.name: FACTORIES[_shape(method)][1](
             getattr(servicer, method.name),

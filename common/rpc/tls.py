@@ -1,7 +1,7 @@
 """TLS from a folder of files (ca.pem, cert.pem, key.pem, crl.pem), read again when they change.
 
-gRPC speaks TLS 1.2 and 1.3 and nothing older. The server demands a certificate of our authority from
-everybody; a client demands that the server's certificate is for the host it dials and for acting as a server.
+gRPC supports TLS 1.2 and 1.3 and nothing older. The server requires a certificate of our authority from every
+caller; a client requires a server certificate for the host that it connects to.
 """
 
 import logging
@@ -27,7 +27,7 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a TLS folder holds: our certificate, its key, and the authorities we trust."""
+    """The contents of a TLS folder: our certificate, its key, and the authorities that we trust."""
 
     caller: Caller
     authorities: bytes
@@ -36,7 +36,7 @@ class Credentials:
 
     @staticmethod
     def load(folder: Path, roles: tuple[str, ...] | None = None, name: str | None = None) -> "Credentials":
-        """Read a folder; refuse it, saying why, if peers would refuse it anyway."""
+        """Read a folder; refuse it, with the reason, if peers would refuse it anyway."""
         trusted = files.read_certificates(folder / files.CA)
         chain = files.read_certificates(folder / files.CERTIFICATE)
         key = files.read_key(folder / files.KEY)
@@ -63,8 +63,8 @@ def _checked_caller(certificate: x509.Certificate, folder: Path) -> Caller:
 
 def _public(key: object) -> bytes:
     kind = serialization.PublicFormat.SubjectPublicKeyInfo
-    found: bytes = key.public_bytes(serialization.Encoding.DER, kind)  # type: ignore[attr-defined]
-    return found
+    encoded: bytes = key.public_bytes(serialization.Encoding.DER, kind)  # type: ignore[attr-defined]
+    return encoded
 
 
 def _issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -79,13 +79,13 @@ def _text(certificates: list[x509.Certificate]) -> bytes:
     return b"".join(files.pem(certificate) for certificate in certificates)
 
 
-def client_credentials(held: Credentials) -> grpc.ChannelCredentials:
-    """Return what a channel needs."""
-    return grpc.ssl_channel_credentials(held.authorities, held.key, held.chain)
+def client_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
+    """Return the credentials in gRPC's form, for a channel."""
+    return grpc.ssl_channel_credentials(credentials.authorities, credentials.key, credentials.chain)
 
 
 class TlsFolder:
-    """A TLS folder that is watched: `refresh` takes in new files, and keeps the old ones if those are unusable."""
+    """A TLS folder that is watched: `refresh` loads new files, or keeps the old ones if they are unusable."""
 
     def __init__(self, folder: Path, roles: tuple[str, ...] | None = None, name: str | None = None) -> None:
         self.folder = folder
@@ -98,13 +98,13 @@ class TlsFolder:
         return tuple(_stat(self.folder / name) for name in (files.CA, files.CERTIFICATE, files.KEY))
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; return whether there is a new certificate in use."""
+        """Read the files again if they have changed; return whether a new certificate is in use."""
         seen = self._look()
         if seen == self._stamp:
             return False
         try:
             fresh = Credentials.load(self.folder, self._roles, self._name)
-        except HansaError as error:  # perhaps only half of the files are new yet
+        except HansaError as error:  # perhaps only some of the files are new so far
             if seen != self._complained:
                 log.warning("the new certificate is not usable, the old one stays in use: %s", error)
             self._complained = seen
@@ -125,7 +125,7 @@ class ServerTls(TlsFolder):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ("controller",))
-        self._lock = threading.Lock()  # gRPC asks for certificates from a thread of its own
+        self._lock = threading.Lock()  # gRPC asks for certificates from its own thread
         self._crl_stamp = _stat(folder / files.REVOKED)
         self._lists = self._read_lists()
         self._revoked = _entries(self._lists)
@@ -133,7 +133,7 @@ class ServerTls(TlsFolder):
             log.warning("%s: %s has no list of an authority of %s", folder, files.REVOKED, files.CA)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return what a port needs; every new connection sees the newest files."""
+        """Return the credentials in gRPC's form, for a port; every new connection sees the newest files."""
         return grpc.dynamic_ssl_server_credentials(
             self._offered(), self._fresh, require_client_authentication=True
         )
@@ -160,45 +160,47 @@ class ServerTls(TlsFolder):
             raise Unproven(f"the certificate of {caller} (serial {caller.serial:040x}) is revoked")
 
     def refresh_revoked(self) -> None:
-        """Read the list again if it has changed; a list that is lost or damaged does not pardon anybody."""
+        """Read the list again if it has changed; if it is lost or damaged, the last one stays in force."""
         seen = _stat(self.folder / files.REVOKED)
         if seen == self._crl_stamp:
             return
         self._crl_stamp = seen
         try:
-            found = self._read_lists()
+            lists = self._read_lists()
         except HansaError as error:
-            log.error("the list of revoked certificates is not usable, the last one holds: %s", error)  # noqa: TRY400
+            log.error("the list of revoked certificates is unusable; the last one stays in force: %s", error)  # noqa: TRY400
             return
         for signer, held in self._lists.items():
-            if signer not in found or found[signer].last_update_utc < held.last_update_utc:
-                log.warning("a list of revoked certificates is gone or older than the last one, which holds")
-                found[signer] = held
-        self._lists, self._revoked = found, _entries(found)
+            if signer not in lists or lists[signer].last_update_utc < held.last_update_utc:
+                log.warning(
+                    "a list of revoked certificates is missing or out of date; the last one stays in force"
+                )
+                lists[signer] = held
+        self._lists, self._revoked = lists, _entries(lists)
         log.info("%d certificates are revoked", len(self._revoked))
 
     def _read_lists(self) -> dict[bytes, x509.CertificateRevocationList]:
         """Return the newest list of each authority, by the authority's key."""
         path = self.folder / files.REVOKED
-        signers, found = (
-            files.read_certificates(self.folder / files.CA),
-            dict[bytes, x509.CertificateRevocationList](),
-        )
+        signers = files.read_certificates(self.folder / files.CA)
+        lists: dict[bytes, x509.CertificateRevocationList] = {}
         for held in files.read_revoked(path):
             signer = next((_public(each.public_key()) for each in signers if _signed_by(held, each)), None)
             if signer is None:
-                raise InvalidInput(f"{path}: it was not signed by the authority of {files.CA}")
+                raise InvalidInput(f"{path}: it was not signed by an authority in {files.CA}")
             if held.next_update_utc and held.next_update_utc < datetime.now(UTC):
                 log.warning(
-                    "%s is out of date since %s", path, held.next_update_utc.isoformat(timespec="seconds")
+                    "%s has been out of date since %s",
+                    path,
+                    held.next_update_utc.isoformat(timespec="seconds"),
                 )
-            if signer not in found or found[signer].last_update_utc <= held.last_update_utc:
-                found[signer] = held
-        return found
+            if signer not in lists or lists[signer].last_update_utc <= held.last_update_utc:
+                lists[signer] = held
+        return lists
 
 
 def _entries(lists: Mapping[bytes, x509.CertificateRevocationList]) -> frozenset[tuple[bytes, int]]:
-    """Return everything that is revoked: whose certificate, and which."""
+    """Return all revoked certificates by issuer and serial number."""
     return frozenset(
         (held.issuer.public_bytes(), entry.serial_number) for held in lists.values() for entry in held
     )
@@ -213,7 +215,7 @@ def _signed_by(held: x509.CertificateRevocationList, signer: x509.Certificate) -
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - the thing the link leads to, as secrets are mounted
+        stat = os.stat(path)  # noqa: PTH116 - follows links, because secrets are mounted as links
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -8,7 +8,7 @@ import yaml
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import details
+from hansa.common.ui.job_documents import details
 from hansa.common.values.documents import written
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
@@ -16,15 +16,12 @@ from hansa.common.values.views import JobView
 REPORT, MODEL, RESOLVED = "report.json", "model.safetensors", "job.resolved.yaml"
 HEAD = """\
 # The job as it was run, with every default filled in. It is a job file: `hansa run` with it runs the job
-# again. `made_with` only tells what it was run with.
+# again. `made_with` only says what it was run with.
 """
 
 
 async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec) -> JobView:
-    """Write a job's report, with the data that the controller does not know of, and its last model, if there is one.
-
-    Return its last view.
-    """
+    """Write a job's report, including its data, and its last model, if there is one; return its last view."""
     view = await client.show(job)
     if view.history:
         save_checkpoint(folder / MODEL, *await client.export(job))
@@ -34,33 +31,33 @@ async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec) ->
 
 
 def keep_resolved(folder: Path, view: JobView, spec: JobSpec) -> None:
-    """Write the job as the controller understood it, with the data and files that only this machine knows of."""
+    """Write the job as the controller understood it, with the data and files that only this machine knows."""
     if view.resolved is None:
         return
-    told: dict[str, Any] = dict(view.resolved.job) | {"app": _anywhere(spec.app)}
-    told |= {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
+    job: dict[str, Any] = dict(view.resolved.job) | {"app": _absolute(spec.app)}
+    job |= {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
     if spec.data is not None:
-        told["data"] = _data(spec.data)
-    ordered = {name: told[name] for name in JobSpec.model_fields if name in told}
+        job["data"] = _data(spec.data)
+    ordered = {name: job[name] for name in JobSpec.model_fields if name in job}
     ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json")
     text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120)
     (folder / RESOLVED).write_text(HEAD + text, encoding="utf-8")
 
 
-def _anywhere(app: str) -> str:
-    """Return a reference to an app that is good in every folder of this machine."""
+def _absolute(app: str) -> str:
+    """Return a reference to an app that works in every folder of this machine."""
     place, _, attribute = app.rpartition(":")
     return f"{Path(place).absolute()}:{attribute}" if place.endswith(".py") else app
 
 
 def _data(data: DataSpec) -> dict[str, Any]:
-    """Return where the sites' data came from; a file is named in full."""
+    """Return where the sites' data came from; paths are absolute."""
     from hansa.common.data.partition import parse_partition
     from hansa.common.data.sources import SOURCES
 
-    if data.source is None:  # ready files of sites
+    if data.source is None:  # the sites' own files
         return {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
-    told, path = data.model_dump(mode="json", exclude_none=True), Path(data.source).expanduser()
+    document, path = data.model_dump(mode="json", exclude_none=True), Path(data.source).expanduser()
     if data.source not in SOURCES and path.exists():
-        told["source"] = str(path.absolute())
-    return told | {"partition": parse_partition(data.partition).model_dump(mode="json", by_alias=True)}
+        document["source"] = str(path.absolute())
+    return document | {"partition": parse_partition(data.partition).model_dump(mode="json", by_alias=True)}

@@ -1,4 +1,4 @@
-"""Ctrl-C and polite kills: the first asks a command to end in order, the second to end at once."""
+"""Ctrl-C and SIGTERM: the first asks a command to end in order, the second to end at once."""
 
 import asyncio
 import signal
@@ -9,29 +9,29 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Somebody did not want to wait for the end."""
+    """The work was given up because of a signal."""
 
 
 class Interruption:
-    """Whether somebody asks a command to end, and once more. Use it in the event loop's own thread."""
+    """Whether a command was asked to end, and asked again. Use it in the event loop's own thread."""
 
     def __init__(self) -> None:
         self.asked, self.again = asyncio.Event(), asyncio.Event()
 
     def listen(self) -> None:
-        """Take SIGINT and SIGTERM from now on."""
+        """Handle SIGINT and SIGTERM from now on."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._heed)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
-    def _heed(self) -> None:
+    def _on_signal(self) -> None:
         (self.again if self.asked.is_set() else self.asked).set()
 
     async def unless_asked(self, work: Coroutine[None, None, T]) -> T:
-        """Do something that can be given up at any moment; raise Interrupted at the first signal."""
+        """Do work that can be given up at any moment; raise Interrupted at the first signal."""
         return await _unless(self.asked, work)
 
     async def unless_again(self, work: Coroutine[None, None, T]) -> T:
-        """Do something that is given up only at the second signal."""
+        """Do work that is given up only at the second signal."""
         return await _unless(self.again, work)
 
 

@@ -1,7 +1,7 @@
-"""Processes for a federation on one machine: heavy imports are paid once, then each daemon is forked.
+"""Starts processes quickly: heavy modules are imported once, then each process is forked.
 
-A fork server imports PyTorch and the daemons' modules; every daemon is a real process of its own, forked from
-it in milliseconds.
+A fork server imports PyTorch and the daemons' modules. Every daemon is a real process, forked from it in
+milliseconds.
 """
 
 import contextlib
@@ -28,23 +28,23 @@ PRELOADED = [
     "hansa.evaluator.daemon",
 ]
 
-set_up_brief()  # the fork server imports this module, too, before others that may have something to say
+set_up_brief()  # the fork server imports this module, too, before others that may print warnings
 
 
 def _become(
     arguments: Sequence[str], log: Path, answer: Connection | None, folder: Path, environment: dict[str, str]
 ) -> None:
-    """Run a hansa command in a new process, its output in a log file."""
-    gc.freeze()  # what the fork server loaded will never be garbage, and stays shared
-    os.chdir(folder)  # the fork server keeps those of its own start
+    """Run a hansa command in a new process, with its output in a log file."""
+    gc.freeze()  # what the fork server loaded never becomes garbage, and stays shared
+    os.chdir(folder)  # the fork server has the folder and environment of its own start
     os.environ.clear()
     os.environ.update(environment)
     faults.arm(environment)
     from hansa.common.cli import hansa
     from hansa.common.process.state import READY
 
-    os.setpgid(0, 0)  # Ctrl-C is for whoever started the federation; it stops us in order
-    _hear_signals()
+    os.setpgid(0, 0)  # Ctrl-C is for the process that started the federation, which then stops us in order
+    _restore_signals()
     handle = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -55,11 +55,11 @@ def _become(
     hansa.main(args=list(arguments), standalone_mode=True)
 
 
-def _ensure_fork_server() -> None:
-    """Start the fork server if there is none, deaf to Ctrl-C: it would die of it while it imports, with a traceback.
+def ensure_fork_server() -> None:
+    """Start the fork server if there is none; it blocks Ctrl-C, which would end its imports with a traceback.
 
-    SIGINT is blocked meanwhile, not ignored: the new process inherits this, and one that is meant for us
-    comes after.
+    SIGINT is blocked here meanwhile, not ignored: the new process inherits this, and a signal for us is
+    delivered afterwards.
     """
     resource_tracker.ensure_running()  # the fork server's start would start it, and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -69,14 +69,14 @@ def _ensure_fork_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _hear_signals() -> None:
-    """Undo what the fork server passed on; a Ctrl-C from before we left the terminal's group is not for us."""
+def _restore_signals() -> None:
+    """Unblock SIGINT; ignore one that came before we left the terminal's process group."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class Nursery:
-    """Starts hansa commands as processes and ends them."""
+    """Starts hansa commands as processes, and ends them."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -92,9 +92,9 @@ class Nursery:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a command under a name, in this or another folder, with our environment and some more."""
+        """Start a command under a name, in this or another folder, with additions to our environment."""
         place = (folder or Path.cwd(), dict(os.environ) | dict(environment or {}))
-        _ensure_fork_server()
+        ensure_fork_server()
         process = self._context.Process(target=_become, args=(arguments, log, answer, *place), name=name)
         process.start()
         self.processes[name] = process
@@ -104,17 +104,17 @@ class Nursery:
         return self._context.Pipe(duplex=False)
 
     def close(self) -> None:
-        """End the fork server, too; it would otherwise end a moment after us."""
+        """End the fork server, too; otherwise it would end a moment after us."""
         with contextlib.suppress(Exception):
             forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
     def kill(self) -> None:
-        """End every process now; `stop` then has nothing to wait for."""
+        """Kill every process; `stop` then has nothing to wait for."""
         for process in self.processes.values():
             process.kill()
 
     def stop(self, names: Sequence[str], patience: float = 5.0) -> None:
-        """End processes: politely first, then for certain."""
+        """Terminate processes, and kill those that do not end in time."""
         for name in names:
             self.processes[name].terminate()
         for name in names:

@@ -1,6 +1,6 @@
-"""Federations from a script: `hansa run` as a process of its own, and what its report says.
+"""Federations from a script: `hansa run` as a separate process, and a summary of its report.
 
-The comparisons below examples/ and benchmarks/accuracy.py run theirs with it.
+The comparisons in examples/ and benchmarks/accuracy.py use it.
 """
 
 import json
@@ -14,13 +14,13 @@ from typing import Any
 from hansa.common.values.errors import HansaError
 from hansa.common.values.words import in_order
 
-Report = dict[str, Any]  # as report.json has it
+Report = dict[str, Any]  # the contents of report.json
 
 
 def run_trial(
     job: Path, out: Path, changes: Mapping[str, object] | None = None, slow: Mapping[str, float] | None = None
 ) -> Report:
-    """Run a job's federation to its end, with changes by dotted path; its report, model and logs are left in `out`."""
+    """Run a job to its end, with changes by dotted path; its report, model and logs stay in `out`."""
     words = [sys.executable, "-m", "hansa", "run", str(job), "--out", str(out), "--json"]
     for key, value in (changes or {}).items():
         words += ["--set", f"{key}={json.dumps(value)}"]  # JSON is YAML
@@ -28,40 +28,39 @@ def run_trial(
         words += ["--slow", f"{site}={factor:g}"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        said, complaint = process.communicate()
+        output, errors = process.communicate()
     except BaseException:
         process.terminate()  # politely: it ends every process of the federation
         process.wait()
         raise
     if process.returncode:
-        reason = json.loads(said).get("reason") if said.startswith("{") else ""
-        raise HansaError(complaint.strip() or f"{job}: the federation did not complete: {reason}")
+        reason = json.loads(output).get("reason") if output.startswith("{") else ""
+        raise HansaError(errors.strip() or f"{job}: the federation did not complete: {reason}")
     report: Report = json.loads((out / "report.json").read_text())
     return report
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How good a federation's model became, and what it took."""
+    """How good a federation's model became, and what that cost."""
 
-    accuracy: float | None  # of the last version that was evaluated on enough examples to count
-    best: float | None  # of all versions that were
+    accuracy: float | None  # of the last version that was evaluated on enough examples
+    best: float | None  # the best of all such versions
     loss: float | None
     rounds: int  # merges
-    updates: int  # that were merged; where models travelled, those of every hop are in what was merged
+    updates: int  # that were merged; if models travelled, those of every hop
     updates_by_site: Mapping[str, int]
-    steps: int  # of optimizers, that were merged, likewise
-    virtual: (
-        float  # the time it took if nothing took time but steps: one of a site that is not slowed takes 1
-    )
+    steps: int  # optimizer steps in the merged updates, likewise
+    # The time if only optimizer steps took time: 1 for a step at a site that is not slowed down.
+    virtual: float
     bytes_up: int
     bytes_down: int
-    seconds: float  # from the first model to the last: without the start of the processes
+    seconds: float  # from the first model to the last, without the start of the processes
     curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
 
 
 def outcome(report: Report, slow: Mapping[str, float] | None = None, within: float | None = None) -> Outcome:
-    """Sum a report up; perhaps only what happened `within` so much virtual time."""
+    """Summarise a report, or only the part of it `within` some virtual time."""
     start = report["history"][0]["seconds"] if report["history"] else 0.0
     times = virtual_times(report, slow or {})
     history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
@@ -87,18 +86,17 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
 
 
 def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
-    """Return when each version would have been there if nothing took time but steps, `slow` times as much at some.
+    """Return when each version would appear if only optimizer steps took time, longer at `slow` sites.
 
-    Sites that are played on one machine compete for it, and other work slows all of them down: seconds tell
-    little. The versions that updates started from, and those that they were merged into, tell what had to
-    wait for what.
+    Sites on one machine compete for it, and other work slows all of them down, so seconds say little. The
+    versions that updates started from, and those that they were merged into, show what had to wait for what.
     """
-    free: dict[str, float] = {}  # when each site has done its last task
+    free: dict[str, float] = {}  # when each site finished its last task
     times: list[float] = []
     for entry in report["history"]:
         at = times[-1] if times else 0.0
         *hops, last = _trainings(entry)
-        for trained in hops:  # each waits for the one before
+        for trained in hops:  # each hop waits for the previous one
             at += max((steps * slow.get(site, 1) for site, steps in trained.items()), default=0.0)
         begun = at
         for site, steps in last.items():
@@ -110,6 +108,6 @@ def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
 
 
 def _trainings(entry: Mapping[str, Any]) -> list[Mapping[str, int]]:
-    """Return the steps of each site in a version's updates; of each hop, one after the other, if models travelled."""
+    """Return the steps of each site in a version's updates; if models travelled, for each hop in turn."""
     hops = [hop["steps"] for hop in entry.get("hops", ()) if hop.get("steps")]
     return hops or [entry["steps"]]

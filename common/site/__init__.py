@@ -1,1 +1,1 @@
-"""What learner and evaluator share: attending, fetching models, handing in results, the owner's apps and data."""
+"""The common parts of learner and evaluator: session, transfers, policy, the owner's apps and data."""

@@ -33,13 +33,15 @@ log = logging.getLogger(__name__)
 
 
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
-    """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` makes the daemon."""
+    """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` is the daemon."""
 
-    @click.group(name=role, help=f"Start, stop and look at a site's {role}.")
+    @click.group(name=role, help=f"Start, stop and inspect a site's {role}.")
     def group() -> None:
         pass
 
-    @group.command(help=f"Start the {role} of a site: it dials the controller and works until it is stopped.")
+    @group.command(
+        help=f"Start a site's {role}: it connects to the controller and works until it is stopped."
+    )
     @controller_option
     @click.option(
         "--site",
@@ -53,7 +55,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         type=click.Path(path_type=Path),
         envvar="HANSA_DATA_PATH",
         required=True,
-        help="The site's data, read by the app's loader (default: .npz, .csv or .parquet file, or folder of images).",
+        help="The site's data, for the app's loader (default: .npz, .csv, .parquet or folder of images).",
     )
     @click.option(
         "--app",
@@ -76,7 +78,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         envvar="HANSA_DRAIN",
         default=30.0,
         show_default=True,
-        help="Seconds to finish the task in hand when asked to stop; the rest of it is given up.",
+        help="Seconds to finish the task in hand when asked to stop; after that it is given up.",
     )
     @state_option
     @click.option(
@@ -126,7 +128,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         logs.set_up()
         keep_freed_memory()
         with locked(folder, role):
-            from hansa.common.site.attendance import Identity
+            from hansa.common.site.connection import Identity
             from hansa.common.site.daemon import SiteOptions
 
             _set_up_torch(device, threads)
@@ -151,7 +153,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             envvar="HANSA_SPLIT",
             default=split,
             show_default=True,
-            help="What to evaluate on: the validation part that the learner never sees, or test data.",
+            help="What to evaluate on: validation data, which the learner never sees, or test data.",
         )(start)
 
     if role == "learner":
@@ -162,10 +164,10 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             default=1.0,
             show_default=True,
             metavar="FACTOR",
-            help="Let training take so many times as long: to try fast and slow sites on one machine.",
+            help="Slow training down by FACTOR, to try fast and slow sites on one machine.",
         )(start)
 
-    @group.command(help=f"Stop the {role} of a site.")
+    @group.command(help=f"Stop a site's {role}.")
     @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
     @state_option
     def stop(site: str, state: Path | None) -> None:
@@ -176,8 +178,8 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         click.echo(f"{role} of {site} stopped" if stopped else f"no {role} is running on {folder}")
 
     @group.command(
-        help=f"Say whether the {role} of a site runs on this machine. Exit 1 if it does not run or the controller"
-        " refuses it; exit 0 also while the controller is out of reach."
+        help=f"Show whether a site's {role} runs on this machine. Exit code 1: it does not run, or the"
+        " controller refuses it; 0: it runs, even if the controller is out of reach."
     )
     @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
     @state_option
@@ -189,9 +191,9 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
 
 
 async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_going: bool) -> None:
-    """Load the apps and their data and work until told to stop; refuse if nothing can work, unless told to wait.
+    """Load the apps and their data and work until told to stop; without `keep_going`, refuse if no app works.
 
-    The state directory says what the daemon is doing, and why it ended, for `status`.
+    A note in the state directory tells `status` what the daemon is doing, or why it ended.
     """
     from hansa.common.process.state import announce, write_note
     from hansa.common.site.shelf import Shelf
@@ -228,8 +230,8 @@ def _show_status(role: str, site: str, folder: Path, as_json: bool) -> None:
     says = str(note.get("says", "starting") if pid else note.get("ended", ""))
     refused = pid is not None and bool(note.get("refused"))
     if as_json:
-        found = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
-        print_json(found | {"says": says, "refused": refused})
+        status = {"site": site, "role": role, "running": pid is not None, "pid": pid, "state": str(folder)}
+        print_json(status | {"says": says, "refused": refused})
     else:
         words = f"running (pid {pid}): {says}" if pid else "not running" + (f", {says}" if says else "")
         click.echo(f"{role} of {site}: {words}, state {folder}")
@@ -242,7 +244,7 @@ def _folder(state: Path | None, site: str) -> Path:
 
 
 def _set_up_torch(device: str, threads: int | None) -> None:
-    # Several learners often share a machine: threads that wait must not spin away the others' cores.
+    # Several learners often share a machine: waiting threads must not spin and take the others' cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 

@@ -1,4 +1,4 @@
-"""The loop of a site's daemon: tasks come in over the attendance, one at a time is worked on, results go out."""
+"""The loop of a site's daemon: tasks come in, one at a time is worked on, results go out."""
 
 import asyncio
 import logging
@@ -11,7 +11,8 @@ from threading import Event
 from typing import Any, TypeVar, TypeVarTuple
 
 from hansa.common.process.lifetime import stop_signal
-from hansa.common.site.attendance import Attendance, Identity
+from hansa.common.site.attendance import Attendance
+from hansa.common.site.connection import Identity
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
@@ -30,14 +31,14 @@ from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 KEPT = 4  # jobs whose model and data stay in memory
-LOOK = 5.0  # seconds between two looks at the apps' files, and at data that could not be used
+LOOK = 5.0  # seconds between two looks at the apps' files and at data that could not be used
 T = TypeVar("T")
-Given = TypeVarTuple("Given")
+Args = TypeVarTuple("Args")
 
 
 @dataclass(frozen=True)
 class SiteOptions:
-    """What `hansa learner start` or `hansa evaluator start` was given."""
+    """The options of `hansa learner start` and `hansa evaluator start`."""
 
     identity: Identity
     data: Path
@@ -47,7 +48,7 @@ class SiteOptions:
     device: str = "cpu"
     threads: int | None = None
     policy: Path | None = None
-    slow: float = 1.0  # learners only: training takes so many times as long
+    slow: float = 1.0  # learners only: the factor by which training is slowed down
     drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
 
 
@@ -61,35 +62,35 @@ class TaskInHand:
 
 
 class SiteDaemon(ABC):
-    """A learner or an evaluator: the session's loop plus one thread for PyTorch."""
+    """A learner or an evaluator: the session's loop and one thread for PyTorch."""
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         self.options = options
         self.shelf = shelf
         self.policy = PolicyFile(options.policy)
-        self.attendance = Attendance(options.identity, self._tell)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only one that computes
+        self.attendance = Attendance(options.identity, self._report_apps)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only thread that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
         self._in_hand: dict[TaskId, TaskInHand] = {}
         self._queue: asyncio.Queue[TaskInHand] = asyncio.Queue()
         self._draining = False
-        self._told: list[fleet.AppState] = []  # to the controller
+        self._reported: list[fleet.AppState] = []  # what the controller knows
 
-    async def compute(self, work: Callable[[*Given], T], *given: *Given) -> T:
-        """Run what calls an app or a plugin on the thread that computes."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, _answered, work, *given)
+    async def compute(self, work: Callable[[*Args], T], *args: *Args) -> T:
+        """Run code of an app or a plugin on the thread that computes."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, _completing, work, *args)
 
     @abstractmethod
     async def perform(self, task: Task, cancelled: Event) -> None:
-        """Do a task and hand in its result."""
+        """Do a task and submit its result."""
 
     async def run(self, ready: Callable[[str], None]) -> None:
-        """Attend and work until told to stop."""
+        """Stay connected and work until told to stop."""
         work = asyncio.create_task(self._work())
         attend = asyncio.create_task(self.attendance.attend(self, ready))
         stop = asyncio.create_task(stop_signal())
-        mind = asyncio.create_task(self._mind_apps())
+        watch = asyncio.create_task(self._watch_apps())
         try:
             await asyncio.wait((work, attend, stop), return_when=asyncio.FIRST_COMPLETED)
             for ended in (work, attend):
@@ -97,20 +98,22 @@ class SiteDaemon(ABC):
                     ended.result()
             await self._drain()
         finally:
-            for job in self._in_hand.values():
-                job.cancelled.set()
-            for task in (work, attend, stop, mind):
+            for held in self._in_hand.values():
+                held.cancelled.set()
+            for task in (work, attend, stop, watch):
                 if task is not attend or not stop.done():
                     task.cancel()
             await self.attendance.leave()
             attend.cancel()
-            await asyncio.gather(work, attend, stop, mind, return_exceptions=True)
+            await asyncio.gather(work, attend, stop, watch, return_exceptions=True)
             self.thread.shutdown(wait=True, cancel_futures=True)
             self._helpers.shutdown(wait=True, cancel_futures=True)
 
     async def _drain(self) -> None:
         """Finish the task in hand, if it does not take too long; a second signal ends that, too."""
-        running = [(job.task.id, job.run) for job in self._in_hand.values() if job.run and not job.run.done()]
+        running = [
+            (each.task.id, each.run) for each in self._in_hand.values() if each.run and not each.run.done()
+        ]
         if not running or not self.options.drain:
             return
         self._draining = True
@@ -144,7 +147,7 @@ class SiteDaemon(ABC):
                 dropped.run.cancel()
 
     def require_usable(self) -> None:
-        """Refuse to start if nothing can be done with any of the apps."""
+        """Refuse to start if no app can be used."""
         states = self._app_states()
         if any(not state.error and state.examples for state in states):
             return
@@ -153,15 +156,15 @@ class SiteDaemon(ABC):
             for state in states
         )
         raise Refused(
-            f"{'; '.join(why)}. Nothing can work here; with --keep-going it starts and waits until an app can"
+            f"{'; '.join(why)}. With --keep-going the daemon starts anyway and waits until an app can be used"
         )
 
-    def _tell(self) -> list[fleet.AppState]:
-        self._told = self._app_states()
-        return self._told
+    def _report_apps(self) -> list[fleet.AppState]:
+        self._reported = self._app_states()
+        return self._reported
 
-    async def _mind_apps(self) -> None:
-        """Try apps again that could not be used, notice edits, and tell the controller what has changed."""
+    async def _watch_apps(self) -> None:
+        """Retry apps that could not be used, notice edits, and tell the controller what has changed."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK)
@@ -169,13 +172,13 @@ class SiteDaemon(ABC):
                 for ref in await loop.run_in_executor(self._helpers, self.shelf.due):
                     await self.compute(self.shelf.load, ref)
                 await loop.run_in_executor(self._helpers, self.shelf.look)
-            except Exception:  # of files that come and go, or of an app: the daemon works with what it has
-                log.exception("the apps could not be looked at")
-            if self._app_states() != self._told:
+            except Exception:  # files come and go, and apps raise anything: the daemon works with what it has
+                log.exception("the apps could not be checked for changes")
+            if self._app_states() != self._reported:
                 self.attendance.enrol_again()
 
     def _app_states(self) -> list[fleet.AppState]:
-        """Return what the controller is told at enrolment: the apps, and which of them the policy does not allow."""
+        """Return the apps as enrolment names them: usable, unusable, or not allowed by the policy."""
         try:
             allowed, reason = self.policy.current().apps, "the site's policy does not allow it"
         except Forbidden as error:
@@ -208,20 +211,20 @@ class SiteDaemon(ABC):
                 raise
         except (InvalidApp, InvalidData, Forbidden, Unequipped) as error:
             await self.attendance.report_failure(task.id, str(error), final=True)
-        except (Exception, SystemExit) as error:  # of the app or a plugin: anything may come
+        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
             log.exception("task %s failed", task.id)
             await self.attendance.report_failure(task.id, reason(error), final=False)
 
 
-def _answered(work: Callable[[*Given], T], *given: *Given) -> T:
-    """Call something; StopIteration, which asyncio leaves unanswered for ever, becomes an error that it can tell of."""
+def _completing(work: Callable[[*Args], T], *args: *Args) -> T:
+    """Call `work`; StopIteration becomes a RuntimeError, since a future that held it would never be done."""
     try:
-        return work(*given)
+        return work(*args)
     except StopIteration as error:
         raise RuntimeError("StopIteration was raised").with_traceback(error.__traceback__) from None
 
 
 def make_room(kept: dict[JobId, Any]) -> None:
-    """Forget the oldest jobs, so that one more can be kept."""
+    """Forget the oldest jobs to make room for one more."""
     while len(kept) >= KEPT:
         kept.pop(next(iter(kept)))

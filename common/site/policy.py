@@ -1,10 +1,10 @@
-"""The site's policy: what its owner lets jobs ask of it. The site itself enforces it, whatever the controller says.
+"""The site's policy: what its owner lets jobs ask of it. The site itself enforces it.
 
-apps = ["/srv/hansa/app.py:app"]    # of those given with --app; not given: all of them
-operators = ["alice"]               # whose jobs may run here; not given: anybody's
-max_epochs = 10                     # in one task
-min_sites = 3                       # no community model may be made of fewer sites' updates
-redistribute = false                # whether other sites may be sent this site's own model (not only the mean)
+apps = ["/srv/hansa/app.py:app"]    # the apps that jobs may use (default: all that --app names)
+operators = ["alice"]               # whose jobs may run here (default: anybody's)
+max_epochs = 10                     # the most epochs of one task
+min_sites = 3                       # the fewest sites whose updates may make up a community model
+redistribute = false                # whether other sites may receive this site's own model, not only the mean
 """
 
 import tomllib
@@ -19,7 +19,7 @@ from hansa.common.values.tasks import Task, Train
 
 
 class Policy(Value):
-    """What jobs may ask of a site; what is not said is allowed, except showing its model to others."""
+    """What jobs may ask of a site; everything else is allowed, except showing its model to other sites."""
 
     apps: tuple[str, ...] | None = None
     operators: tuple[str, ...] | None = None
@@ -29,9 +29,9 @@ class Policy(Value):
 
     def require(self, task: Task, examples: int) -> None:
         """Refuse a task that asks for more than the owner allows."""
-        wrong = self._objection(task, examples)
-        if wrong:
-            raise Forbidden(f"the policy of site {task.site} refuses this job: {wrong}")
+        objection = self._objection(task, examples)
+        if objection:
+            raise Forbidden(f"the policy of site {task.site} refuses this job: {objection}")
 
     def _objection(self, task: Task, examples: int) -> str | None:
         terms = task.terms
@@ -41,7 +41,7 @@ class Policy(Value):
             return f"jobs of operator {terms.operator or 'unknown'} may not run here"
         if self.min_sites is not None and terms.together < self.min_sites:
             fewest = "one site" if terms.together == 1 else f"{terms.together} sites"
-            return f"it may make a model of {fewest} (sites.together), and at least {self.min_sites} must take part"
+            return f"it may make a model of {fewest} (sites.together); at least {self.min_sites} are required"
         if terms.redistributes and not self.redistribute:
             return "its rule would show this site's own model to other sites"
         if self.max_epochs is not None and isinstance(task.work, Train):
@@ -58,34 +58,34 @@ def _epochs(work: Train, examples: int) -> float:
     return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
 
 
-FREE = Policy(redistribute=True)  # of a site that has no policy file
+FREE = Policy(redistribute=True)  # the policy of a site without a policy file
 
 
 class PolicyFile:
-    """A policy in a file, read again when it changes. A file that cannot be read allows nothing."""
+    """A policy in a file, read again when the file changes. A file that cannot be read allows nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._held = read_policy(path) if path else FREE
+        self._policy = read_policy(path) if path else FREE
         self._stamp = self._look()
 
     def current(self) -> Policy:
-        """Return the policy as the file has it now; raise Forbidden if it cannot be read."""
+        """Return the file's current policy; raise Forbidden if it cannot be read."""
         seen = self._look()
         if self._path and seen != self._stamp:
             try:
-                self._held = read_policy(self._path)
+                self._policy = read_policy(self._path)
             except HansaError as error:
                 raise Forbidden(f"the site's policy cannot be read, so nothing is allowed: {error}") from None
             self._stamp = seen
-        return self._held
+        return self._policy
 
     def _look(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat() if self._path else None
+            stat = self._path.stat() if self._path else None
         except OSError:
             return None
-        return (found.st_mtime_ns, found.st_size) if found else None
+        return (stat.st_mtime_ns, stat.st_size) if stat else None
 
 
 def read_policy(path: Path) -> Policy:

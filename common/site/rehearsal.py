@@ -1,4 +1,4 @@
-"""The rehearsal of an app: one forward pass over an example or two, which finds data of a wrong shape at start."""
+"""The rehearsal of an app: a forward pass over one or two examples, which detects data of a wrong shape."""
 
 import random
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ FEW = 2  # examples
 
 
 def rehearse(app: App, examples: Examples, path: Path, device: str) -> None:
-    """Build the app's network and let it see an example or two; raise InvalidApp or InvalidData if that fails.
+    """Run the app's network on one or two examples; raise InvalidApp or InvalidData if that fails.
 
-    Apps with functions of their own are not tried, nor is anything without examples.
+    Apps with their own functions are not tried, nor are apps without examples.
     """
     if app.train is not None or not len(examples):
         return
@@ -25,12 +25,13 @@ def rehearse(app: App, examples: Examples, path: Path, device: str) -> None:
     with undisturbed():
         network = _build(app, device)
         error = _attempt(app, network, few, device)
-        if error and few.x.dtype.kind in "iub":  # jobs that standardise features make floats of them
+        if error and few.x.dtype.kind in "iub":  # jobs that standardise features turn them into floats
             error = _attempt(app, network, Examples(few.x.astype(np.float32), few.y), device) and error
     if error:
         raise InvalidData(
             f"{path}: the data do not fit the app's network: x has shape {list(examples.x.shape)} and type"
-            f" {examples.x.dtype.name}, y has shape {list(examples.y.shape)}; the network said: {one_line(error)}"
+            f" {examples.x.dtype.name}, y has shape {list(examples.y.shape)};"
+            f" the network raised: {one_line(error)}"
         ) from error
 
 
@@ -46,7 +47,7 @@ def _build(app: App, device: str) -> object:
 
 
 def _attempt(app: App, network: object, few: Examples, device: str) -> BaseException | None:
-    """Return what is wrong; with the usual loss also whether the network's scores fit the task."""
+    """Return the error, if any; with the default loss this also checks that the outputs fit the task."""
     import torch
 
     from hansa.common.torch.data import to_tensors
@@ -67,7 +68,7 @@ def _attempt(app: App, network: object, few: Examples, device: str) -> BaseExcep
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Give the random generators back their states."""
+    """Restore the states of the random generators afterwards."""
     import torch
 
     plain, arrays = random.getstate(), np.random.get_state()

@@ -18,8 +18,8 @@ from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
-LOOKED_AT = 10_000  # files of a data folder
-Seen = tuple[Stamp | None, ...]  # what an app's source and the data looked like when they were loaded
+LOOKED_AT = 10_000  # files of a data folder that are watched for changes
+Seen = tuple[Stamp | None, ...]  # stamps of an app's source and data when they were loaded
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Prepared:
     examples: Examples
     source: Source
     seen: Seen
-    changed: bool = False  # the source on disk is another by now
+    changed: bool = False  # the source on disk differs by now
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class Unusable:
 
 
 class Shelf:
-    """Loads apps and data. What cannot be loaded stays on the list with the reason, and is tried again when it changes.
+    """The allowed apps and their data. Those that cannot be loaded are tried again when their files change.
 
-    What was loaded stays as it is. All methods may be called from any thread, by one at a time.
+    Loaded apps stay as they are. All methods may be called from any thread, but by one at a time.
     """
 
     def __init__(self, refs: tuple[str, ...], data: Path, split: str, device: str = "cpu") -> None:
         self._data, self._split, self._device = data, split, device
         self._held: dict[str, Prepared | Unusable] = {}
         for ref in refs:
-            if plain(ref, TEXT) != ref:  # it goes to the controller as it is
+            if plain(ref, TEXT) != ref:  # it is sent to the controller unchanged
                 raise InvalidApp(
                     f"app {ref[:100]!r}: use at most {TEXT} characters, none of which controls a terminal"
                 )
-            self._load(ref)  # what is wrong is told by the one who starts, who may give up because of it
+            self._load(ref)  # the caller reports problems, and may give up because of them
 
     def load(self, ref: str) -> bool:
-        """Load an app and its data again, and try them; return whether they can be used."""
+        """Load an app and its data again and rehearse them; return whether they can be used."""
         usable = self._load(ref)
         if not usable:
             log.error("%s", self.unusable())
@@ -69,17 +69,16 @@ class Shelf:
         try:
             if ref in self._held:
                 source_of(ref).forget()
-            source = source_of(ref)  # before it is imported: an edit meanwhile must show
+            source = source_of(ref)  # before the import: an edit meanwhile must be noticed
             app = load_app(ref)
-            source = (
-                source if source.found else source_of(ref)
-            )  # the place of an installed module is known by now
+            # The location of an installed module is known only now.
+            source = source if source.found else source_of(ref)
             self._require_own_modules(ref, source)
             examples = app.load(self._data, self._split)
             rehearse(app, examples, self._data, self._device)
         except HansaError as error:
-            said = str(error).removeprefix(f"{ref}: ")  # the app is named by the one who tells it
-            self._held[ref] = Unusable(said, seen)
+            message = str(error).removeprefix(f"{ref}: ")  # `unusable` names the app
+            self._held[ref] = Unusable(message, seen)
             return False
         self._held[ref] = Prepared(app, examples, source, seen)
         log.info(
@@ -88,7 +87,7 @@ class Shelf:
         return True
 
     def _require_own_modules(self, ref: str, source: Source) -> None:
-        """Refuse an app that was given a module of another app's: Python has one of each name."""
+        """Refuse an app that got another app's module: Python loads only one module of each name."""
         others = {
             each: held.source
             for each, held in self._held.items()
@@ -97,8 +96,8 @@ class Shelf:
         for name, file in source.mistaken():
             for other in (each for each, theirs in others.items() if file in theirs.stamps):
                 raise InvalidApp(
-                    f"it imports {name}, and another {name} is loaded, {file} of app {other}; give one of the two"
-                    " another name, or let a daemon of its own have each app"
+                    f"it imports {name}, but another {name} is already loaded, {file} of app {other};"
+                    " rename one of the two, or start a separate daemon for each app"
                 )
 
     def get(self, ref: str) -> Prepared:
@@ -114,20 +113,20 @@ class Shelf:
         return [held.app for held in self._held.values() if isinstance(held, Prepared)]
 
     def unusable(self) -> str:
-        """Say which apps cannot be used and why; nothing if all can."""
+        """Return which apps cannot be used and why; "" if all can."""
         return "; ".join(
             _unusable(ref, held.error) for ref, held in self._held.items() if isinstance(held, Unusable)
         )
 
     def due(self) -> list[str]:
-        """Return the apps that could not be used, and may be by now: their source or the data have changed."""
+        """Return the apps that could not be used but may work now: their source or data have changed."""
         idle = [
             ref for ref, held in self._held.items() if isinstance(held, Unusable) or not len(held.examples)
         ]
         return [ref for ref in idle if self._seen(ref) != self._held[ref].seen]
 
     def look(self) -> bool:
-        """See whether sources on disk are still those that were loaded; return whether that has changed."""
+        """Compare the sources on disk with the loaded ones; return whether any result has changed."""
         news = False
         for ref, held in list(self._held.items()):
             if not isinstance(held, Prepared):
@@ -143,7 +142,7 @@ class Shelf:
         return news
 
     def states(self) -> list[fleet.AppState]:
-        """Return what the controller is told at enrolment."""
+        """Return the state of every app, as enrolment sends it."""
         return [self._state(ref, held) for ref, held in self._held.items()]
 
     def _state(self, ref: str, held: Prepared | Unusable) -> fleet.AppState:
@@ -152,12 +151,12 @@ class Shelf:
         return codec.app_to_wire(ref, len(held.examples), held.app.stated(held.source.digest, held.changed))
 
     def _seen(self, ref: str) -> Seen:
-        """Return what changes when the app's source or the data are written."""
+        """Return stamps that change when the app's source or the data are written."""
         return tuple(stamp_of(path) for path in (*source_of(ref).stamps, *_files(self._data)))
 
 
 def _files(data: Path) -> Iterable[Path]:
-    """Yield a data file, or a folder and what is in it, as far as that is not too much to look at."""
+    """Yield a data file, or a folder and its contents, up to a limit."""
     yield data
     if data.is_dir():
         yield from islice(data.rglob("*"), LOOKED_AT)

@@ -1,9 +1,9 @@
-"""The source of an app: its file, and what that imports from the files beside it or from its own package.
+"""The source of an app: its file, and what that file imports from its folder or its own package.
 
-A daemon keeps the code that it imported. The digest of the source, taken when the app is loaded, tells sites
-apart that have loaded different versions, and an edit on disk from the code that runs. It is made by reading
-import statements, so that it does not depend on what else a process has loaded. Installed packages, modules
-that are found in other ways and files that are no code are not in it.
+A daemon keeps running the code that it imported. The digest of the source, taken when the app is loaded,
+shows whether sites have loaded different versions, and whether the files on disk are still the running code.
+Files are found by reading import statements, so the digest does not depend on what else was loaded.
+Installed packages, modules that are found in other ways and files other than code are not part of it.
 """
 
 import ast
@@ -16,23 +16,23 @@ from pathlib import Path
 from blake3 import blake3
 
 Stamp = tuple[int, int, int]
-INSTALLED = ("site-packages", "dist-packages")  # folders with other packages than the app's
+INSTALLED = ("site-packages", "dist-packages")  # folders that also hold packages other than the app's
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was loaded: a digest, and what its files looked like on disk."""
+    """The loaded source: its digest, and the stamps of its files on disk."""
 
     digest: str
     stamps: Mapping[Path, Stamp | None]
     root: Path  # the folder that its modules are imported from
 
     def unchanged(self) -> bool:
-        """Whether no file was written since; quick, since nothing is read."""
+        """Whether no file was written since; quick, because nothing is read."""
         return all(stamp_of(path) == stamp for path, stamp in self.stamps.items())
 
     def mistaken(self) -> Iterator[tuple[str, Path]]:
-        """Yield the modules of these files that Python has loaded from other files, since it goes by their names."""
+        """Yield modules of these files that Python has loaded from other files of the same name."""
         for path in self.stamps:
             parts = path.relative_to(self.root).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -42,11 +42,11 @@ class Source:
 
     @property
     def found(self) -> bool:
-        """Whether any file was there."""
+        """Whether any file exists."""
         return any(self.stamps.values())
 
     def forget(self) -> None:
-        """Have Python import these files again when they are asked for, and find those that have come since."""
+        """Make Python import these files again, and find files that were added since."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and Path(file) in self.stamps:
@@ -55,7 +55,7 @@ class Source:
 
 
 def source_of(ref: str) -> Source:
-    """Read the source of an app as it is on disk."""
+    """Read an app's source from disk."""
     start, finder = _beginning(ref.rpartition(":")[0])
     stamps: dict[Path, Stamp | None] = {}
     hasher = blake3()
@@ -67,7 +67,7 @@ def source_of(ref: str) -> Source:
 
 
 def _beginning(place: str) -> "tuple[Path, _Finder]":
-    """Return the file of an app, and who finds what it imports."""
+    """Return the file of an app, and a finder for its imports."""
     if place.endswith(".py"):
         start = Path(place).resolve()
         return start, _Finder(start.parent)
@@ -83,17 +83,17 @@ class _Finder:
     """Finds the modules below a folder that a file imports, directly or not."""
 
     root: Path
-    package: str = ""  # only modules of this one
+    package: str = ""  # if set: only modules of this package
 
     def closure(self, start: Path) -> set[Path]:
         """Return a file and what it imports."""
-        found, new = {start}, [start]
+        files, new = {start}, [start]
         while new:
             for path in self._imported(new.pop()):
-                if path not in found:
-                    found.add(path)
+                if path not in files:
+                    files.add(path)
                     new.append(path)
-        return {path for path in found if path.is_relative_to(self.root)}
+        return {path for path in files if path.is_relative_to(self.root)}
 
     def _imported(self, path: Path) -> Iterator[Path]:
         try:
@@ -108,7 +108,7 @@ class _Finder:
                 words = node.module.split(".") if node.module else []
                 if node.level:
                     words = [*self._package_of(path, node.level), *words]
-                for alias in node.names:  # a name of the module, or a module of the package
+                for alias in node.names:  # each is a name in the module, or a module in the package
                     yield from self._files([*words, alias.name])
 
     def _package_of(self, path: Path, level: int) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class _Finder:
         return parts[: max(len(parts) - level, 0)]
 
     def _files(self, words: list[str]) -> Iterator[Path]:
-        """Yield the files of a module and of the packages that it is in, as far as they are below the folder."""
+        """Yield the files below the folder that belong to a module or to the packages that contain it."""
         if self.package and words[:1] != [self.package]:
             return
         for depth in range(1, len(words) + 1):
@@ -127,12 +127,12 @@ class _Finder:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a file is written; nothing if there is none."""
+    """Return a stamp that changes when a file is written; None if there is no file."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _read(path: Path) -> bytes:

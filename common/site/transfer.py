@@ -1,4 +1,4 @@
-"""Models in and out of a site: delta downloads and uploads, both resumed where a connection broke."""
+"""A site's transfers: delta downloads of models and uploads of updates, resumed after a broken connection."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ from hansa.protos import fleet_pb2 as fleet
 
 
 class Fetcher:
-    """Downloads models and remembers the tensors of the last one, so that what did not change need not travel."""
+    """Downloads models and keeps the tensors of the last one, so that unchanged tensors need not travel."""
 
     def __init__(self, attendance: Attendance, pool: Executor) -> None:
         self._attendance = attendance
@@ -35,16 +35,16 @@ class Fetcher:
     async def fetch(
         self, key: ModelKey, base: ModelKey | None = None
     ) -> tuple[Manifest, dict[str, np.ndarray]]:
-        """Return a model's manifest and its tensors; the arrays are read-only, and stay while somebody holds them.
+        """Return a model's manifest and its tensors, as read-only arrays.
 
-        A partial model is laid over a `base`, whose other tensors it is returned with.
+        A partial model is returned with the other tensors of its `base`.
         """
         if base is None:
             return await self._fetch(key)
         under, arrays = await self._fetch(base)
         below = self._held
         over, changed = await self._fetch(key)
-        self._held = below | self._held  # the next partial model is likely to be laid over the same base
+        self._held = below | self._held  # the next partial model is likely to have the same base
         digests = dict(zip(over.spec.names, over.digests, strict=True))
         laid = (
             digests.get(name, digest) for name, digest in zip(under.spec.names, under.digests, strict=True)
@@ -58,7 +58,9 @@ class Fetcher:
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
             array = arrived.get(info.name)
-            if array is None:  # a digest stands for bytes: the tensor that had them may have had another type
+            if (
+                array is None
+            ):  # the digest identifies bytes: the tensor that had them may have had another type
                 array = self._recall(info, digest)
             array.flags.writeable = False
             arrays[info.name] = array
@@ -67,19 +69,18 @@ class Fetcher:
         return manifest, arrays
 
     def _recall(self, info: TensorInfo, digest: bytes) -> np.ndarray:
-        kept = self._held.get(digest)
-        if kept is None or kept.nbytes != info.nbytes:
-            raise Rejected(f"the controller did not send tensor {info}, which is not here")
-        return kept.view(DTYPES[info.dtype]).reshape(info.shape)
+        tensor = self._held.get(digest)
+        if tensor is None or tensor.nbytes != info.nbytes:
+            raise Rejected(f"the controller did not send tensor {info}, which this site does not have")
+        return tensor.view(DTYPES[info.dtype]).reshape(info.shape)
 
     async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
-        """Take frames over one connection and check them on a worker thread, while the next ones arrive."""
+        """Receive frames over one connection; a worker thread checks them while the next ones arrive."""
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header
         request = fleet.FetchRequest(site=site, model=key, held=held, start=start, continued=header)
-        likely = sum(
-            array.nbytes for array in self._held.values()
-        )  # the next model is about as large as the last
+        # The next model is about as large as the last.
+        likely = sum(array.nbytes for array in self._held.values())
         size = likely if incoming.missing is None else incoming.missing
         loop = asyncio.get_running_loop()
 
@@ -97,25 +98,25 @@ class Fetcher:
                         await conveyor.put(frame)
                     await conveyor.drain()
                 finally:
-                    await conveyor.settle()  # what has come stays, should the connection have been cut
+                    await conveyor.settle()  # keep what has arrived, even if the connection was cut
         incoming.finish()
 
 
 async def hand_in(
     attendance: Attendance, task: TaskId, manifest: Manifest, payload: np.ndarray, facts: UpdateFacts
 ) -> Receipt:
-    """Offer and upload an update until the controller has given its receipt; resume where a connection broke."""
+    """Offer and upload an update until the controller returns a receipt; resume after a broken connection."""
     site = attendance.identity.site
     offer = fleet.OfferRequest(
         site=site, task=task, manifest=codec.manifest_to_wire(manifest), facts=codec.facts_to_wire(facts)
     )
 
-    came = 0  # frames that the controller has
+    received = 0  # frames that the controller has
 
     async def once() -> Receipt:
-        nonlocal came
+        nonlocal received
         reply = await attendance.stub.Offer(offer)
-        came = reply.start
+        received = reply.start
         if reply.HasField("receipt"):
             return codec.receipt_from_wire(reply.receipt)
         header = fleet.UploadHeader(site=site, task=task, start=reply.start)
@@ -130,4 +131,4 @@ async def hand_in(
         async with attendance.apart(payload.nbytes - reply.start * FRAME) as stub:
             return codec.receipt_from_wire(await stub.Upload(messages()))
 
-    return await attendance.insist(once, lambda: came)
+    return await attendance.insist(once, lambda: received)

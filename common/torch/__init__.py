@@ -1,1 +1,1 @@
-"""PyTorch: modules as models, data as tensors, metrics."""
+"""PyTorch: modules as models, data as tensors, layers and metrics."""

@@ -1,4 +1,4 @@
-"""A site's examples as tensors: made once, kept whole on the device, indexed by batches."""
+"""A site's examples as tensors: converted once, kept on the device, indexed by batches."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Tensors:
 
 
 def to_tensors(app: App, examples: Examples, device: str) -> Tensors:
-    """Convert arrays: floats become float32, bytes are taken as pixels and scaled to 0 … 1, other integers int64."""
+    """Convert arrays: floats to float32, bytes (pixels) scaled to 0 … 1, other integers to int64."""
     x = _features(np.ascontiguousarray(examples.x))
     kind = np.int64 if app.task == "classification" else np.float32
     y = torch.from_numpy(np.ascontiguousarray(examples.y).astype(kind))
@@ -37,16 +37,15 @@ def _features(x: np.ndarray) -> torch.Tensor:
 
 
 def loss_of(app: App, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of a batch by the app's loss or the usual one for its task."""
+    """Return the mean loss of a batch, by the app's loss or the default of its task."""
     if app.loss is not None:
-        found: torch.Tensor = app.loss(outputs, targets)
-        return found
+        loss: torch.Tensor = app.loss(outputs, targets)
+        return loss
     if app.task == "classification":
         return torch.nn.functional.cross_entropy(outputs, targets)
     if app.task == "multilabel":
-        return torch.nn.functional.binary_cross_entropy_with_logits(
-            outputs, targets
-        )  # mean over examples and labels
+        # The mean over examples and labels.
+        return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)
     if outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
-        outputs = outputs.squeeze(-1)  # else (n, 1) and (n,) would be compared pair by pair
+        outputs = outputs.squeeze(-1)  # otherwise (n, 1) and (n,) would be broadcast to (n, n)
     return torch.nn.functional.mse_loss(outputs, targets)

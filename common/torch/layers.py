@@ -1,7 +1,7 @@
-"""The layers of a torch module: which there are, in which order they run, and what they share (divide-and-conquer §1).
+"""The layers of a torch module: their names, their order, and what they share (divide-and-conquer §1).
 
-A layer is a module that owns a matrix of weights; an LSTM is one, however many matrices it has. Norms,
-whatever the shape of their scales, and what else has parameters or buffers but no matrix join the layer
+A layer is a module that owns a matrix of weights; an LSTM is one layer, however many matrices it has.
+Normalisation layers, whatever the shape of their scales, and other modules without a matrix join the layer
 before them, in the order in which modules are registered.
 """
 
@@ -18,13 +18,13 @@ from hansa.common.values.errors import one_line
 from hansa.common.values.results import Anatomy
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not what flows through
+REPARAMETRISED = ("_spectralnorm", "_weightnorm")  # they normalise weights, not activations
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 SHOWN = 6  # layers that a remark names
 
 
 def layers_of(module: nn.Module) -> tuple[list[str], dict[str, int]]:
-    """Return the layers' names in registration order, and the number of the layer that each module belongs to."""
+    """Return the layers' names in registration order, and the number of each module's layer."""
     layers: list[str] = []
     number: dict[int, int] = {}  # by module: the same module may have several names
     layer_of: dict[str, int] = {}
@@ -38,7 +38,7 @@ def layers_of(module: nn.Module) -> tuple[list[str], dict[str, int]]:
 
 
 def normalises(part: nn.Module) -> bool:
-    """Whether a module is a normalisation layer: torch's, or one of the many of libraries, which are called so."""
+    """Whether a module is a normalisation layer: torch's, or one of a library, recognised by its name."""
     name = type(part).__name__.lower()
     return isinstance(part, NORMS) or (bool(re.search(r"norm(\dd)?$", name)) and name not in REPARAMETRISED)
 
@@ -54,15 +54,14 @@ def _bears_weights(part: nn.Module) -> bool:
 
 
 def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
-    """Return what tensors alone do not tell; with a batch the order of the layers is checked by one forward pass."""
+    """Return a model's structure; with a batch, one forward pass checks the order of the layers."""
     layers, _ = layers_of(module)
     blocks = list(_blocks(module, layers))
     numbers = {block: i for i, block in enumerate(dict.fromkeys(blocks))}
     remarks = _order_remarks(module, layers, batch) if batch is not None and len(batch) else iter(())
     return Anatomy(
-        ties=tuple(
-            islice(ties_of(module), TIES)
-        ),  # a learner looks at all of its own network's before it trains
+        # A learner looks at all ties of its own network before it trains.
+        ties=tuple(islice(ties_of(module), TIES)),
         blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
         remarks=tuple(remark[:1000] for remark in remarks),
         frozen=tuple(islice(_frozen(module), COLUMNS)),
@@ -70,7 +69,7 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
 
 
 def _frozen(module: nn.Module) -> Iterator[int]:
-    """Yield the layers of which the app has frozen every parameter."""
+    """Yield the layers in which the app has frozen every parameter."""
     layers, layer_of = layers_of(module)
     named = module.named_parameters(remove_duplicate=False)
     trained = {
@@ -80,15 +79,15 @@ def _frozen(module: nn.Module) -> Iterator[int]:
 
 
 def ties_of(module: nn.Module) -> Iterator[tuple[str, ...]]:
-    """Yield the names of parameters that have several."""
+    """Yield the names of each parameter that has several names."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    yield from (tuple(found) for found in names.values() if len(found) > 1)
+    yield from (tuple(tied) for tied in names.values() if len(tied) > 1)
 
 
 def _blocks(module: nn.Module, layers: list[str]) -> Iterator[str]:
-    """Yield the block of each layer: the outermost module around it that is not just a list of others, or itself."""
+    """Yield the block of each layer: the outermost module around it that is not a container, or itself."""
     parts = dict(module.named_modules(remove_duplicate=False))
     for layer in layers:
         steps = layer.split(".")
@@ -110,7 +109,7 @@ def _order_remarks(module: nn.Module, layers: list[str], batch: torch.Tensor) ->
         module.eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(batch)
-    except Exception as error:  # training will say more clearly what is wrong
+    except Exception as error:  # training will describe the problem more clearly
         yield f"the order of the layers could not be checked: {one_line(error)}"
         return
     finally:
@@ -121,4 +120,7 @@ def _order_remarks(module: nn.Module, layers: list[str], batch: torch.Tensor) ->
     run = list(dict.fromkeys(called))
     if run != [name for name in layers if name in run]:
         shown = ", ".join(run[:SHOWN]) + (" …" if len(run) > SHOWN else "")
-        yield f"the model runs its layers in another order than it registers them: {shown}; name them in layers.order"
+        yield (
+            f"the model runs its layers in another order than it registers them: {shown};"
+            " list them in layers.order"
+        )

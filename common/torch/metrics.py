@@ -1,4 +1,4 @@
-"""Loss and counts of what a module gets right, as sums that can be pooled over sites."""
+"""Loss, confusion matrix and label counts of a module, as sums that can be pooled over sites."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ BATCH = 1024
 
 @torch.no_grad()
 def measure(app: App, module: nn.Module, data: Tensors) -> Evaluation:
-    """Evaluate in evaluation mode; n = 0 gives an empty report, which counts for nothing."""
+    """Evaluate a module in evaluation mode; without data the report is empty and counts for nothing."""
     module.eval()
     classes = app.classes or 0
     confusion = torch.zeros(classes if app.task == "classification" else 0, classes, dtype=torch.int64)
@@ -39,7 +39,7 @@ def measure(app: App, module: nn.Module, data: Tensors) -> Evaluation:
 def _confusion(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> torch.Tensor:
     """Count examples by true class (row) and predicted class (column)."""
     if outputs.shape[1] != classes:
-        raise ValueError(f"the model gives {outputs.shape[1]} scores, the app says classes={classes}")
+        raise ValueError(f"the model gives {outputs.shape[1]} scores, but the app has classes={classes}")
     predicted = outputs.argmax(dim=1)
     counts = torch.bincount((y * classes + predicted).flatten().cpu(), minlength=classes * classes)
     return counts.reshape(classes, classes)

@@ -1,4 +1,4 @@
-"""Between torch modules and tensors by name: the spec of a module, its values out, other values in."""
+"""Converts between torch modules and named tensors: a module's spec, reading and loading its values."""
 
 from collections.abc import Mapping
 
@@ -34,17 +34,17 @@ def spec_of(module: nn.Module) -> ModelSpec:
 
 
 def _norms(module: nn.Module) -> dict[str, float]:
-    """Return ε of every normalisation layer: rules that compare the statistics of models need to know."""
+    """Return the ε of every normalisation layer, for rules that compare models' statistics."""
     return {name: _epsilon(part) for name, part in module.named_modules() if normalises(part)}
 
 
 def _epsilon(part: nn.Module) -> float:
-    said = (getattr(part, name, None) for name in ("eps", "epsilon", "variance_epsilon"))
-    return next((float(eps) for eps in said if isinstance(eps, int | float) and 0 <= eps < 1), 1e-5)
+    candidates = (getattr(part, name, None) for name in ("eps", "epsilon", "variance_epsilon"))
+    return next((float(eps) for eps in candidates if isinstance(eps, int | float) and 0 <= eps < 1), 1e-5)
 
 
 def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:
-    """Copy a module's values into a payload, a new one if no room is given."""
+    """Copy a module's values into a payload, a new one without `room`."""
     layout = Layout(spec)
     payload = allocate(layout, room)
     state = module.state_dict()
@@ -54,7 +54,7 @@ def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> 
 
 
 def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Copy values into a module. Names and shapes must be the module's own."""
+    """Copy values into a module. Names and shapes must match the module's."""
     state = module.state_dict()
     missing = [name for name in state if name not in arrays]
     wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]

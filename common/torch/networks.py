@@ -1,4 +1,4 @@
-"""A job's model at a site: a torch module, or plain arrays for apps that bring their own train and evaluate."""
+"""A job's model at a site: a torch module, or plain arrays for apps with their own train and evaluate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,27 +14,28 @@ from hansa.common.values.results import Anatomy
 
 
 def build(app: App, seed: int, device: str) -> Any:
-    """Make the app's model with a seed: the same seed gives the same model."""
+    """Build the app's model with a seed: the same seed gives the same model."""
     import torch
 
     torch.manual_seed(seed)
     np.random.seed(seed % (1 << 32))
-    made = app.model()
+    network = app.model()
     if app.train is not None:
-        if not isinstance(made, Mapping):
+        if not isinstance(network, Mapping):
             raise InvalidApp(
                 "an app with its own train= must have a model= that returns a dict of numpy arrays"
             )
-        return {str(name): np.asarray(array) for name, array in made.items()}
-    if not isinstance(made, torch.nn.Module):
+        return {str(name): np.asarray(array) for name, array in network.items()}
+    if not isinstance(network, torch.nn.Module):
         raise InvalidApp(
-            f"model= returned a {type(made).__name__}, not a torch module; give train= and evaluate= too?"
+            f"model= returned a {type(network).__name__}, not a torch module;"
+            " are train= and evaluate= missing?"
         )
-    return made.to(device)
+    return network.to(device)
 
 
 def describe(network: Any) -> ModelSpec:
-    """Return the spec of a model; one whose tensors have names that cannot travel is refused."""
+    """Return the spec of a model; refuse tensor names that cannot be sent."""
     spec = _described(network)
     if wrong := odd_tensor((*spec.names, *spec.layers)):
         raise InvalidApp(f"the app's model: {wrong}")
@@ -54,15 +55,14 @@ def _described(network: Any) -> ModelSpec:
         role = Role.PARAM if array.dtype.name in FLOATS else Role.COUNT
         owner = name.rpartition(".")[0]
         if role is Role.PARAM and array.ndim >= 2 and (not owner or owner not in layers):
-            layers.append(
-                owner or name
-            )  # as in a torch module: a matrix begins a layer, and the rest joins it
+            # As in a torch module: a matrix begins a layer, and what follows joins it.
+            layers.append(owner or name)
         infos.append(TensorInfo(name, array.dtype.name, array.shape, role, max(len(layers) - 1, 0)))
     return ModelSpec(tuple(infos), tuple(layers))
 
 
 def anatomy(network: Any, batch: Any) -> Anatomy | None:
-    """Return what tensors alone do not tell of a model; nothing is known of plain arrays but their order."""
+    """Return a model's structure; only the order of plain arrays is known."""
     if isinstance(network, Mapping):
         spec = describe(network)
         return Anatomy(blocks=tuple(range(len(spec.layers))))
@@ -72,7 +72,7 @@ def anatomy(network: Any, batch: Any) -> Anatomy | None:
 
 
 def payload_of(network: Any, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:
-    """Copy a model's values into a payload, a new one if no room is given."""
+    """Copy a model's values into a payload, a new one without `room`."""
     if isinstance(network, Mapping):
         return pack(spec, network, room)
     from hansa.common.torch.model import read

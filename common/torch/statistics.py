@@ -1,4 +1,4 @@
-"""Buffers of a network that stay at a site: batch-norm statistics and counters (baselines §7)."""
+"""The buffers of a network that stay at a site: batch-norm statistics and counters (baselines §7)."""
 
 import torch
 from torch import nn
@@ -16,20 +16,20 @@ def statistics_of(module: nn.Module) -> Statistics:
 
 
 @torch.no_grad()
-def put_statistics(module: nn.Module, held: Statistics) -> None:
-    """Give a network buffers that it had before."""
+def put_statistics(module: nn.Module, statistics: Statistics) -> None:
+    """Restore a network's buffers."""
     for name, buffer in module.named_buffers():
-        if name in held:
-            buffer.copy_(held[name])
+        if name in statistics:
+            buffer.copy_(statistics[name])
 
 
 @torch.no_grad()
 def estimate_statistics(module: nn.Module, data: Tensors) -> None:
-    """Find the batch-norm statistics that a network has on some data; no label is used.
+    """Estimate a network's batch-norm statistics on some data; labels are not used.
 
-    Everything but batch norm is in evaluation mode: dropout would distort what is found. Batches count the
-    same, so they are of nearly equal size. They are drawn at random: of data in the order of their classes,
-    no batch is as varied as the whole.
+    Everything except batch norm is in evaluation mode, because dropout would distort the statistics. All
+    batches have the same weight, so they are of nearly equal size. They are drawn at random, because in data
+    sorted by class no batch is as varied as the whole.
     """
     norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     norms = [part for part in norms if part.track_running_stats]
@@ -37,7 +37,7 @@ def estimate_statistics(module: nn.Module, data: Tensors) -> None:
         return
     if len(data) < 2:
         raise InvalidData(
-            "there are too few training examples here to find the model's batch-norm statistics"
+            "there are too few training examples here to estimate the model's batch-norm statistics"
         )
     usual = [part.momentum for part in norms]
     module.eval()

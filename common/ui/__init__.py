@@ -1,1 +1,1 @@
-"""What people see and touch: commands, tables, the live view, a federation on one machine."""
+"""The user interface: commands, tables, the live view, and the operators' client."""

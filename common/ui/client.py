@@ -1,4 +1,4 @@
-"""The operator's side of the wire."""
+"""The operators' client of a controller."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from hansa.common.rpc.tls import Credentials
 
 DOCUMENT = 256 << 20  # a job with a very long history
-PATIENCE = 20.0  # seconds for an answer
+PATIENCE = 20.0  # seconds to wait for an answer
 V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
-TRIES = 20  # in a row to go on with a download that broke, without a further frame
+TRIES = 20  # to resume a broken download, in a row, without receiving another frame
 
 
 class Client:
@@ -48,7 +48,7 @@ class Client:
         await self._channel.close()
 
     async def submit(self, spec: JobSpec) -> JobView:
-        """Submit a job, with its first model and its reference if it names them."""
+        """Submit a job, with its initial model and its reference if it names them."""
         document = spec.model_dump(
             mode="json", exclude={"init", "reference", "data", "operator", "made_with"}
         )
@@ -61,9 +61,8 @@ class Client:
         if spec.reference:
             manifest, payload = load_checkpoint(Path(spec.reference))
             header.reference.MergeFrom(codec.manifest_to_wire(manifest))
-            document["reference"] = (
-                manifest.digest.hex()
-            )  # an older controller says that it knows no such thing
+            # An older controller then refuses the job because of an unknown field.
+            document["reference"] = manifest.digest.hex()
             payloads.append(payload)
         header.job_json = json.dumps(document)
 
@@ -93,7 +92,7 @@ class Client:
                 yield _read(JobView, reply.view_json)
 
     async def cancel(self, job: str) -> JobView:
-        """End a job."""
+        """Cancel a job."""
         reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
@@ -102,17 +101,17 @@ class Client:
         return (await self.export(job, version))[:2]
 
     async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
-        """Download a community model and check it; return its manifest, its payload, and what it says of itself."""
-        incoming, backoff, reached, vain = Incoming(finite=True), Backoff(), 0, 0
+        """Download a community model and check it; return its manifest, its payload and its origin."""
+        incoming, backoff, reached, futile = Incoming(finite=True), Backoff(), 0, 0
         with self._reaching():
             while True:
                 try:
                     await self._receive(job, version, incoming)
                 except Unreachable:
-                    vain = 0 if incoming.start > reached else vain + 1
-                    if not incoming.header or vain == TRIES:
+                    futile = 0 if incoming.start > reached else futile + 1
+                    if not incoming.header or futile == TRIES:
                         raise
-                    if not vain:
+                    if not futile:
                         backoff.reset()
                     reached = incoming.start
                     await backoff.rest()
@@ -120,7 +119,7 @@ class Client:
                     return incoming.manifest, incoming.payload, _origin(incoming.origin, incoming.manifest)
 
     async def _receive(self, job: str, version: int | None, incoming: Incoming) -> None:
-        """Take frames of a model over one connection, from the first that is missing on."""
+        """Receive a model's frames over one connection, starting with the first that is missing."""
         start, header = incoming.start, incoming.header
         request = operator.ModelRequest(job=_request(job).job, version=version, start=start, continued=header)
         with translated():
@@ -136,7 +135,7 @@ class Client:
         return [_read(DaemonView, text) for text in reply.views_json]
 
     async def status(self) -> StatusView:
-        """Return how the controller is."""
+        """Return the controller's status."""
         reply = await self._ask(self._stub.Status(operator.StatusRequest(), timeout=PATIENCE))
         return _read(StatusView, reply.view_json)
 
@@ -149,7 +148,7 @@ class Client:
 
 
 async def ask_health(controller: Endpoint) -> bool:
-    """Ask the standard health service; any certificate of the authority will do, the controller's own, too."""
+    """Ask the standard health service; any certificate of the authority will do."""
     channel = connect(controller.address, credentials=_credentials(controller))
     try:
         with _Reaching(controller), translated():
@@ -160,7 +159,7 @@ async def ask_health(controller: Endpoint) -> bool:
 
 
 class _Reaching:
-    """Names the address when nobody answers."""
+    """Adds the address and hints to the error when there is no answer."""
 
     def __init__(self, to: Endpoint) -> None:
         self._to = to
@@ -173,26 +172,28 @@ class _Reaching:
     ) -> None:
         if isinstance(error, Unreachable):
             hint = (
-                f"it may also refuse the certificate in {self._to.tls}: `hansa pki show {self._to.tls}` shows it"
+                f"it may also refuse the certificate, see `hansa pki show {self._to.tls}`"
                 if self._to.tls
-                else "if it speaks TLS, --tls or HANSA_TLS names the folder with your certificate"
+                else "if it uses TLS, --tls or HANSA_TLS names the folder with your certificate"
             )
             raise Unreachable(
-                f"no controller answers at {self._to} ({error}); is it running? `hansa controller start` starts"
-                f" one, --controller or HANSA_CONTROLLER says where it is; {hint}"
+                f"no controller answers at {self._to} ({error}); is it running? `hansa controller start`"
+                f" starts one, --controller or HANSA_CONTROLLER gives its address; {hint}"
             ) from None
 
 
 def _read(kind: type[V], text: str) -> V:
-    """Read a view; what a controller or a site has written in it becomes plain text here."""
+    """Parse a view; text from the controller or a site is cleaned here."""
     try:
         return kind.model_validate(cleaned(json.loads(text)))
     except (ValueError, RecursionError):
-        raise Broken("the controller's answer cannot be read; is its Hansa another version?") from None
+        raise Broken(
+            "the controller's answer cannot be read; does it run another version of Hansa?"
+        ) from None
 
 
 def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
-    """Read what a controller says of a model, which must be the model that it sent."""
+    """Parse the controller's description of a model, which must match the model that it sent."""
     if not text:
         return None
     try:
@@ -200,12 +201,12 @@ def _origin(text: str, manifest: Manifest) -> ModelOrigin | None:
     except Broken:
         raise Broken("the controller's description of the model cannot be read") from None
     if origin.digest != manifest.digest.hex():
-        raise Broken("the controller's description is of another model than the one that it sent")
+        raise Broken("the controller's description belongs to another model than the one that it sent")
     return origin
 
 
 def _user() -> str:
-    """Return who we say we are; with TLS the controller takes the certificate's word instead."""
+    """Return the user's name; with TLS the controller takes the name in the certificate instead."""
     import getpass
 
     try:
@@ -215,7 +216,7 @@ def _user() -> str:
 
 
 def _request(job: str) -> operator.JobRequest:
-    """Ask for a job; refuse words that cannot be sent."""
+    """Return the request for a job; refuse a name that cannot be sent."""
     try:
         return operator.JobRequest(job=job)
     except UnicodeEncodeError:

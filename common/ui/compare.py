@@ -1,94 +1,48 @@
-"""`hansa job compare`: jobs side by side, and whether they learn what a reference learns.
-
-Federated-centralized concordance (Nasirigerdeh et al., 2020): δ is the mean squared difference of the test
-losses of two jobs, version by version; below ε they count as concordant. DC is how far the last models are
-apart, relative to the reference's: ‖w − w′‖/‖w′‖.
-"""
+"""`hansa job compare`: jobs side by side, and whether they learn what a reference learns."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from hansa.common.models.checkpoints import load_checkpoint
-from hansa.common.models.distance import distance as relative_distance
-from hansa.common.models.frames import Layout, cut, views
-from hansa.common.models.model import Manifest
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
-from hansa.common.ui.jobs import SUMMARY, ask, numbers, summary
+from hansa.common.ui.concordance import Compared, Concordance, Model, concord
+from hansa.common.ui.job_documents import SUMMARY, summary
+from hansa.common.ui.jobs import ask
 from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
+from hansa.common.ui.versions import numbers
 from hansa.common.values.errors import InvalidInput, NotFound
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import VersionView, finite
 from hansa.common.values.views import JobView
 from hansa.common.values.words import cleaned, counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
-REPORT, MODEL = "report.json", "model.safetensors"  # what `hansa run` leaves in its folder
+REPORT, MODEL = "report.json", "model.safetensors"  # the files that `hansa run` writes
 COMPARED = {
-    "version",
-    "round",
-    "seconds",
-    "metrics",
-    "examples",
-    "examples_total",
-    "covered",
-    "bytes_up",
-    "bytes_down",
+    *("version", "round", "seconds", "bytes_up", "bytes_down"),
+    *("metrics", "examples", "examples_total", "covered"),
 }
-Model = tuple[Manifest, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A job and, if it is needed, its last model."""
-
-    label: str
-    view: JobView
-    model: Model | None
-
-    @property
-    def measured(self) -> list[VersionView]:
-        """The versions that were evaluated on enough examples to count."""
-        return [entry for entry in self.view.history if entry.covered]
-
-    @property
-    def left_out(self) -> int:
-        """How many versions were evaluated on fewer: what some sites found cannot be compared with what all found."""
-        return sum(bool(entry.examples) and not entry.covered for entry in self.view.history)
-
-
-@dataclass(frozen=True)
-class Concordance:
-    """How far a job is from the reference. No number: it could not be told, and `remarks` say why."""
-
-    job: str
-    discordance: float | None  # δ
-    concordant: bool
-    distance: float | None  # DC
-    versions: int  # that δ is over
-    remarks: list[str] = field(default_factory=list)
 
 
 @click.command("compare")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB…")
 @controller_option
 @click.option(
-    "--concordance", is_flag=True, help="Say how far each job is from the first: test losses, last models."
+    "--concordance", is_flag=True, help="Show how far each job is from the first: test losses, last models."
 )
 @click.option(
     "--epsilon",
     type=click.FloatRange(0, min_open=True),
     default=EPSILON,
     show_default=True,
-    help="Jobs are concordant if the mean squared difference of their test losses is below it.",
+    help="Jobs are concordant if the mean squared difference of their test losses is below this.",
 )
 @json_option
 def command(
@@ -96,7 +50,7 @@ def command(
 ) -> None:
     """Compare jobs version by version: metrics, bytes, seconds.
 
-    JOB is an id, the beginning of one, a name, or the folder that `hansa run` left.
+    JOB is an id, the beginning of one, a name, or the folder of a `hansa run`.
     """
     if len(jobs) < 2:
         raise InvalidInput("name at least two jobs to compare")
@@ -110,80 +64,11 @@ def command(
         _print_concordance(found[0], against, epsilon)
 
 
-def discordance(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """Return δ, the mean squared difference of two series of test losses."""
-    with np.errstate(over="ignore"):
-        return float(np.mean(np.square(np.subtract(losses, reference))))
-
-
-def distance(model: Model, reference: Model) -> float:
-    """Return DC, the distance of two models' parameters relative to the length of the reference's."""
-    (mine, here), (theirs, there) = model, reference
-    shapes = {info.name: info.shape for info in mine.spec.tensors}
-    odd = next((info for info in theirs.spec.tensors if shapes.get(info.name) != info.shape), None)
-    if odd is not None or len(mine.spec.tensors) != len(theirs.spec.tensors):
-        raise InvalidInput(f"the models are not alike{f': {odd.name} differs' if odd else ''}")
-    held = views(Layout(theirs.spec), there)
-    return relative_distance(Layout(mine.spec), cut(here), lambda name, a, b: held[name].reshape(-1)[a:b])
-
-
-def concord(job: Compared, reference: Compared, epsilon: float) -> Concordance:
-    """Say how far a job is from the reference."""
-    remarks: list[str] = []
-    delta, versions = _delta(job, reference, remarks)
-    apart: float | None = None
-    if job.model is None or reference.model is None:
-        without = job.label if job.model is None else reference.label
-        remarks.append(f"{without} has no model, so there is no distance")
-    else:
-        try:
-            apart = distance(job.model, reference.model)
-        except InvalidInput as error:
-            remarks.append(f"no distance: {error}")
-        if job.view.version != reference.view.version:
-            last = f"{job.view.version} and {reference.view.version}"
-            remarks.append(f"the last models are of versions {last}, so their distance says little")
-    return Concordance(job.label, delta, delta is not None and delta < epsilon, apart, versions, remarks)
-
-
-def _delta(job: Compared, reference: Compared, remarks: list[str]) -> tuple[float | None, int]:
-    """Return δ over the versions at which both were measured, and how many these are."""
-    mine, theirs = ({entry.version: entry for entry in each.measured} for each in (job, reference))
-    common = sorted(mine.keys() & theirs.keys())
-    for each, held in ((job, mine), (reference, theirs)):
-        if not held:
-            missing = (
-                "evaluated on too few test examples" if each.left_out else "no evaluator has measured it"
-            )
-            remarks.append(f"{each.label} has no test losses: {missing}")
-        elif each.left_out:
-            few = counted(each.left_out, "version")
-            remarks.append(f"{few} of {each.label} left out: evaluated on too few of all test examples")
-    if not common:
-        if mine and theirs:
-            remarks.append("there is no version at which both were measured; use the same evaluate.every")
-        return None, 0
-    if len(common) < max(len(mine), len(theirs)):
-        remarks.append(
-            f"of {len(mine)} and {len(theirs)} measured versions, {len(common)} are common to both"
-        )
-    if any(mine[version].examples != theirs[version].examples for version in common):
-        remarks.append(
-            "the losses are over different numbers of test examples: the test data are not the same"
-        )
-    pairs = [(mine[version].metrics.get("loss"), theirs[version].metrics.get("loss")) for version in common]
-    finite = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if len(finite) < len(pairs):
-        remarks.append(f"at {len(pairs) - len(finite)} versions a loss is not a finite number")
-        return None, len(common)
-    return discordance([a for a, _ in finite], [b for _, b in finite]), len(common)
-
-
 def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
-    """Find a job in a folder of `hansa run`, or at the controller."""
+    """Find a job in a folder of `hansa run`, or on the controller."""
     folder = Path(word)
     if folder.is_dir() and (folder / REPORT).exists():
-        return _left_by_run(folder, with_model)
+        return _read_run(folder, with_model)
     if folder.is_dir() and len(folder.parts) > 1:
         raise InvalidInput(
             f"{word}: there is no {REPORT} in it; is it the folder of a `hansa run` that has ended?"
@@ -203,7 +88,7 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
 
 
 def _named_apart(found: Sequence[Compared]) -> list[Compared]:
-    """Call jobs by their names, and those of the same name by their ids, too."""
+    """Label jobs by their names, and jobs of the same name also by their ids."""
     often = Counter(each.label for each in found)
     return [
         replace(each, label=f"{each.label} ({each.view.job})") if often[each.label] > 1 else each
@@ -211,12 +96,12 @@ def _named_apart(found: Sequence[Compared]) -> list[Compared]:
     ]
 
 
-def _left_by_run(folder: Path, with_model: bool) -> Compared:
+def _read_run(folder: Path, with_model: bool) -> Compared:
     try:
-        held: Any = cleaned(json.loads((folder / REPORT).read_bytes()))  # anybody may have written it
-        history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in held["history"]]
+        report: Any = cleaned(json.loads((folder / REPORT).read_bytes()))  # anybody may have written it
+        history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in report["history"]]
         view = JobView.model_validate(
-            {name: held[name] for name in SUMMARY & held.keys()} | {"history": history}
+            {name: report[name] for name in SUMMARY & report.keys()} | {"history": history}
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput(f"{folder / REPORT}: not the report of a job") from None
@@ -231,12 +116,11 @@ def _document(found: Sequence[Compared], against: Sequence[Concordance], epsilon
     ]
     if not against:
         return {"jobs": jobs}
-    judged = [dict(vars(each)) | {"distance": _finite(each.distance)} for each in against]
-    return {"jobs": jobs, "concordance": {"reference": found[0].label, "epsilon": epsilon, "against": judged}}
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None  # JSON knows no infinity
+    results = [dict(vars(each)) | {"distance": finite(each.distance)} for each in against]
+    return {
+        "jobs": jobs,
+        "concordance": {"reference": found[0].label, "epsilon": epsilon, "against": results},
+    }
 
 
 def _print_jobs(found: Sequence[Compared]) -> None:
@@ -279,7 +163,7 @@ def _print_jobs(found: Sequence[Compared]) -> None:
 
 
 def _cells(version: int, found: Sequence[Mapping[int, VersionView]]) -> Iterator[str]:
-    """Yield what the table says of a version of each job; bytes are of all versions up to it."""
+    """Yield the table's cells for a version of each job; bytes are those of all versions up to it."""
     for history in found:
         entry = history.get(version)
         moved = sum(e.bytes_up + e.bytes_down for e in history.values() if e.version <= version)
@@ -288,7 +172,7 @@ def _cells(version: int, found: Sequence[Mapping[int, VersionView]]) -> Iterator
 
 
 def _some(versions: list[int]) -> list[int]:
-    """Return at most so many versions as a person wants to read, evenly spread, the last among them."""
+    """Return evenly spread versions, as many as a person wants to read, including the last."""
     if len(versions) <= SHOWN:
         return versions
     return [versions[round(at * (len(versions) - 1) / (SHOWN - 1))] for at in range(SHOWN)]

@@ -12,24 +12,24 @@ root_option = click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="HANSA_DATA",
-    help="The folder with a folder for each data set.",
+    help="The folder that contains a folder for each data set.",
 )
 
 
 @click.group()
 def data() -> None:
-    """Look up data sets, part them among sites, look at partitions."""
+    """List data sets, split them across sites, and describe partitions."""
 
 
 @data.command("list")
 @root_option
 @json_option
 def list_sets(root: Path | None, as_json: bool) -> None:
-    """List the data sets, where they are published, and the schemes that part them."""
+    """List the data sets, where they are published, and the schemes that split them."""
     from hansa.common.data.partition import KINDS, describe_kind
     from hansa.common.data.sources import SOURCES
 
-    found = {name: name == "digits" or (root is not None and source.find(root) is not None)
+    here = {name: name == "digits" or (root is not None and source.find(root) is not None)
              for name, source in SOURCES.items()}  # fmt: skip
     if as_json:
         sets = [
@@ -38,48 +38,54 @@ def list_sets(root: Path | None, as_json: bool) -> None:
                 "summary": s.summary,
                 "keys": s.keys,
                 "published": s.published,
-                "here": found[s.name],
+                "here": here[s.name],
             }
             for s in SOURCES.values()
         ]
         print_json({"sets": sets, "schemes": {kind: describe_kind(kind) for kind in KINDS}})
         return
     rows = [
-        (s.name, s.summary, s.keys or "-", "here" if found[s.name] else f"not here: {s.published}")
+        (s.name, s.summary, s.keys or "-", "here" if here[s.name] else f"not here: {s.published}")
         for s in SOURCES.values()
     ]
     print_table(("data set", "what it is", "keys", "where"), rows, "no data sets")
     click.echo()
-    print_table(("scheme", "how it parts"), [(kind, describe_kind(kind)) for kind in KINDS], "no schemes")
+    print_table(("scheme", "how it splits"), [(kind, describe_kind(kind)) for kind in KINDS], "no schemes")
     if root is None:
         click.echo("\nSet HANSA_DATA or --root to the folder that holds the data sets.")
 
 
 @data.command()
 @click.argument("source")
-@click.option("--kind", help="The scheme (`hansa data list`); usually told from the other options.")
+@click.option("--kind", help="The scheme (`hansa data list`); usually implied by the other options.")
 @click.option("--sizes", help="uniform, skewed or powerlaw(1.5); with --kind dirichlet a number.")
 @click.option("--classes", help="iid, 3, or 8x1,4x1,3x8; with --kind dirichlet a number.")
 @click.option("--features", help="Keys whose categories are skewed, such as soil=1.")
 @click.option("--labels", type=int, help="Classes at each site, in equal parts (non-iid-l).")
-@click.option("--by", help="Part by a key, such as hospital, writer or role.")
+@click.option("--by", help="Split by a key, such as hospital, writer or role.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Any parameter of the scheme.")
 @click.option(
     "--sites", type=click.IntRange(1, 100_000), help="How many (default: 5, or all values of the key)."
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=1990, show_default=True, help="Decides everything random."
+    "--seed", type=click.IntRange(0), default=1990, show_default=True, help="Seed of everything random."
 )
 @click.option(
-    "--test", type=Measure(0, 1, max_open=True), help="Share held out (default: the set's own part)."
+    "--test",
+    type=Measure(0, 1, max_open=True),
+    help="Share held out for testing (default: the set's own part).",
 )
-@click.option("--examples", type=click.IntRange(1), help="Part so many only, of each class in proportion.")
+@click.option(
+    "--examples", type=click.IntRange(1), help="Use only this many examples, of each class in proportion."
+)
 @click.option("--label", metavar="COLUMN", help="The column of a table that is the label.")
-@click.option("--folds", type=click.IntRange(3), help="Record a cross-validation by site with so many folds.")
+@click.option(
+    "--folds", type=click.IntRange(3), help="Record a cross-validation by site with this many folds."
+)
 @click.option(
     "--nested",
     is_flag=True,
-    help="Every pair of a test and a validation fold (5 folds, if not said otherwise).",
+    help="Use every pair of a test and a validation fold (5 folds unless --folds says otherwise).",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="A new or empty folder."
@@ -101,10 +107,10 @@ def partition(
     as_json: bool,
     **words: str | int | None,
 ) -> None:
-    """Part a data set among sites: one file per site, a test file, and partition.json.
+    """Split a data set across sites: one file per site, a test file, and partition.json.
 
-    SOURCE is a data set's name, an .npz, .csv or .parquet file, or a folder of images. The same words stand
-    in the data: section of a job file.
+    SOURCE is a data set's name, an .npz, .csv or .parquet file, or a folder of images. The data: section of a
+    job file takes the same parameters.
     """
     from hansa.common.data.shards import read_shards, write_shards
     from hansa.common.job.file import apply_change
@@ -136,24 +142,24 @@ def describe(shards: Path, picture: Path | None, as_json: bool) -> None:
     """Measure a partition (a folder of site files) and draw it."""
     from hansa.common.data.shards import read_shards
 
-    found = read_shards(shards)
+    content = read_shards(shards)
     if picture is not None:
         from hansa.common.data.pictures import draw
 
-        draw(found, picture)
+        draw(content, picture)
     if as_json:
-        matrix = {"sites": found.sites, "classes": found.classes, "matrix": found.matrix.tolist()}
-        print_json({"title": found.title, "measures": asdict(found.measures), **matrix})
+        matrix = {"sites": content.sites, "classes": content.classes, "matrix": content.matrix.tolist()}
+        print_json({"title": content.title, "measures": asdict(content.measures), **matrix})
         return
-    click.echo(found.title)
-    _print_measures(found.measures)
+    click.echo(content.title)
+    _print_measures(content.measures)
     click.echo()
-    shown = found.classes[:12]
-    more = [f"+{len(found.classes) - 12} more"] if len(found.classes) > 12 else []
+    shown = content.classes[:12]
+    more = [f"+{len(content.classes) - 12} more"] if len(content.classes) > 12 else []
     rows = [
         (site, f"{int(row.sum()):,}", *(f"{count:,}" if count else "·" for count in row[:12].tolist()),
          *([f"{int(row[12:].sum()):,}"] if more else []))
-        for site, row in zip(found.sites, found.matrix, strict=True)
+        for site, row in zip(content.sites, content.matrix, strict=True)
     ]  # fmt: skip
     print_table(("site", "examples", *map(_shown, shown), *more), rows, "no sites")
     if picture is not None:
@@ -164,12 +170,14 @@ def _shown(name: str) -> str:
     return name if name.strip() else repr(name)
 
 
-def _print_measures(found: Any) -> None:
+def _print_measures(measures: Any) -> None:
     click.echo(
-        f"  sizes       {found.least:,} to {found.most:,}, mean {found.mean:,.1f}, deviation {found.deviation:,.1f}"
+        f"  sizes       {measures.least:,} to {measures.most:,}, mean {measures.mean:,.1f},"
+        f" deviation {measures.deviation:,.1f}"
     )
-    click.echo(f"  classes     {found.classes_per_site:.1f} of each site on average")
-    click.echo(f"  C-score     {found.c_score:.3f}  (0: all sites alike; 2(1-1/C): one class each)")
+    click.echo(f"  classes     {measures.classes_per_site:.1f} per site on average")
+    click.echo(f"  C-score     {measures.c_score:.3f}  (0: all sites alike; 2(1-1/C): one class each)")
     click.echo(
-        f"  divergence  {found.divergence:.3f} bit between two sites on average, {found.divergence_most:.3f} at most"
+        f"  divergence  {measures.divergence:.3f} bit between two sites on average,"
+        f" {measures.divergence_most:.3f} at most"
     )

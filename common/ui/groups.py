@@ -1,4 +1,4 @@
-"""Who was grouped with whom, for people: the newest fit of a rule that groups sites (FedDAF)."""
+"""The groups of sites in the newest fit of a rule that groups them (FedDAF)."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -9,14 +9,14 @@ from hansa.common.ui.options import print_table
 from hansa.common.values.views import JobView
 from hansa.common.values.words import in_order, listed
 
-SHOWN = 20  # sites of a group
-CLEAR = 0.9  # a site with less than this of itself in its group is shown with its share
+SHOWN = 20  # sites of a group that are listed
+CLEAR = 0.9  # a site that belongs to its group by less than this is shown with its share
 
 
 def print_groups(view: JobView) -> None:
     """Print the groups of the newest fit, if the rule makes any."""
-    told = [(entry.version, entry.diagnostics.get("weigh", {})) for entry in view.history]
-    fits = [(version, cast(Mapping[str, Any], fit)) for version, fit in told if "allocation" in fit]
+    reports = [(entry.version, entry.diagnostics.get("weigh", {})) for entry in view.history]
+    fits = [(version, cast(Mapping[str, Any], fit)) for version, fit in reports if "allocation" in fit]
     if not fits:
         return
     version, fit = fits[-1]
@@ -29,7 +29,7 @@ def print_groups(view: JobView) -> None:
 
 
 def _rows(fit: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return each group with its weight; a site stands where most of it belongs."""
+    """Return each group with its weight; a site is listed in the group that it mostly belongs to."""
     members: list[list[str]] = [[] for _ in fit["shares"]]
     weights = [0.0 for _ in fit["shares"]]
     for site, row in sorted(fit["allocation"].items(), key=lambda item: in_order(item[0])):

@@ -6,16 +6,16 @@ from typing import Any
 import click
 
 from hansa.common.process.terminal import guarded, screen
-from hansa.common.ui.participation import metrics_missing
+from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 
-NAME = 20  # columns of a site's name that the bars leave it on a narrow terminal
+NAME = 20  # columns that the bars leave for a site's name on a narrow terminal
 
 
 async def show_live(views: AsyncIterator[JobView], quiet: bool = False, tell_failure: bool = True) -> JobView:
-    """Show a job until it ends; return its last view. Why it failed can be left to the caller to tell."""
+    """Show a job until it ends; return its last view. Without `tell_failure` the caller reports a failure."""
     console = screen()
     if quiet:
         return await _last(views)
@@ -30,21 +30,19 @@ async def _last(views: AsyncIterator[JobView]) -> JobView:
 
 
 async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
-    """Print a line when the status, or what the job waits for, changes and one for each model with its metrics.
+    """Print a line whenever the status or its reason changes, and one for each model with its metrics.
 
-    Where evaluations take longer than merges, the metrics of a model that was told of follow in a line of
-    their own; so do those over more examples, once evaluators that were late, or are asked for the last model
-    again, have answered.
+    If evaluations take longer than merges, the metrics of a model follow later in their own line. So do
+    metrics over more examples, once late evaluators have reported.
     """
-    said, told, without, view = "", 0, False, None
-    measured: dict[int, int] = {}  # versions that were told of, and of how many examples their metrics were
+    printed_state, printed, without, view = "", 0, False, None
+    measured: dict[int, int] = {}  # printed versions, and the number of examples of their printed metrics
     async for view in views:
-        closing = (
-            view.rounds_asked and view.rounds >= view.rounds_asked
-        )  # only the last evaluation is awaited
+        # After the last round only its evaluation is pending.
+        closing = view.rounds_asked and view.rounds >= view.rounds_asked
         state = f"{view.status}, {view.reason}" if view.reason and not closing else view.status
-        if state != said and not view.ended:
-            said = state
+        if state != printed_state and not view.ended:
+            printed_state = state
             click.echo(f"job {view.job} ({view.name}): {state}")
         evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
@@ -52,9 +50,9 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
             without = True
             click.echo(metrics_missing(view))
         for entry in view.history:
-            if told < entry.version <= due:
-                click.echo(_line(entry, view))
-                told = entry.version
+            if printed < entry.version <= due:
+                click.echo(version_line(entry, view))
+                printed = entry.version
                 measured[entry.version] = entry.examples if entry.evaluated else 0
             elif entry.evaluated and entry.examples > measured.get(entry.version, entry.examples):
                 click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}")
@@ -66,7 +64,7 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
 
 
 def _evaluation(entry: VersionView) -> str:
-    """Write a version's metrics, of how many examples they are, and whose are missing."""
+    """Return a version's metrics, the number of examples that they cover, and the missing evaluators."""
     values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
     values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
     missing = listed(sorted(entry.unevaluated, key=in_order))
@@ -74,8 +72,9 @@ def _evaluation(entry: VersionView) -> str:
     return values
 
 
-def _line(entry: VersionView, view: JobView) -> str:
-    under_way = entry.examples and not entry.evaluated  # what some sites find says little
+def version_line(entry: VersionView, view: JobView) -> str:
+    """Return the line that is printed for a version."""
+    under_way = entry.examples and not entry.evaluated  # the metrics of some sites say little
     values = "" if under_way and not view.ended else _evaluation(entry)
     values += f"  distance {entry.distance:.4f}" if entry.distance is not None else ""
     lost = f"  lost: {listed(sorted(entry.lost, key=in_order))}" if entry.lost else ""
@@ -83,15 +82,15 @@ def _line(entry: VersionView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in entry.warnings)
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {counted(entry.updates, 'update')}  {values}{lost}"
+    updates = counted(entry.updates, "update")
+    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {updates}  {values}{lost}"
 
 
 async def _table(views: AsyncIterator[JobView], console: Any, tell_failure: bool) -> JobView:
     from rich.live import Live
 
     view = None
-    # What others print meanwhile goes through rich, which reads colours and links in it: it is cleaned
-    # before.
+    # Other output passes through rich meanwhile, which would interpret colours and links: clean it first.
     with Live(console=console, refresh_per_second=8, transient=False) as live, guarded():
         async for view in views:
             live.update(rendered(view, tell_failure))

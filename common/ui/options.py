@@ -1,4 +1,4 @@
-"""Options that several commands share, and how results are printed."""
+"""Options that several commands have in common, and the printing of results."""
 
 import asyncio
 import functools
@@ -46,7 +46,7 @@ class Size(click.ParamType[int]):
         """Parse a size."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", str(value).strip(), re.IGNORECASE)
         if not match:
-            self.fail(f"{value!r} is no size: write for example 512MiB or 2GiB", param, ctx)
+            self.fail(f"{value!r} is not a size: write for example 512MiB or 2GiB", param, ctx)
         unit = match[2].upper().rstrip("B").rstrip("I")
         size = int(min(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0), LARGEST))
         if size < self._least:
@@ -59,13 +59,13 @@ class Size(click.ParamType[int]):
 
 
 class Measure(click.FloatRange):
-    """A number that can be measured, such as seconds: click takes nan for within any range, and inf for within some."""
+    """A finite number within a range; click lets nan pass every range, and inf an open one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Refuse what is no number."""
+        """Refuse nan and infinity."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
@@ -89,7 +89,7 @@ def _checked(
 
 
 def controller_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--controller and --tls, for operators and sites; the command gets both as `controller`."""
+    """Add --controller and --tls, for operators and sites; the command gets both as `controller`."""
 
     @functools.wraps(command)
     def with_endpoint(*args: Any, controller: str, tls: Path | None, **options: Any) -> Any:
@@ -106,7 +106,7 @@ def controller_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tls_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--tls, for everybody who connects."""
+    """Add --tls, for everything that connects."""
     return click.option(
         "--tls",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -116,12 +116,12 @@ def tls_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--json, for programs."""
+    """Add --json, for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
 def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--state, for daemons."""
+    """Add --state, for daemons."""
     return click.option(
         "--state",
         type=click.Path(file_okay=False, path_type=Path),
@@ -131,7 +131,7 @@ def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_async(work: Coroutine[Any, Any, T], farewell: Callable[[], str] = lambda: "") -> T:
-    """Run a command's coroutine; Ctrl-C ends it quietly, or with what there is to say then."""
+    """Run a command's coroutine; Ctrl-C ends it quietly, or with the message of `farewell`."""
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
@@ -147,7 +147,7 @@ def print_json(document: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Print a table for people; on a terminal with lines, elsewhere as aligned columns. A cell is one line."""
+    """Print a table: with lines on a terminal, elsewhere as aligned columns. Every cell is one line."""
     if not rows:
         click.echo(empty)
         return
@@ -167,7 +167,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
 
 
 def amount(count: float) -> str:
-    """Write a number of bytes for people."""
+    """Return a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -29,13 +29,13 @@ directory_option = click.option(
 passphrase_option = click.option(
     "--passphrase-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file whose first line encrypts the authority's key.",
+    help="A file whose first line is the passphrase of the authority's key.",
 )
 role_option = click.option(
     "--role",
     type=click.Choice(ROLES),
     required=True,
-    help="What the bearer may act as; a store is a Redis server.",
+    help="What the holder may act as; a store is a Redis server.",
 )
 name_option = click.option(
     "--site",
@@ -49,25 +49,24 @@ name_option = click.option(
 
 @click.group()
 def pki() -> None:
-    """Make certificates for controller, sites and operators."""
+    """Issue certificates for controller, sites and operators."""
 
 
 @pki.command()
 @directory_option
-@click.option("--name", default="Hansa", show_default=True, help="What the authority is called, for people.")
+@click.option("--name", default="Hansa", show_default=True, help="The authority's name, for people.")
 @click.option(
-    "--days", type=click.IntRange(1, 36_500), default=3650, show_default=True, help="How long it lasts."
+    "--days", type=click.IntRange(1, 36_500), default=3650, show_default=True, help="How long it is valid."
 )
 @passphrase_option
 def init(folder: Path, name: str, days: int, passphrase_file: Path | None) -> None:
-    """Make a private certificate authority."""
+    """Create a private certificate authority."""
     from hansa.common.pki.authority import KEY, Authority
 
-    made = Authority.create(folder, name, days, _passphrase(passphrase_file))
-    click.echo(
-        f"{folder}: certificate authority {name!r} until {made.certificate.not_valid_after_utc:%Y-%m-%d}"
-    )
-    click.echo(f"keep {folder / KEY} secret and off the controller: whoever has it can act as anybody")
+    authority = Authority.create(folder, name, days, _passphrase(passphrase_file))
+    until = authority.certificate.not_valid_after_utc
+    click.echo(f"{folder}: certificate authority {name!r}, valid until {until:%Y-%m-%d}")
+    click.echo(f"keep {folder / KEY} secret and off the controller: anyone who has it can act as anybody")
 
 
 @pki.command()
@@ -77,12 +76,12 @@ def init(folder: Path, name: str, days: int, passphrase_file: Path | None) -> No
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Where key and request are written.",
+    help="The folder for key and request.",
 )
 def request(role: Any, name: str, out: Path) -> None:
-    """Make a key and ask for a certificate for it; the key never leaves this machine.
+    """Create a key and a request for its certificate; the key never leaves this machine.
 
-    A folder that has a key keeps it, so that the same command asks for a renewal.
+    A folder that already has a key keeps it, so the same command requests a renewal.
     """
     from hansa.common.pki import authority, files
 
@@ -106,7 +105,7 @@ def request(role: Any, name: str, out: Path) -> None:
     "--host",
     "hosts",
     multiple=True,
-    help="A name or address that a controller or store is dialled by; repeatable.",
+    help="A name or address by which a controller or store is reached. May be repeated.",
 )
 @click.option(
     "--days", type=Measure(0, 3650, min_open=True), default=365, show_default=True, help="Validity."
@@ -119,7 +118,7 @@ def request(role: Any, name: str, out: Path) -> None:
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the files are written (default: ROLE-NAME in the authority's folder).",
+    help="The folder for the files (default: ROLE-NAME in the authority's folder).",
 )
 @click.option("--renew", is_flag=True, help="Replace the certificate that --out holds.")
 @passphrase_option
@@ -136,34 +135,35 @@ def issue(
 ) -> None:
     """Issue a certificate for a role under a name.
 
-    The folder it is written to is what daemons and commands take as --tls. Without --csr a key is made, too.
+    Daemons and commands take the folder with the certificate as --tls. Without --csr a key is created, too.
     """
     from hansa.common.pki import authority, files
 
     if role in authority.SERVERS and not hosts:
         raise InvalidInput(
-            f"the certificate of a {role} needs --host, the name or address that it is dialled by"
+            f"the certificate of a {role} needs --host, the name or address by which it is reached"
         )
     if role not in authority.SERVERS and hosts:
-        raise InvalidInput(f"--host is for {' and '.join(authority.SERVERS)}: nobody dials a {role}")
+        raise InvalidInput(f"--host is for {' and '.join(authority.SERVERS)}: nothing connects to a {role}")
     out = out or folder / f"{role}-{name}"
     if (out / files.CERTIFICATE).exists() and not renew:
-        raise Taken(f"{out} holds a certificate already; --renew replaces it")
-    held = authority.Authority(folder, _passphrase(passphrase_file))
+        raise Taken(f"{out} already holds a certificate; --renew replaces it")
+    issuer = authority.Authority(folder, _passphrase(passphrase_file))
     key = authority.new_key() if csr is None else None
     public = key.public_key() if key else authority.check_request(files.read_request(_given(csr)), role, name)
     now = datetime.now(UTC)
     names = [*hosts, *(host for host in LOCAL if role == "controller" and host not in hosts)]
-    made = held.issue(role, name, public, names, now - authority.SKEW, now + timedelta(days=days))
+    certificate = issuer.issue(role, name, public, names, now - authority.SKEW, now + timedelta(days=days))
     if key:
         files.write(out / files.KEY, files.key_pem(key), files.PRIVATE)
-    files.write(out / files.CERTIFICATE, files.pem(made), files.PUBLIC)
-    files.write(out / files.CA, files.pem(held.certificate), files.PUBLIC)
+    files.write(out / files.CERTIFICATE, files.pem(certificate), files.PUBLIC)
+    files.write(out / files.CA, files.pem(issuer.certificate), files.PUBLIC)
     if role == "controller":
         files.write(out / files.REVOKED, files.read(folder / files.REVOKED), files.PUBLIC)
-    click.echo(f"{out}: certificate of {role} {name} until {made.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    until = certificate.not_valid_after_utc
+    click.echo(f"{out}: certificate of {role} {name}, valid until {until:%Y-%m-%d %H:%M} UTC")
     if key and role != "operator":
-        click.echo("move the folder to its machine over a safe way, and remove it here")
+        click.echo("move the folder to its machine over a secure connection, and remove it here")
 
 
 @pki.command()
@@ -171,7 +171,7 @@ def issue(
 @directory_option
 @json_option
 def show(place: Path | None, folder: Path, as_json: bool) -> None:
-    """List what the authority has issued; or show the certificate of PLACE, a file or a --tls folder."""
+    """List the authority's certificates, or show the certificate in PLACE, a file or a --tls folder."""
     from hansa.common.pki import files
     from hansa.common.pki.authority import Authority
 
@@ -179,15 +179,15 @@ def show(place: Path | None, folder: Path, as_json: bool) -> None:
         path = place / files.CERTIFICATE if place.is_dir() else place
         rows = [_row(certificate, {}) for certificate in files.read_certificates(path)[:1]]
     else:
-        held = Authority(folder)
-        revoked = held.revoked()
-        rows = [_row(certificate, revoked) for certificate in held.certificates()]
+        authority = Authority(folder)
+        revoked = authority.revoked()
+        rows = [_row(certificate, revoked) for certificate in authority.certificates()]
     if as_json:
         print_json(rows)
         return
     columns = ("role", "name", "state", "until", "hosts", "serial")
     print_table(
-        columns, [tuple(str(row[column]) for column in columns) for row in rows], "nothing was issued yet"
+        columns, [tuple(str(row[column]) for column in columns) for row in rows], "no certificates yet"
     )
 
 
@@ -212,22 +212,23 @@ def revoke(
         raise InvalidInput(
             "say what to revoke: serial numbers, or --site NAME (with --role for one of its daemons)"
         )
-    held = Authority(folder, _passphrase(passphrase_file))
-    found = [held.find(serial) for serial in serials] if serials else _named(held, role, name)
-    count = held.revoke(found)
+    authority = Authority(folder, _passphrase(passphrase_file))
+    chosen = [authority.find(serial) for serial in serials] if serials else _named(authority, role, name)
+    count = authority.revoke(chosen)
     click.echo(
-        f"{count} revoked, {len(found) - count} were already; copy {folder / files.REVOKED} to the controller"
+        f"{count} revoked ({len(chosen) - count} already revoked);"
+        f" copy {folder / files.REVOKED} to the controller"
     )
 
 
-def _named(held: "Authority", role: str | None, name: str | None) -> "list[x509.Certificate]":
+def _named(authority: "Authority", role: str | None, name: str | None) -> "list[x509.Certificate]":
     from hansa.common.pki.caller import read_caller
 
-    pairs = [(certificate, read_caller(certificate)) for certificate in held.certificates()]
-    found = [cert for cert, caller in pairs if caller.name == name and role in (None, caller.role)]
-    if not found:
+    pairs = [(certificate, read_caller(certificate)) for certificate in authority.certificates()]
+    certificates = [cert for cert, caller in pairs if caller.name == name and role in (None, caller.role)]
+    if not certificates:
         raise NotFound(f"no certificate was issued to {role or 'anybody'} {name}")
-    return found
+    return certificates
 
 
 def _row(certificate: "x509.Certificate", revoked: "dict[int, datetime]") -> dict[str, Any]:
@@ -240,13 +241,7 @@ def _row(certificate: "x509.Certificate", revoked: "dict[int, datetime]") -> dic
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     now = datetime.now(UTC)
-    state = (
-        "valid"
-        if caller.begins <= now < caller.ends
-        else "expired"
-        if now >= caller.ends
-        else "not yet valid"
-    )
+    state = "expired" if now >= caller.ends else "valid" if caller.begins <= now else "not yet valid"
     return {
         "role": caller.role,
         "name": caller.name,

@@ -10,14 +10,14 @@ from hansa.common.values.words import listed
 
 @click.group()
 def site() -> None:
-    """Look at the fleet."""
+    """Inspect the fleet."""
 
 
 @site.command("list")
 @controller_option
 @json_option
 def list_sites(controller: Endpoint, as_json: bool) -> None:
-    """List the daemons of all sites and what they are doing; of those that are away, since when and why."""
+    """List the daemons of all sites and their tasks; for those that are away, since when and why."""
     from hansa.common.ui.client import Client
 
     async def ask() -> list[DaemonView]:
@@ -39,4 +39,4 @@ def list_sites(controller: Endpoint, as_json: bool) -> None:
         )
         for v in views
     ]
-    print_table(("site", "daemon", "state", "since", "tasks", "apps"), rows, "no daemon is attending")
+    print_table(("site", "daemon", "state", "since", "tasks", "apps"), rows, "no daemon is connected")

@@ -1,4 +1,4 @@
-"""Following a job for as long as it lasts, also over restarts of its controller."""
+"""Follows a job until it ends, even if its controller restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,16 +11,16 @@ from hansa.common.ui.client import Client
 from hansa.common.values.errors import Unreachable
 from hansa.common.values.views import JobView
 
-REMINDER = 60.0  # seconds until it is said that the controller is away still; twice as long from time to time
+REMINDER = 60.0  # seconds until the first reminder that the controller is still away; later ones take longer
 
 
 def tell(text: str) -> None:
-    """Say something to people; programs that read standard output are not disturbed."""
+    """Print a message to standard error, so that programs can read standard output."""
     click.echo(f"hansa: {text}", err=True)
 
 
 class Watching:
-    """A job that is watched. `known` says that there is such a job, so that a first failure is not the last word."""
+    """A job that is watched. If it is `known` to exist, the first failure to connect is not final."""
 
     def __init__(
         self, controller: Endpoint, job: str, known: bool = False, tell: Callable[[str], None] = tell
@@ -30,7 +30,7 @@ class Watching:
         self._reminded = REMINDER
 
     async def views(self) -> AsyncIterator[JobView]:
-        """Yield the job's view after every change until it has ended; say when the controller is away, and go on."""
+        """Yield the job's view after every change until it ends; report when the controller is away."""
         backoff = Backoff()
         while True:
             try:
@@ -48,20 +48,18 @@ class Watching:
             await backoff.rest()
 
     def farewell(self) -> str:
-        """Say what becomes of the job when somebody stops watching it."""
+        """Return what happens to the job when somebody stops watching it."""
         if not self._known:
             return ""
         ways = f"`hansa job watch {self._job}` follows it again, `hansa job cancel {self._job}` ends it"
         if self._lost is not None:
-            return (
-                f"stopped watching job {self._job}, which goes on as soon as its controller is back; {ways}"
-            )
-        return f"stopped watching; job {self._job} goes on: {ways}"
+            return f"stopped watching job {self._job}, which continues when its controller is back; {ways}"
+        return f"stopped watching; job {self._job} continues: {ways}"
 
     def _here(self, view: JobView) -> None:
         if self._lost is not None:
             self._tell(f"connected to {self._to} again after {self._seconds():.0f} s")
-        self._job, self._known, self._lost = view.job, True, None  # a name may be another job's, too, by now
+        self._job, self._known, self._lost = view.job, True, None  # by now the name may also be another job's
 
     def _away(self) -> None:
         if self._lost is None:

@@ -1,1 +1,1 @@
-"""What the parts of Hansa speak of: names, tasks, results, errors, views."""
+"""The values that Hansa's processes exchange and store: names, tasks, results, errors, views."""

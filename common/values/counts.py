@@ -1,7 +1,8 @@
-"""Tables of counts, such as confusion matrices, kept and written without their zeros.
+"""Tables of counts, such as confusion matrices, stored without their zeros.
 
-The matrix of many classes is nearly empty: it cannot have more counts than there are examples. What a table
-takes in memory and in the journal is therefore bounded by its examples, not by the square of its classes.
+The confusion matrix of many classes is nearly empty: it cannot have more non-zero counts than there are
+examples. The size of a table, in memory and in the journal, is therefore bounded by the number of examples,
+not by the square of the number of classes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,15 @@ import numpy as np
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-MOST = (1 << 53) - 1  # what a count can be at most
+MOST = (1 << 53) - 1  # the largest count
 Row = tuple[int, ...]
 
 
 class Counts(Sequence[Row]):
-    """A table of counts from 0 on; it reads like a tuple of rows, and compares with one.
+    """A table of non-negative counts; it reads like a tuple of rows, and compares equal to one.
 
     As JSON it is a list: the numbers of rows and columns, then the counts row by row, where -5 stands for
-    five zeros. The zeros at the end are left out.
+    five zeros. Trailing zeros are left out.
     """
 
     __slots__ = ("_at", "_shape", "_values")
@@ -32,7 +33,7 @@ class Counts(Sequence[Row]):
 
     @property
     def total(self) -> int:
-        """The sum of all counts, a whole number of any size."""
+        """The sum of all counts, an integer of any size."""
         return sum(self._values.tolist())
 
     @property
@@ -41,13 +42,13 @@ class Counts(Sequence[Row]):
         return self._shape[0] == self._shape[1]
 
     def array(self) -> np.ndarray:
-        """Return the whole table."""
+        """Return the table with its zeros."""
         table = np.zeros(self._shape, np.int64)
         table.reshape(-1)[self._at] = self._values
         return table
 
     def packed(self) -> list[int]:
-        """Return the table as JSON has it."""
+        """Return the table in its JSON form."""
         if not self._shape[0]:
             return []
         zeros = np.diff(self._at, prepend=-1) - 1  # before each count
@@ -62,7 +63,7 @@ class Counts(Sequence[Row]):
             return table
         rows, columns, *rest = numbers
         if any(abs(number) > MOST or not number for number in rest) or rows < 0 or columns < 0:
-            raise ValueError("the counts make no sense")
+            raise ValueError(f"counts must be whole numbers other than 0, of at most {MOST} in size")
         runs = np.array(rest, np.int64)
         ends = np.cumsum(np.where(runs < 0, -runs, 1))
         if len(ends) and ends[-1] > rows * columns:
@@ -78,8 +79,8 @@ class Counts(Sequence[Row]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Row]: ...
     def __getitem__(self, index: Any) -> Any:
-        found = self.array()[index]
-        return tuple(found.tolist()) if found.ndim == 1 else tuple(map(tuple, found.tolist()))
+        rows = self.array()[index]
+        return tuple(rows.tolist()) if rows.ndim == 1 else tuple(map(tuple, rows.tolist()))
 
     def __iter__(self) -> Iterator[Row]:
         return iter(map(tuple, self.array().tolist()))
@@ -94,30 +95,30 @@ class Counts(Sequence[Row]):
         return hash((self._shape, self._values.tobytes()))
 
     def __repr__(self) -> str:
-        return (
-            f"Counts({tuple(self)})" if len(self) <= 10 else f"<{self._shape[0]} × {self._shape[1]} counts>"
-        )
+        if len(self) <= 10:
+            return f"Counts({tuple(self)})"
+        return f"<{self._shape[0]} × {self._shape[1]} counts>"
 
     @classmethod
     def __get_pydantic_core_schema__(
         cls, source: object, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        """Take a table, rows of numbers, or what `packed` wrote."""
+        """Accept a table, rows of numbers, or what `packed` wrote."""
         return core_schema.no_info_plain_validator_function(
             _validated, serialization=core_schema.plain_serializer_function_ser_schema(Counts.packed)
         )
 
 
-def _validated(given: object) -> Counts:
-    if isinstance(given, Counts):
-        return given
-    if isinstance(given, list) and given and all(type(number) is int for number in given):
-        return Counts.unpacked(given)
-    return Counts(given)
+def _validated(value: object) -> Counts:
+    if isinstance(value, Counts):
+        return value
+    if isinstance(value, list) and value and all(type(number) is int for number in value):
+        return Counts.unpacked(value)
+    return Counts(value)
 
 
 def _table(rows: object) -> np.ndarray:
-    """Return rows of counts as an array; refuse what is not a table of whole numbers."""
+    """Return rows of counts as an array; refuse anything that is not a table of whole numbers."""
     try:
         table = rows if isinstance(rows, np.ndarray) else np.array(list(rows))  # type: ignore[call-overload]
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""JSON documents: what those from elsewhere may hold, and how ours are written for programs and for the history.
+"""JSON documents: the limits for documents from elsewhere, and how our own are written.
 
-JSON knows neither NaN nor infinity, so such numbers are null in what we write.
+JSON has neither NaN nor infinity, so we write such numbers as null.
 """
 
 import json
@@ -8,21 +8,20 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-DEPTH = 20  # levels of sections and lists within one another; our own have seven
-VALUES = 100_000  # in one document; an alias of YAML that stands for much counts as much
+DEPTH = 20  # levels of nested sections and lists; our own documents have seven
+VALUES = 100_000  # values in one document; a YAML alias counts as much as what it stands for
 TEXT = 10_000  # characters of one text
 KEY = 200  # characters of a key
-NUMBER = 1 << 63  # whole numbers are smaller: not every reader of JSON takes larger ones
-SHOWN = 4  # steps of a path that goes too deep
+NUMBER = 1 << 63  # whole numbers must be smaller: not every JSON reader accepts larger ones
+SHOWN = 4  # steps of a path that are shown if it is too deep
 
 Path = tuple[Any, ...]
 
 
 def excess(document: object) -> "tuple[Path, str] | None":
-    """Return where a document holds what cannot be stored, sent and read again, and what it is; none if it does not.
+    """Return where a value stands that cannot be stored, sent and read again, and why; None if there is none.
 
-    It is asked before anything else looks at a document, so it does not call itself and stops at the first
-    fault.
+    It runs before anything else looks at a document, so it is not recursive and stops at the first fault.
     """
     waiting: list[tuple[Path, object]] = [((), document)]
     seen = 0
@@ -59,16 +58,13 @@ def _unfit(value: object, depth: int) -> str:
 def _unfit_key(key: object) -> str:
     if isinstance(key, str):
         return _unfit_text(key, KEY)
-    return (
-        "" if type(key) is int else _strange(key)
-    )  # JSON makes a text of a number, and of nothing else what it was
+    # JSON turns a number into text that still reads as the number; other keys do not survive that.
+    return "" if type(key) is int else _strange(key)
 
 
 def _strange(value: object) -> str:
-    """Say that JSON has no such value: YAML has dates, sets and bytes, too, and takes some plain words for them."""
-    return (
-        f"a {type(value).__name__}, which JSON does not know; if it is meant as a text, put quotes around it"
-    )
+    """Explain that JSON has no such value; YAML has dates, sets and bytes, which look like words."""
+    return f"a {type(value).__name__}, which JSON does not have; if it is meant as text, put quotes around it"
 
 
 def _unfit_text(text: str, most: int) -> str:
@@ -82,7 +78,7 @@ def _unfit_text(text: str, most: int) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return a value of JSON's kinds with null in the place of every number that is not finite."""
+    """Return a JSON value with null in place of every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -98,5 +94,5 @@ def written(document: object) -> str:
 
 
 def escaped(document: object, indent: int | None = None) -> str:
-    """Write JSON in which nothing can steer a terminal: of ASCII, json escapes all control characters except DEL."""
+    """Write JSON that cannot control a terminal: `json` escapes all control characters except DEL."""
     return json.dumps(document, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")

@@ -1,38 +1,38 @@
-"""The errors people can meet, in one tree, each with its gRPC status and its exit code.
+"""The errors that people can meet, as one tree, each with its gRPC status and exit code.
 
 HansaError
-├── InvalidInput        a person wrote something wrong             INVALID_ARGUMENT     2
-│   ├── InvalidJob      a job file, each wrong field named
+├── InvalidInput        somebody wrote something wrong             INVALID_ARGUMENT     2
+│   ├── InvalidJob      a job file; every wrong field is named
 │   ├── InvalidApp      an app reference that cannot be loaded
 │   └── InvalidData     data a site cannot learn from
 ├── Rejected            an update that cannot be accepted          DATA_LOSS            1
 ├── NotFound            no such job, model, site                   NOT_FOUND            1
-├── Taken               somebody else holds the name, port, folder ALREADY_EXISTS       1
-├── Refused             not in this state, not by you              FAILED_PRECONDITION  1
-│   ├── Stale           the task is over: nobody waits for this    ABORTED              1
+├── Taken               the name, port or folder is in use         ALREADY_EXISTS       1
+├── Refused             not allowed in this state                  FAILED_PRECONDITION  1
+│   ├── Stale           the task is over; its result is unneeded   ABORTED              1
 │   ├── Unoffered       the update must be offered (again) first
 │   └── Unequipped      the site lacks what the job asks for
-├── Unproven            the certificate is missing, over, revoked  UNAUTHENTICATED      1
-├── Forbidden           the certificate is not for this            PERMISSION_DENIED    1
+├── Unproven            no certificate, or it expired or is revoked UNAUTHENTICATED      1
+├── Forbidden           the certificate does not allow this        PERMISSION_DENIED    1
 ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
 ├── Broken              state on disk or in memory is damaged      INTERNAL             1
 │   └── StoreFailed     the store cannot be written or read
 ├── PluginFailed        a plugin raised, or broke its contract     UNKNOWN              1
-└── Unreachable         nobody answers                             UNAVAILABLE          3
+└── Unreachable         no answer from the address                 UNAVAILABLE          3
 """
 
 from typing import Protocol
 
 
 class HansaError(Exception):
-    """Anything that goes wrong in a way we foresaw. The message is for people."""
+    """Something went wrong in a way that we foresaw. The message is for people."""
 
     code = "INTERNAL"  # name of a gRPC status
     exit_code = 1
 
 
 class InvalidInput(HansaError):
-    """A person wrote something that cannot be meant."""
+    """Somebody wrote something that is wrong."""
 
     code = "INVALID_ARGUMENT"
     exit_code = 2
@@ -61,45 +61,45 @@ class Rejected(HansaError):
 
 
 class NotFound(HansaError):
-    """Nothing of that name."""
+    """There is nothing of that name."""
 
     code = "NOT_FOUND"
 
 
 class Taken(HansaError):
-    """Somebody else holds the name, the port or the folder."""
+    """The name, port or folder is already in use."""
 
     code = "ALREADY_EXISTS"
 
 
 class Refused(HansaError):
-    """Not in this state, or not by this caller."""
+    """The request is not allowed in this state."""
 
     code = "FAILED_PRECONDITION"
 
 
 class Stale(Refused):
-    """The task is over; nobody waits for its result."""
+    """The task is over, and its result is no longer needed."""
 
     code = "ABORTED"
 
 
 class Unoffered(Refused):
-    """The controller does not know of this upload, or not that so much of it has come: it must be offered again."""
+    """The controller does not know this upload, or has less of it: the update must be offered again."""
 
 
 class Unequipped(Refused):
-    """The site lacks what the job asks for, and no other try will help."""
+    """The site lacks what the job asks for, and trying again will not help."""
 
 
 class Unproven(HansaError):
-    """Who is calling is not proven: the certificate is missing, has expired or was revoked."""
+    """The caller's identity is not proven: the certificate is missing, has expired or was revoked."""
 
     code = "UNAUTHENTICATED"
 
 
 class Forbidden(HansaError):
-    """The caller is known, and may not do this."""
+    """The caller is known but may not do this."""
 
     code = "PERMISSION_DENIED"
 
@@ -111,11 +111,11 @@ class TooLarge(HansaError):
 
 
 class Broken(HansaError):
-    """State that should be sound is not."""
+    """State on disk or in memory is damaged."""
 
 
 class StoreFailed(Broken):
-    """The store cannot be written or read just now."""
+    """The store cannot be written or read at the moment."""
 
 
 class Named(Protocol):
@@ -143,7 +143,7 @@ class PluginFailed(HansaError):
 
 
 class Unreachable(HansaError):
-    """Nobody answers at that address."""
+    """There is no answer from that address."""
 
     code = "UNAVAILABLE"
     exit_code = 3
@@ -151,10 +151,10 @@ class Unreachable(HansaError):
 
 def family(root: type[HansaError] = HansaError) -> dict[str, type[HansaError]]:
     """Return every error class by name, so that a client can raise what the server raised."""
-    found = {root.__name__: root}
+    classes = {root.__name__: root}
     for child in root.__subclasses__():
-        found |= family(child)
-    return found
+        classes |= family(child)
+    return classes
 
 
 def by_code(code: str) -> type[HansaError]:
@@ -167,7 +167,7 @@ def by_code(code: str) -> type[HansaError]:
 
 
 def reason(error: BaseException) -> str:
-    """Say why something failed: in our words if we foresaw it."""
+    """Return why something failed; our own errors speak for themselves."""
     return _writable(str(error)) if isinstance(error, HansaError) else one_line(error)
 
 
@@ -179,5 +179,5 @@ def one_line(error: BaseException) -> str:
 
 
 def _writable(text: str) -> str:
-    """Return text that can be journaled and sent: others may raise errors with half a surrogate pair in them."""
+    """Return text that can be journaled and sent: messages of others may have half a surrogate pair."""
     return text.encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""A job's history: what is kept of every community model, and what operators see of it.
+"""A job's history: the record of every community model, and how operators see it.
 
-A field is added here, once, and set where its value is known: while the merge is weighed (`Account`) or when
-the version is there. Snapshots, `--json` and the operators' client have it then.
+A new field is added here, once, and set where its value becomes known: while the merge is weighed (`Account`)
+or when the version exists. Snapshots, `--json` and the operators' client then have it.
 """
 
 import math
@@ -13,7 +13,7 @@ from hansa.common.values.bounds import Value
 
 
 def finite(number: float | None) -> float | None:
-    """Return a number, or None for NaN and infinity: JSON does not know them."""
+    """Return a number, or None for NaN and infinity, which JSON does not have."""
     return number if number is not None and math.isfinite(number) else None
 
 
@@ -21,7 +21,7 @@ Number = Annotated[float | None, BeforeValidator(finite)]
 
 
 class Finding(Value):
-    """What one site's data say of an update."""
+    """The score of an update on one site's data."""
 
     score: Number
     n: int  # examples
@@ -32,16 +32,16 @@ class Score(Value):
 
     value: Number = None
     basis: str  # pooled; own, previous, mean of others or none if too few sites reported
-    coverage: float  # share of the federation's validation examples that it is over
+    coverage: float  # share of the federation's validation examples that the score covers
     found: dict[str, Finding] = {}
-    missing: dict[str, str] = {}  # sites without a report that makes sense, and why
+    missing: dict[str, str] = {}  # sites without a usable report, and why
 
 
 class Findings(BaseModel):
     """How good a model is, on how many examples, and whose reports are missing."""
 
-    metrics: dict[str, Number] = {}  # empty until they are worked out
-    examples: int = 0  # that the metrics are over
+    metrics: dict[str, Number] = {}  # empty until they are computed
+    examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
     unevaluated: dict[str, str] = {}  # evaluators of the job whose reports are missing, and why
 
@@ -51,28 +51,28 @@ class Hop(Findings):
 
     hop: int
     seconds: float  # since the job was submitted
-    trained: int  # slots
+    trained: int  # slots that were trained
     sites: list[str] = []  # that trained them, in the order of the slots
-    steps: dict[str, int] = {}  # that each site's optimizer made
-    skipped: int  # slots that nobody trained
-    lost: dict[str, str] = {}  # sites whose update did not come, and why
-    divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if it is asked for
+    steps: dict[str, int] = {}  # optimizer steps of each site
+    skipped: int  # slots that were not trained
+    lost: dict[str, str] = {}  # sites whose update did not arrive, and why
+    divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if requested
     trouble: str = ""  # why the models could not be examined
 
 
 class Account(BaseModel):
-    """What is known of a version before it is computed: what it is made of, and why."""
+    """What is known about a version before it is computed: what it is made of, and why."""
 
     phase: str = ""  # what the rule calls this round, if its rounds differ
     contributions: dict[str, float] = {}  # summed for a site that was the last to train several slots
     updates: int = 0  # that are new in it
-    steps: dict[str, int] = {}  # of each contribution: how many its site's optimizer made
+    steps: dict[str, int] = {}  # optimizer steps behind each contribution
     staleness: dict[str, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
     scores: dict[str, Score] = {}  # of evaluated updates: by site, or `a (slot 2)` if a has several
-    lost: dict[str, str] = {}  # sites whose update did not come, and why
-    note: str = ""  # whom the aggregator chose, or why the model before was kept
-    still: bool = False  # it is the version before, with its moments, because the weights were not finite
-    diagnostics: dict[str, dict[str, JsonValue]] = {}  # what parts of the rule have to say, by point
+    lost: dict[str, str] = {}  # sites whose update did not arrive, and why
+    note: str = ""  # which updates the aggregator chose, or why the previous model was kept
+    still: bool = False  # it repeats the previous version and its moments because the weights were not finite
+    diagnostics: dict[str, dict[str, JsonValue]] = {}  # reports of the rule's parts, by point
 
 
 class Version(Findings, Account):
@@ -82,11 +82,10 @@ class Version(Findings, Account):
     round: int
     seconds: float  # since the job was submitted
     digest: str = ""  # of the model
-    receipt: str = (
-        ""  # hash of the receipt that names it, in the job's chain; empty: the submission brought it
-    )
-    distance: Number = None  # of its parameters from the job's reference, relative to those (DC)
-    covered: bool = False  # the metrics are over enough examples to count (`evaluate.min_coverage`)
+    # Hash of the receipt in the job's chain that names it; empty if it came with the submission.
+    receipt: str = ""
+    distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
+    covered: bool = False  # the metrics cover enough examples to count (`evaluate.min_coverage`)
     hops: list[Hop] = []  # of its round, if models travelled from site to site
     bytes_up: int = 0
     bytes_down: int = 0
@@ -97,9 +96,9 @@ class VersionView(Version):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    evaluated: bool = False  # there are metrics, and no evaluator is waited for any more
+    evaluated: bool = False  # there are metrics, and no evaluator's report is pending
 
     @property
     def warnings(self) -> list[str]:
-        """What parts of the rule warn of."""
-        return [str(said["warning"]) for said in self.diagnostics.values() if said.get("warning")]
+        """Warnings from the rule's parts."""
+        return [str(report["warning"]) for report in self.diagnostics.values() if report.get("warning")]

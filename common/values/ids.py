@@ -15,21 +15,22 @@ TaskId = NewType("TaskId", str)
 ModelKey = NewType("ModelKey", str)
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-# Names of tensors and layers, and keys of models: what PyTorch and other frameworks give (`encoder.0.weight`,
-# `dense/kernel:0`), and nothing that is a step out of a folder, or more than a name where it is printed.
+# Names of tensors and layers, and keys of models. They allow what PyTorch and other frameworks produce
+# (`encoder.0.weight`, `dense/kernel:0`), and nothing that could leave a folder or control a terminal.
 _STEP = r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*"
 TENSOR = re.compile(rf"{_STEP}(?:/{_STEP})*")
 LONGEST = 1024  # characters of such a name
 
 
 def odd_tensor(names: Iterable[str]) -> str:
-    """Say which is the first of these names that no tensor or layer may have, and what may be; nothing: all may be."""
+    """Describe the first of these names that a tensor or layer must not have; return "" if all are valid."""
     for name in names:
         if len(name) > LONGEST or not TENSOR.fullmatch(name):
             shown = ascii(name[:40]) + ("…" if len(name) > 40 else "")
             return (
                 f"{shown} cannot be the name of a tensor or layer: use up to {LONGEST} letters, digits and"
-                " '.', '_', '-', '+', ':', '@', in steps separated by '/' that begin with a letter, digit or '_'"
+                " '.', '_', '-', '+', ':', '@', in steps separated by '/' that begin with a letter, digit"
+                " or '_'"
             )
     return ""
 
@@ -38,21 +39,21 @@ def site_name(text: str) -> SiteName:
     """Parse a site's name; names become parts of paths and keys, so the alphabet is small."""
     if not NAME.fullmatch(text):
         raise InvalidInput(
-            f"{text[:64]!r} is not a name: use up to 64 letters, digits, '.', '_' and '-', with a letter or digit at"
-            " both ends"
+            f"{text[:64]!r} is not a name: use up to 64 letters, digits, '.', '_' and '-',"
+            " with a letter or digit at both ends"
         )
     return SiteName(text)
 
 
 def identifier(text: str, what: str) -> str:
-    """Return what a peer calls a job, a task or a plugin; such names have the same alphabet as those of sites."""
+    """Check a peer's name for a job, task or plugin; such names use the same alphabet as names of sites."""
     if not NAME.fullmatch(text):
         raise InvalidInput(f"{text[:64]!r} is not the name of a {what}")
     return text
 
 
 def new_job_id() -> JobId:
-    """Return an id nobody else has: short enough to type, long enough never to collide in one controller."""
+    """Return a new id: short enough to type, long enough never to collide within one controller."""
     return JobId("j" + secrets.token_hex(4))
 
 
@@ -77,7 +78,7 @@ def community_key(job: JobId, version: int) -> ModelKey:
 
 
 def moment_key(job: JobId, version: int, name: str) -> ModelKey:
-    """Return the key of what a server update carries on from a community model."""
+    """Return the key of state that a server update carries from one community model to the next."""
     return ModelKey(f"{job}/v{version}.{name}")
 
 
@@ -92,10 +93,10 @@ def kept_key(job: JobId, inquiry: int, place: int) -> ModelKey:
 
 
 def reference_key(job: JobId) -> ModelKey:
-    """Return the key of the model that a job's community models are measured against."""
+    """Return the key of the reference that a job's community models are compared with."""
     return ModelKey(f"{job}/reference")
 
 
 def update_key(task: TaskId) -> ModelKey:
-    """Return the key of the update that answers a task."""
+    """Return the key of the update that results from a task."""
     return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")

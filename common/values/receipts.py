@@ -11,7 +11,7 @@ from hansa.common.values.ids import JobId, SiteName, TaskId
 class Receipt(Value):
     """Proof of a commit: that an update is durable, or which updates made up a community model.
 
-    A job's receipts are a chain: each holds the hash of the one before, and its own hash is over all its
+    A job's receipts form a chain: each holds the hash of the previous one, and its own hash covers all its
     other fields.
     """
 
@@ -20,10 +20,10 @@ class Receipt(Value):
     task: TaskId = TaskId("")  # of the update; empty for a community model
     site: SiteName = SiteName("")
     version: int = 0  # of the community model; 0 for an update
-    contributions: Mapping[TaskId, float] = {}  # weights of the updates that were added in this version
+    contributions: Mapping[TaskId, float] = {}  # weights of the updates that this version adds
     digest: str  # of the update or of the community model
-    moments: Mapping[str, str] = {}  # digests of what the server update carries on, if the rule's does
-    previous: str  # hash of the receipt before
+    moments: Mapping[str, str] = {}  # digests of the state that the server update carries on, if any
+    previous: str  # hash of the previous receipt
     hash: str = ""
 
     def sealed(self) -> "Receipt":

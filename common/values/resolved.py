@@ -1,4 +1,4 @@
-"""What a job was, so that its results describe themselves: every default filled in, and what it was run with."""
+"""A job with every default filled in, and the software that ran it, so that results describe themselves."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,8 @@ from pydantic import JsonValue
 
 from hansa.common.values.bounds import Value
 
-MADE_WITH = (
-    "made_with"  # the section of a resolved job file that only tells; a file that is run again may have it
-)
+# The section of a resolved job file that is for information only; it is ignored when the file is run again.
+MADE_WITH = "made_with"
 
 
 class PluginOrigin(Value):
@@ -16,15 +15,15 @@ class PluginOrigin(Value):
 
     kind: str
     package: str
-    version: str = ""  # empty: the module belongs to no installed package
+    version: str = ""  # empty: the module does not belong to an installed package
 
 
 class Software(Value):
-    """What a job was run with."""
+    """The software that ran a job."""
 
     hansa: str  # the controller's version
     plugins: Mapping[str, PluginOrigin] = {}  # by the point of the rule that each fills
-    packages: Mapping[str, str] = {}  # versions of all installed packages that bring plugins or rules
+    packages: Mapping[str, str] = {}  # versions of all installed packages that provide plugins or rules
 
 
 class Resolved(Value):
@@ -32,8 +31,8 @@ class Resolved(Value):
 
     job: Mapping[str, JsonValue]  # can be read as a job file again
     made_with: Software
-    init: str = ""  # digest of version 0, if the submission brought it
-    reference: str = ""  # digest of the model that versions were measured against
+    init: str = ""  # digest of version 0, if it came with the submission
+    reference: str = ""  # digest of the model that versions were compared with
 
 
 class ModelOrigin(Value):
@@ -43,5 +42,5 @@ class ModelOrigin(Value):
     name: str
     version: int
     digest: str  # of the model
-    receipt: str = ""  # hash of the receipt in the job's chain; empty: the submission brought the model
+    receipt: str = ""  # hash of the receipt in the job's chain; empty if the model came with the submission
     resolved: Resolved | None = None

@@ -1,4 +1,4 @@
-"""What a site returns, as plain values. Sums, wherever sites are to be pooled exactly."""
+"""What a site returns, as plain values; as sums wherever sites are pooled exactly."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -12,13 +12,12 @@ from hansa.common.values.ids import NAME, TaskId
 
 
 class Profile(Value):
-    """What a site tells of its training data: sums, so that sites can be pooled exactly."""
+    """Statistics of a site's training data, as sums, so that sites can be pooled exactly."""
 
     n: int = Field(ge=0, lt=1 << 53)
     mean: tuple[float, ...] = Field((), max_length=COLUMNS)
-    m2: tuple[Annotated[float, Field(ge=0)], ...] = Field(
-        (), max_length=COLUMNS
-    )  # sums of squared deviations
+    # Sums of squared deviations.
+    m2: tuple[Annotated[float, Field(ge=0)], ...] = Field((), max_length=COLUMNS)
     classes: tuple[Count, ...] = Field((), max_length=COLUMNS)
 
     @model_validator(mode="after")
@@ -31,24 +30,23 @@ class Profile(Value):
 
 
 class Evaluation(Value):
-    """What an evaluator found: sums, so that sites can be pooled exactly."""
+    """An evaluator's result, as sums, so that sites can be pooled exactly."""
 
-    model_config = ConfigDict(allow_inf_nan=True)  # a model may be as bad as that
+    model_config = ConfigDict(allow_inf_nan=True)  # a diverged model has such losses
 
     n: int = Field(ge=0, lt=1 << 53)
     loss_sum: float
     confusion: Counts = Counts()  # row = true class; empty for regression
-    labels: Counts = Counts()  # TP, FP, FN of each; multilabel
+    labels: Counts = Counts()  # TP, FP and FN of each label; for multilabel tasks
     metrics: Mapping[str, float] = Field({}, max_length=METRICS)
 
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
-        taken = (
-            ("loss", "accuracy", "micro_f1") if self.labels else ("loss", "accuracy")
-        )  # those come from the sums
+        # Hansa computes these from the sums.
+        taken = ("loss", "accuracy", "micro_f1") if self.labels else ("loss", "accuracy")
         for name in self.metrics:
             if not NAME.fullmatch(name) or name in taken:
-                raise ValueError(f"{name[:64]!r} is no name for a metric of an app")
+                raise ValueError(f"{name[:64]!r} cannot be the name of an app's metric")
         return self
 
     @model_validator(mode="after")
@@ -70,20 +68,21 @@ class Evaluation(Value):
 
 
 class Anatomy(Value):
-    """What tensors alone do not tell of a model; the site that builds version 0 says it."""
+    """The structure of a model that its tensors do not show; the site that builds version 0 reports it."""
 
     ties: tuple[tuple[str, ...], ...] = Field((), max_length=TIES)  # names of tensors that are one parameter
-    blocks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (), max_length=COLUMNS
-    )  # of each layer: its block
+    # The block of each layer.
+    blocks: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)
     remarks: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=10)
-    frozen: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (), max_length=COLUMNS
-    )  # layers that the app never trains
+    # Layers that the app never trains.
+    frozen: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)
 
 
 class UpdateFacts(Value):
-    """What a learner knows of its update besides the tensors. Bounded: a job adds them up and sends sums to all."""
+    """What a learner knows about its update besides the tensors.
+
+    Every number is bounded: jobs add them up and send the sums to all sites.
+    """
 
     n_train: int = Field(ge=0, lt=1 << 53)
     n_used: int = Field(ge=0, lt=1 << 53)
@@ -92,9 +91,8 @@ class UpdateFacts(Value):
     seconds: float = Field(ge=0, le=1e9)
     loss: Annotated[float, AllowInfNan()] = float("nan")
     evaluation: Evaluation | None = None  # on the site's own validation part, if the task asked for it
-    metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field(
-        {}, max_length=METRICS
-    )  # of its plugins
+    # Metrics of the learner's plugins.
+    metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field({}, max_length=METRICS)
     anatomy: Anatomy | None = None  # of version 0
 
 
@@ -106,7 +104,7 @@ class Failure(Value):
 
 
 class Progress(Value):
-    """How far a learner is with a task."""
+    """A learner's progress with a task."""
 
     task: TaskId
     epoch: Number

@@ -1,4 +1,4 @@
-"""What a site states of an app when it enrols. Its reports are held to it."""
+"""What a site states about an app when it enrols. Its reports must agree with it."""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -11,31 +11,31 @@ from hansa.common.values.words import counted, in_order, listed
 TaskKind = Literal["classification", "multilabel", "regression"]
 OWN = "own"  # the task of an app with its own train and evaluate functions
 TASKS = (*get_args(TaskKind), OWN)
-SHORT = 8  # digits of a digest that people are shown
-GROUPS = 5  # of daemons that are named
+SHORT = 8  # digits of a digest that are shown to people
+GROUPS = 5  # groups of daemons that are listed
 
 
 class Stated(Value):
     """An app as a daemon of a site has loaded it."""
 
     task: str = ""
-    classes: int = Field(0, ge=0)  # or labels; 0: reports count none
+    classes: int = Field(0, ge=0)  # classes or labels; 0: reports do not count any
     source: str = ""  # digest of its source, in hex
     changed: bool = False  # the source on disk is no longer the one that was loaded
 
     @property
     def matrix(self) -> tuple[int, ...]:
-        """How many classes the confusion matrix of a report may have; 0: it has none."""
+        """The numbers of classes that a report's confusion matrix may have; 0: no matrix."""
         return {"classification": (self.classes,), OWN: (0, self.classes)}.get(self.task, (0,))
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """How many labels a report may count; 0: it counts none."""
+        """The numbers of labels that a report may count; 0: none."""
         return {"multilabel": (self.classes,), OWN: (0, self.classes)}.get(self.task, (0,))
 
     @property
     def shape(self) -> str:
-        """What reports look like, in words; daemons that differ here cannot work for one job."""
+        """The form of the app's reports, in words; daemons that differ in it cannot work for the same job."""
         several = (
             counted(self.classes, "label")
             if self.task == "multilabel"
@@ -46,28 +46,28 @@ class Stated(Value):
 
 
 def short(source: str) -> str:
-    """Return a digest of an app's source as people see it."""
+    """Shorten the digest of an app's source for people."""
     return source[:SHORT] or "unknown"
 
 
 def shapes_differ(apps: Mapping[str, Stated]) -> bool:
-    """Whether reports of daemons, by name, cannot be pooled: an app with its own functions may do any task."""
+    """Whether these daemons' reports cannot be pooled; an app with its own functions may do any task."""
     tasks = {app.task for app in apps.values()} - {OWN}
     return len(tasks) > 1 or len({app.classes for app in apps.values()}) > 1
 
 
 def sources_differ(apps: Mapping[str, Stated]) -> bool:
-    """Whether daemons, by name, have loaded different sources."""
+    """Whether these daemons have loaded different sources."""
     return len({app.source for app in apps.values()}) > 1
 
 
 def by_shape(apps: Mapping[str, Stated]) -> str:
-    """Say which daemons have which kind of app."""
+    """List which daemons have which kind of app."""
     return _grouped({name: app.shape for name, app in apps.items()})
 
 
 def by_source(apps: Mapping[str, Stated]) -> str:
-    """Say which daemons have loaded which source."""
+    """List which daemons have loaded which source."""
     return _grouped({name: f"source {short(app.source)}" for name, app in apps.items()})
 
 
@@ -76,5 +76,5 @@ def _grouped(kinds: Mapping[str, str]) -> str:
     for name in sorted(kinds, key=in_order):
         groups.setdefault(kinds[name], []).append(name)
     largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    told = "; ".join(f"{kind}: {listed(names)}" for kind, names in largest_first[:GROUPS])
-    return told + (f"; and {len(groups) - GROUPS} more" if len(groups) > GROUPS else "")
+    shown = "; ".join(f"{kind}: {listed(names)}" for kind, names in largest_first[:GROUPS])
+    return shown + (f"; and {len(groups) - GROUPS} more" if len(groups) > GROUPS else "")

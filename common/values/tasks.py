@@ -22,7 +22,7 @@ from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standar
 
 
 class Survey(Value):
-    """Tell sums over the training data: of columns (number, mean, squared deviations), of classes, or both."""
+    """Report statistics of the training data: moments of columns, examples of each class, or both."""
 
     kind: Literal["survey"] = "survey"
     moments: bool
@@ -37,32 +37,30 @@ class Init(Value):
 
 
 class Train(Value):
-    """Train the model and return the tensors named (all, if none are)."""
+    """Train the model and return the named tensors (all, if none are named)."""
 
     kind: Literal["train"] = "train"
     model: ModelKey
-    base: ModelKey | None = None  # the model is partial and is laid over this one
+    base: ModelKey | None = None  # if set: the model is partial and replaces tensors of this one
     version: Long
-    committed: Long = 0  # optimizer steps in the model when the task was given
+    committed: Long = 0  # optimizer steps in the model when the task was issued
     tensors: tuple[Text, ...] = ()
     epochs: int = Field(ge=1, le=EPOCHS)
-    steps: int = Field(0, ge=0, le=ASKED)  # if not 0: so many optimizer steps instead of epochs
-    batches: int = Field(
-        0, ge=0, le=BATCHES
-    )  # if not 0: the next so many batches of a pass instead of epochs
-    after: ShortText = ""  # with batches: the task of the site's last update that is committed
+    steps: int = Field(0, ge=0, le=ASKED)  # if not 0: this many optimizer steps instead of epochs
+    # If not 0: this many of the next batches of a pass instead of epochs.
+    batches: int = Field(0, ge=0, le=BATCHES)
+    after: ShortText = ""  # with batches: the task of the site's last committed update
     batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)
-    validate_update: bool = False  # measure the update on the site's own validation part
-    keep_optimizer: bool = False  # go on from the optimizer's state after the job's last task at the site
-    source: LocalPluginSpec | None = (
-        None  # who says which examples make up which batch; none: epochs in random order
-    )
+    validate_update: bool = False  # evaluate the update on the site's own validation data
+    keep_optimizer: bool = False  # continue with the optimizer's state after the site's last task of the job
+    # The plugin that composes the batches; None: epochs in random order.
+    source: LocalPluginSpec | None = None
 
 
 class Probe(Value):
-    """Tell how large the gradients of the model are over the training data; nothing is trained."""
+    """Report how large the model's gradients are over the training data, without training."""
 
     kind: Literal["probe"] = "probe"
     model: ModelKey
@@ -71,21 +69,21 @@ class Probe(Value):
 
 
 class Evaluate(Value):
-    """Measure the model on the site's validation or test data."""
+    """Evaluate the model on the site's validation or test data."""
 
     kind: Literal["evaluate"] = "evaluate"
     model: ModelKey
-    base: ModelKey | None = None  # the model is partial and is laid over this one
+    base: ModelKey | None = None  # if set: the model is partial and replaces tensors of this one
     version: Long
-    validation: bool = False  # on the validation part, even if the evaluator is there for test data
+    validation: bool = False  # use the validation data, even if the evaluator usually uses test data
 
 
 class Terms(Value):
-    """What a site's owner may want to know of a job before the site works for it."""
+    """What a site's owner may want to know about a job before the site works for it."""
 
     operator: ShortText = ""
-    sites: Number = 1  # the least number it starts with
-    together: Number = 1  # the least number whose updates make a community model
+    sites: Number = 1  # the smallest number of sites that it starts with
+    together: Number = 1  # the smallest number of sites whose updates make up a community model
     redistributes: bool = False  # its rule shows sites' own models to other sites
 
 
@@ -104,15 +102,15 @@ class Task(Value):
     validation: ValidationSpec
     standard: Standard | None = None
     work: Work
-    hop: Number = 0  # which hop of the round, from 1 on, where models travel from site to site
-    slot: Number = 0  # which of the travelling models, from 1 on
-    turn: Number = 0  # hops of the whole job up to this one: what learning-rate schedules count
-    local_statistics: bool = False  # batch-norm statistics and counters are each site's own: none travel
+    hop: Number = 0  # the hop within the round, from 1, if models travel from site to site
+    slot: Number = 0  # the travelling model, from 1
+    turn: Number = 0  # hops of the whole job up to this one, for learning-rate schedules
+    local_statistics: bool = False  # batch-norm statistics and counters stay at each site
     terms: Terms = Terms()  # added when the task is sent
 
     @property
     def models(self) -> tuple[ModelKey, ...]:
-        """What the site needs for it: a model, and the one that it is laid over if it is partial."""
+        """The models that the site needs: one, and its base if it is partial."""
         if isinstance(self.work, Survey | Init):
             return ()
         if isinstance(self.work, Probe):

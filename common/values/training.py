@@ -1,4 +1,4 @@
-"""How sites train and prepare their data: what a job says of it, and what a task carries."""
+"""How sites train and prepare their data, as jobs specify it and tasks carry it."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from hansa.common.values.bounds import ARGUMENTS, COLUMNS, ShortText, Value, wri
 
 
 def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
-    """Refuse arguments that cannot be written as JSON, or are too long for a task."""
+    """Refuse arguments that cannot be written as JSON or are too long for a task."""
     try:
         size = len(writable(json.dumps(args, ensure_ascii=False)))
     except (TypeError, ValueError, RecursionError) as error:
@@ -23,7 +23,7 @@ def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
 
 
 class OptimizerSpec(Value):
-    """The local optimizer; its state is made anew for each task, unless `train.keep_optimizer` is set."""
+    """The local optimizer; each task starts with new state, unless `train.keep_optimizer` is set."""
 
     kind: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
@@ -48,7 +48,7 @@ class ValidationSpec(Value):
 
 
 class SurveySpec(Value):
-    """What sites tell of their data before the first round, and how features are standardised."""
+    """What sites report about their data before the first round, and how features are standardised."""
 
     standardise: Literal["none", "local", "global"] = Field(
         "none", description="local: by each site's own means; global: by those of all sites together"
@@ -71,7 +71,7 @@ class SurveySpec(Value):
 
 
 class Standard(Value):
-    """How features are standardised: each site by its own data, or all by one mean and deviation of each column."""
+    """How features are standardised: by each site's own data, or everywhere by the same moments."""
 
     kind: Literal["local", "global"]
     columns: int | None = Field(None, ge=1, le=COLUMNS)  # local: how many columns; None: all
@@ -86,7 +86,7 @@ class Standard(Value):
 
 
 class LocalPluginSpec(Value):
-    """A plugin of the learner by name; its arguments are JSON."""
+    """A learner's plugin by name; its arguments are JSON."""
 
     name: ShortText
     args: Annotated[Mapping[str, object], AfterValidator(_is_json)] = {}

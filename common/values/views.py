@@ -22,21 +22,21 @@ class Shortfall(Value):
     """A site that contributed nothing or little to a job."""
 
     site: str
-    contributed: int  # updates that were taken
-    asked: int  # that it was asked for, without what was under way when the job ended
+    contributed: int  # updates that were accepted
+    asked: int  # updates requested of it, except those under way when the job ended
     failures: int = 0  # of its tasks; a round may be issued twice
     reason: str = ""  # of the last failure
-    missed: int = 0  # versions that were made while it was away, could not be used, or was not asked any more
-    known: int = 0  # versions that were made since the job first knew of it
+    missed: int = 0  # versions made while it was away, was unusable, or was no longer asked
+    known: int = 0  # versions made since the job first knew of the site
     absence: str = ""  # why it missed them
     unfinished: bool = False  # it worked at its first task for most of the job
 
 
 class SurveyView(Value):
-    """What sites told of their data."""
+    """What sites reported about their data."""
 
     examples: Mapping[str, int] = {}  # of each site
-    classes: Mapping[str, tuple[int, ...]] = {}  # examples of each class at each site, if it was asked for
+    classes: Mapping[str, tuple[int, ...]] = {}  # examples of each class at each site, if requested
     mean: tuple[float, ...] = ()  # of each standardised column, over all sites
     deviation: tuple[float, ...] = ()
 
@@ -50,7 +50,7 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
-    warnings: tuple[str, ...] = ()  # what in the job is likely not meant, though it works
+    warnings: tuple[str, ...] = ()  # settings of the job that work but are probably not intended
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0
@@ -59,9 +59,9 @@ class JobView(Value):
     seconds: float = 0.0
     submitted: str = ""
     metrics: Mapping[str, Number] = {}  # of the newest version that was evaluated on enough examples to count
-    metrics_version: int | None = None  # which version that is
-    examples: int = 0  # that the metrics are over
-    examples_total: int | None = None  # that all evaluators of the job had together then; none: unknown
+    metrics_version: int | None = None  # that version
+    examples: int = 0  # that the metrics cover
+    examples_total: int | None = None  # that all evaluators of the job had at that time; None: unknown
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()
@@ -69,11 +69,11 @@ class JobView(Value):
     shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
     history: tuple[VersionView, ...] = ()
-    resolved: Resolved | None = None  # the job with every default filled in, if one job was asked for
+    resolved: Resolved | None = None  # the job with every default filled in, if a single job was requested
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will happen any more."""
+        """Whether the job is over."""
         return self.status in ("completed", "failed", "cancelled")
 
 
@@ -83,12 +83,12 @@ class DaemonView(Value):
     site: str
     role: str
     state: str  # attending, away
-    since: str  # when it began to be so
-    why: str = ""  # it is away
+    since: str  # when this state began
+    why: str = ""  # why it is away
     doing: tuple[str, ...] = ()
     apps: Mapping[str, str] = {}  # reference -> "ok, 300 examples, source 1f2e3d4c" or what is wrong
     sources: Mapping[str, str] = {}  # reference -> digest of the source that was loaded
-    changed: tuple[str, ...] = ()  # apps whose source on disk is no longer the one that was loaded
+    changed: tuple[str, ...] = ()  # apps whose source on disk differs from the one that was loaded
     version: str = ""
     peer: str = ""
 

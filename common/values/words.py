@@ -1,13 +1,13 @@
-"""Words for people: counts, hints for mistyped names, and text from elsewhere that is safe to print."""
+"""Wording for people: counts, hints for mistyped names, and text from elsewhere made safe to print."""
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-# What can steer a terminal, forge a line, or stand in a text without being seen: control characters (C0, DEL,
-# C1), line and paragraph separators, Unicode's format characters (bidi marks, zero width, tags), variation
-# selectors, letters that are blank, and halves of surrogate pairs. A test compares this with Unicode's own
+# Characters that can control a terminal, forge a line, or be present without being visible: control
+# characters (C0, DEL, C1), line and paragraph separators, format characters (bidi marks, zero width, tags),
+# variation selectors, blank letters, and halves of surrogate pairs. A test compares this with Unicode's own
 # categories.
 _HIDDEN = (
     "\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
@@ -15,16 +15,16 @@ _HIDDEN = (
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 CONTROL = re.compile(f"[\x00-\x1f{_HIDDEN}]+")
-WITHIN_LINES = re.compile(f"[\x00-\x09\x0b-\x1f{_HIDDEN}]+")  # the same, except that lines may end
+WITHIN_LINES = re.compile(f"[\x00-\x09\x0b-\x1f{_HIDDEN}]+")  # the same, except line breaks
 
 
 def plain(text: str, most: int = 2000) -> str:
-    """Return text that others wrote without control characters: it can neither forge log lines nor steer a terminal."""
+    """Remove control characters: text of others must neither forge log lines nor control a terminal."""
     return CONTROL.sub(" ", text[:most]).strip()
 
 
 def cleaned(document: object) -> object:
-    """Return a JSON document that others wrote with `plain` text only, however deep, of whatever length."""
+    """Remove control characters from every text in a JSON document of others."""
     if isinstance(document, str):
         return CONTROL.sub(" ", document)
     if isinstance(document, dict):
@@ -38,41 +38,40 @@ def cleaned(document: object) -> object:
 def in_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key by which people sort names: site-2 before site-10."""
     parts = re.split(r"([0-9]+)", name)
-    numbers = {
-        part: part.lstrip("0") for part in parts if part.isdecimal()
-    }  # of any length: the longer is the larger
+    # Numbers of any length: without leading zeros, the longer one is larger.
+    numbers = {part: part.lstrip("0") for part in parts if part.isdecimal()}
     return tuple(
         (0, len(numbers[part]), numbers[part]) if part in numbers else (1, 0, part) for part in parts if part
     )
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """Write names one after the other, at most a few of them: a, b, c and 37 more."""
-    held = list(names)
-    rest = f" and {len(held) - most} more" if len(held) > most else ""
-    return ", ".join(held[:most]) + rest
+    """List names, at most a few of them: a, b, c and 37 more."""
+    every = list(names)
+    rest = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + rest
 
 
 def by_reason(reasons: Mapping[str, str], most: int = 5) -> list[str]:
-    """Write why something befell each of several sites; sites with the same reason are named together."""
+    """List what happened to each of several sites; sites with the same reason are named together."""
     sites: dict[str, list[str]] = {}
     for site in sorted(reasons, key=in_order):
         sites.setdefault(reasons[site], []).append(site)
-    return [f"{listed(held, most)}: {why}" for why, held in sites.items()]
+    return [f"{listed(names, most)}: {why}" for why, names in sites.items()]
 
 
 def counted(count: int, noun: str, several: str = "") -> str:
-    """Return a number and what it counts: 1 update, 2 updates."""
+    """Return a number with its noun: 1 update, 2 updates."""
     return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def share_of(part: int, total: int | None) -> str:
-    """Return how many of how many, such as `400 of 1000`; none: nobody knows of how many."""
+    """Return a part of a total, such as `400 of 1000`; None: the total is unknown."""
     return f"{part} of {'an unknown number of' if total is None else total}"
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint with the nearest names, or with all of them if none is near and they are few."""
+    """Return a hint with the nearest known names, or with all of them if none is near and they are few."""
     folded = {name.lower(): name for name in known}
     near = [folded[each] for each in difflib.get_close_matches(word.lower(), folded, n=3, cutoff=0.6)]
     if len(word) > 2:

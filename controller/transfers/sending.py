@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 
 from hansa.common.job.check import described
-from hansa.common.rpc import codec
+from hansa.common.rpc import task_codec
 from hansa.common.rpc.channel import MESSAGE
 from hansa.common.values.errors import InvalidInput, TooLarge, one_line
 from hansa.common.values.tasks import Task, Terms
@@ -23,7 +23,7 @@ def task_message(task: Task, machine: Machine) -> fleet.ToSite:
     )
     complete = task.model_copy(update={"terms": terms})
     try:
-        message = fleet.ToSite(task=codec.task_to_wire(complete))
+        message = fleet.ToSite(task=task_codec.task_to_wire(complete))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInput(_fault(complete) or one_line(error)) from error
     if message.ByteSize() > LARGEST:

@@ -91,7 +91,8 @@ def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Si
     said = {
         "b": "SystemExit: no more evaluations",
         "c": "the app's evaluate function returned dict, not an Evaluation",
-        "d": "the app's evaluate function made nonsense: n: input should be greater than or equal to 0 (given: -4)",
+        "d": "the app's evaluate function made an invalid Evaluation:"
+        " n: input should be greater than or equal to 0 (given: -4)",
     }
     assert newest["lost"] == said
     assert newest["scores"]["a"]["missing"] == said

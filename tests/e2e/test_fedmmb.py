@@ -130,7 +130,7 @@ def test_jobs_of_a_controller_are_compared(scene: Site) -> None:
     assert (same["discordance"], same["distance"], same["concordant"]) == (0, 0, True)
     compared = _compare(address, "long", "short", "--concordance")
     assert compared.exit_code == 0, compared.output
-    assert "of 2 and 4 measured versions, 2 are common to both" in compared.stdout
+    assert "of 2 and 4 evaluated versions, 2 are common to both" in compared.stdout
     unknown = _compare(address, "long", "nonsense")
     assert unknown.exit_code == 1
     assert "nonsense" in unknown.stderr
@@ -145,7 +145,7 @@ def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -
     assert "warnings" in scene.json("job", "show", json.loads(done.stdout)["job"])
     refused = scene.cli("job", "submit", "job.yaml", "--set", "train.batches=2")
     assert refused.returncode == 2
-    assert "job.yaml:7: train: a task has so many epochs or so many batches" in refused.stderr
+    assert "job.yaml:7: train: a task has a number of epochs or of batches" in refused.stderr
 
 
 def test_a_learner_that_lost_its_memory_says_so_and_goes_on(scene: Site) -> None:

@@ -70,7 +70,7 @@ def test_files_that_do_not_agree_are_refused_before_anything_starts(tmp_path: Pa
     done = hansa("run", "job.yaml", "--out", "out", cwd=tmp_path, timeout=60)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "data.files.ben: " in done.stderr
-    assert "its features are not those of ana: it lacks height" in done.stderr
+    assert "its features differ from those of ana: it lacks height" in done.stderr
     assert not (tmp_path / "out" / "controller").exists()
     (tmp_path / "b.csv").unlink()
     done = hansa("run", "job.yaml", "--out", "out", cwd=tmp_path, timeout=60)
@@ -80,7 +80,7 @@ def test_files_that_do_not_agree_are_refused_before_anything_starts(tmp_path: Pa
     for option in (("--sites", "3"), ("--central",)):
         done = hansa("run", "job.yaml", "--out", "out", *option, cwd=tmp_path, timeout=60)
         assert done.returncode == 2
-        assert f"{option[0]}: data.files says which site holds what" in done.stderr
+        assert f"{option[0]}: data.files says which site has which data" in done.stderr
 
 
 def test_a_standing_site_takes_the_table_that_hansa_run_takes(scene: Site) -> None:

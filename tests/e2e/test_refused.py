@@ -28,7 +28,7 @@ def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_ha
     mine, other = consortium.issue("learner", "a"), consortium.issue("learner", "b")
     scene.controller(HANSA_TLS=str(hub))
     scene.daemon("learner", "a", HANSA_TLS=str(mine))
-    scene.until(lambda: "attends" in note(scene, "learner-a", "says"))
+    scene.until(lambda: "is connected to" in note(scene, "learner-a", "says"))
     assert status(scene, "learner-a").returncode == 0
     for each in (mine, other):
         consortium.revoke(each)
@@ -42,7 +42,7 @@ def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_ha
     assert "away: " in found
     assert "is revoked" in found
     consortium.issue("learner", "a", out=Path(mine).name)
-    scene.until(lambda: "attends" in note(scene, "learner-a", "says"), 60)
+    scene.until(lambda: "is connected to" in note(scene, "learner-a", "says"), 60)
     assert status(scene, "learner-a").returncode == 0
     scene.daemon("learner", "b", HANSA_TLS=str(other))  # its certificate was revoked before it came
     scene.until(lambda: note(scene, "learner-b", "ended"), 60)
@@ -56,7 +56,7 @@ def test_the_status_of_a_daemon_whose_certificate_is_revoked_says_so_until_it_ha
 def test_the_status_of_a_daemon_whose_name_is_taken_says_why_it_ended(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "a")
-    scene.until(lambda: "attends" in note(scene, "learner-a", "says"))
+    scene.until(lambda: "is connected to" in note(scene, "learner-a", "says"))
     scene.daemon("learner", "a", name="twin")
     scene.until(lambda: note(scene, "twin", "ended"))
     scene.nursery.processes["twin"].join()
@@ -73,7 +73,7 @@ def test_the_status_of_a_daemon_whose_name_is_taken_says_why_it_ended(scene: Sit
 def test_a_daemon_that_cannot_reach_its_controller_runs_all_the_same(scene: Site) -> None:
     scene.controller()
     scene.daemon("learner", "a")
-    scene.until(lambda: "attends" in note(scene, "learner-a", "says"))
+    scene.until(lambda: "is connected to" in note(scene, "learner-a", "says"))
     scene.kill("controller")
     scene.until(
         lambda: f"it cannot reach the controller at {scene.address} (" in note(scene, "learner-a", "says")

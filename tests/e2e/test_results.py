@@ -198,7 +198,10 @@ def test_a_run_that_is_stopped_leaves_its_report_and_its_last_model(
     assert (origin.job, origin.version) == (report["job"], report["version"])
     assert load_checkpoint(out / "model.safetensors")[0].digest.hex() == origin.digest
     assert yaml.safe_load((out / "job.resolved.yaml").read_text())["pace"]["rounds"] == 100000
-    assert f"its last model (version {origin.version}) and the job as it was run are\nin {out}" in said
+    assert (
+        f"its last model (version {origin.version}), the job as it was run\nand its state are in {out}"
+        in said
+    )
     assert "Traceback" not in said
     assert processes_below(out) == []
 

@@ -17,7 +17,8 @@ from hansa.common.data.examples import load_npz
 from hansa.common.data.holdout import split
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import DataSpec
-from hansa.common.run.command import suits_ten_sites, why_ended
+from hansa.common.run.processes import why_ended
+from hansa.common.run.summary import suits_ten_sites
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -200,7 +201,7 @@ def test_a_job_without_data_cannot_be_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ("{kind: non-iid-l, labels: 3}", "5 sites × 3 labels is no multiple of 10 classes"),
+        ("{kind: non-iid-l, labels: 3}", "5 sites × 3 labels is not a multiple of 10 classes"),
         ("{kind: iidd}", "data.partition.kind: there is no 'iidd' (did you mean 'iid'"),
         ("{kind: non-iid-l, label: 4}", "data.partition.label: unknown key (did you mean 'labels'?)"),
     ],

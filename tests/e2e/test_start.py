@@ -23,7 +23,7 @@ def test_a_daemon_that_can_do_nothing_says_why_and_fails(
     scene.cli(role, "stop", "--site", "a", "--state", str(state))  # should it run after all
     assert done.returncode == 1
     assert "app app.py:app cannot be used: wide.npz: the data do not fit the app's network" in done.stderr
-    assert "x has shape [60, 3] and type float32, y has shape [60]; the network said: " in done.stderr
+    assert "x has shape [60, 3] and type float32, y has shape [60]; the network raised: " in done.stderr
     assert "--keep-going" in done.stderr
     assert done.stderr.count("cannot be used") == 1, "a failure is told once"
 

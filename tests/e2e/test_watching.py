@@ -146,7 +146,9 @@ async def test_ctrl_c_while_waiting_says_that_the_job_goes_on(watched: Watched) 
         command.send_signal(signal.SIGINT)
         _, err = await said(command)
         assert command.returncode == 130
-        assert f"hansa: stopped watching; job {job} goes on: `hansa job watch {job}` follows it again" in err
+        assert (
+            f"hansa: stopped watching; job {job} continues: `hansa job watch {job}` follows it again" in err
+        )
         assert "Traceback" not in err
     shown: Any = await asyncio.to_thread(watched.json, "job", "show", "plane")
     assert shown["status"] == "running"

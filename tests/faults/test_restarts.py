@@ -125,7 +125,7 @@ async def test_sites_reconnect_soon_after_their_controller_which_was_down_for_so
     logs = [restarts.log(name) for name in names]
     for number in (1, 2):
         async with asyncio.timeout(60 if number == 1 else 5):
-            while not all(log.read_text().count("attending") == number for log in logs):
+            while not all(log.read_text().count("is connected to") == number for log in logs):
                 await asyncio.sleep(0.05)
         if number == 1:
             restarts.kill("controller")

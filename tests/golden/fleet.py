@@ -16,7 +16,7 @@ import numpy as np
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.site.attendance import Identity
+from hansa.common.site.connection import Identity
 from hansa.common.site.daemon import SiteDaemon, SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.ui.client import Client

@@ -236,7 +236,7 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
         assert CODE.RESOURCE_EXHAUSTED in codes
         assert codes <= {CODE.RESOURCE_EXHAUSTED, CODE.UNAVAILABLE}
         assert any("50 calls under way" in text for _, text in found)
-        assert any("no message came for 1 s" in text for _, text in found)
+        assert any("no message arrived for 1 s" in text for _, text in found)
         assert not served.guard._calls
         assert not served.guard._counts
 

@@ -16,7 +16,7 @@ import pytest
 from hansa.common.models.frames import FRAME, Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.rpc.incoming import VAIN
+from hansa.common.rpc.incoming import FUTILE
 from hansa.common.site.transfer import Fetcher
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Rejected, Unreachable
@@ -169,7 +169,7 @@ async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybo
     monkeypatch.setattr("hansa.common.ui.client.TRIES", 1000)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         with pytest.raises(
-            Rejected, match="20 tries in a row to download a model brought nothing after frame 1"
+            Rejected, match="20 attempts in a row to download a model brought nothing after frame 1"
         ):
             await served_by(served, runner, monkeypatch, send)
 
@@ -189,7 +189,7 @@ async def test_a_controller_that_starts_over_every_time_does_not_keep_a_site_for
 
     monkeypatch.setattr("hansa.common.ui.client.TRIES", 1000)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
-        with pytest.raises(Rejected, match="began 8 times with another model"):
+        with pytest.raises(Rejected, match="began 8 times with a different model"):
             await served_by(served, runner, monkeypatch, send)
 
 
@@ -222,7 +222,7 @@ async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_contr
     def failing(handle: int, size: int, at: int) -> bytes:
         nonlocal failures
         failures += 1
-        if failures > 3 * VAIN:
+        if failures > 3 * FUTILE:
             monkeypatch.setattr(os, "pread", read)
         raise OSError(errno.EIO, "Input/output error")
 
@@ -240,4 +240,4 @@ async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_contr
         async with asyncio.timeout(30):
             runner = await ended(await served.submit(job(pace={"rounds": 1}), None, nothing()))
     assert runner.view().status == "completed", runner.view().reason
-    assert failures > 2 * VAIN
+    assert failures > 2 * FUTILE

@@ -147,7 +147,7 @@ async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ende
     line.send(*frames)
     while (await scene.offer(manifest)).start < FRAMES:
         await asyncio.sleep(0.01)
-    await refused(lambda: line.call, "no further message came for 0.5 s", TooLarge)
+    await refused(lambda: line.call, "no further message arrived for 0.5 s", TooLarge)
     await refused(lambda: scene.upload([], start=FRAMES), "tensor c", Rejected)
     assert "tensor c" in await scene.quarantined()
     assert scene.served.federation.store.keys(f"{scene.runner.id}/u2") == []

@@ -210,7 +210,7 @@ async def test_a_daemon_that_reconnects_replaces_its_own_session(tmp_path: Path)
     async with serving(tmp_path) as served:
         site = LightSite(served.address, "a")
         async with site.attending():
-            instance = site.attendance._instance
+            instance = site.attendance.instance
             twin = LightSite(served.address, "a")
             task = asyncio.create_task(_attend_as(twin, instance))
             await asyncio.wait_for(twin.ready.wait(), 5)
@@ -219,11 +219,12 @@ async def test_a_daemon_that_reconnects_replaces_its_own_session(tmp_path: Path)
 
 
 async def _attend_as(site: LightSite, instance: str) -> None:
-    from hansa.common.site.attendance import Attendance, Identity
+    from hansa.common.site.attendance import Attendance
+    from hansa.common.site.connection import Identity
     from hansa.common.values.ids import SiteName
 
-    site.attendance = Attendance(Identity(site.address, SiteName(site.name), site.role), site.states)
-    site.attendance._instance = instance
+    identity = Identity(site.address, SiteName(site.name), site.role)
+    site.attendance = Attendance(identity, site.states, instance)
     await site.attendance.attend(site, lambda _: site.ready.set())
 
 

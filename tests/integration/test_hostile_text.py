@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from hansa.common.models.frames import cut
-from hansa.common.rpc import codec
+from hansa.common.rpc import codec, task_codec
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
@@ -402,9 +402,9 @@ def test_a_site_refuses_tasks_with_names_that_no_controller_gives(work: dict[str
         base.train.optimizer.MergeFrom(fleet_pb2.Optimizer(kind="sgd", lr=0.1))
         base.train.plugins.add(name="proximal", args="{}")
         base.train.source.MergeFrom(fleet_pb2.LocalPlugin(name="x", args="{}"))
-    codec.task_from_wire(base)
+    task_codec.task_from_wire(base)
     for path in string_fields(fleet_pb2.Task.DESCRIPTOR):
         if name_of(path) in free:
             continue
         with pytest.raises((InvalidInput, ValueError)):
-            codec.task_from_wire(with_text(base, path, NASTY))
+            task_codec.task_from_wire(with_text(base, path, NASTY))

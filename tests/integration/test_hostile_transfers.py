@@ -202,7 +202,7 @@ async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp
             "learner evil has 4 offers under way, which is the limit",
         )
         for call in begun:
-            assert "no message came for 3 s" in (await status(call))[1]
+            assert "no message arrived for 3 s" in (await status(call))[1]
         await of.close()
 
 

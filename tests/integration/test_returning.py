@@ -10,7 +10,8 @@ import pytest
 
 from hansa.common.rpc.channel import HURRY, PATIENCE
 from hansa.common.rpc.errors import translated
-from hansa.common.site.attendance import APART, Attendance, Identity
+from hansa.common.site.attendance import Attendance
+from hansa.common.site.connection import APART, Identity
 from hansa.common.values.errors import Unreachable
 from hansa.common.values.ids import SiteName
 from hansa.protos import fleet_pb2
@@ -68,4 +69,4 @@ async def test_a_host_that_is_silent_is_soon_given_up_whatever_is_to_be_moved(si
         with pytest.raises(Unreachable), translated():
             await stub.Report(fleet_pb2.TaskReport(site="a"))
     assert loop.time() - began < (HURRY + PATIENCE) / 2000
-    await attendance.channel.close()
+    await attendance.connection.close()

@@ -67,7 +67,7 @@ class Liar:
         (fleet_pb2.Evaluation(n=6, classes=10, confusion=[5] + [0] * 99), "does not count 6 examples"),
         (fleet_pb2.Evaluation(n=5, classes=10, confusion=[5]), "1 counts do not make a 10×10 matrix"),
         (evaluation(5, 10, metrics={f"m{i}": 1.0 for i in range(101)}), "at most 100"),
-        (evaluation(5, 10, metrics={"m" * 65: 1.0}), "is no name for a metric"),
+        (evaluation(5, 10, metrics={"m" * 65: 1.0}), "cannot be the name of an app's metric"),
     ],
 )
 async def test_a_report_that_was_not_stated_is_that_sites_failure_and_nobody_elses(

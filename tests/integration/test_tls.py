@@ -92,7 +92,7 @@ async def test_an_expired_certificate_is_refused(served: Served, consortium: Con
     old = consortium.issue("operator", "alice", life=timedelta(minutes=1), age=timedelta(hours=2))
     code, _ = await refused(operators(raw_channel(served.address, old)).List(operator_pb2.ListRequest()))
     assert code is CODE.UNAVAILABLE
-    with pytest.raises(InvalidInput, match="ended"):
+    with pytest.raises(InvalidInput, match="expired"):
         Client(Endpoint(served.address, old))
 
 
@@ -381,6 +381,6 @@ async def test_a_certificate_that_ends_during_a_call_ends_the_call(
                 pass
 
     sweeping = asyncio.create_task(sweep())
-    with pytest.raises(Unproven, match="operator alice ended"):
+    with pytest.raises(Unproven, match="operator alice expired"):
         await asyncio.wait_for(watch(), 20)
     sweeping.cancel()

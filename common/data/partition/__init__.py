@@ -1,4 +1,4 @@
-"""Partitions: which examples lie at which site. Pure functions of labels, keys and a seed (methods/partitioning)."""
+"""Partitions: pure functions of labels, keys and a seed to the rows of each site (methods/partitioning)."""
 
 import inspect
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ KINDS: dict[str, type[Scheme]] = {
     scheme.model_fields["kind"].default: scheme
     for scheme in (Iid, NonIidL, Metis, Dirichlet, OwnClass, Sorted, ColorSkew, Imbalance, Groups, Natural)
 }
-_TELLING = {
+_IMPLIED = {
     "by": "natural",
     "features": "dirichlet",
     "sizes": "metis",
@@ -39,11 +39,11 @@ _TELLING = {
 def parse_partition(given: Mapping[str, Any], where: tuple[str, ...] = ("data", "partition")) -> Scheme:
     """Turn a job's `data.partition` into a scheme or name what is wrong with it.
 
-    Without a kind it is told from the words: `by` means natural, `sizes` and `classes` mean metis, nothing
-    means iid.
+    Without a kind, the parameters imply it: `by` means natural, `sizes` and `classes` mean metis, none means
+    iid.
     """
-    told = next((kind for word, kind in _TELLING.items() if word in given), "iid")
-    words = {"kind": told, **given}
+    implied = next((kind for word, kind in _IMPLIED.items() if word in given), "iid")
+    words = {"kind": implied, **given}
     if not isinstance(words["kind"], str) or words["kind"] not in KINDS:
         hint = suggestion(str(words["kind"]), list(KINDS))
         raise InvalidJob(f"{'.'.join((*where, 'kind'))}: there is no {words['kind']!r}{hint}")
@@ -55,10 +55,10 @@ def parse_partition(given: Mapping[str, Any], where: tuple[str, ...] = ("data", 
 
 
 def part(scheme: Scheme, labels: np.ndarray, sites: int, seed: int) -> list[np.ndarray]:
-    """Return each site's row numbers, sorted; every row that the scheme uses lies at exactly one site."""
+    """Return each site's row numbers, sorted; every row that the scheme uses is at exactly one site."""
     return scheme.part(Table(labels), sites, seed).rows
 
 
 def describe_kind(kind: str) -> str:
-    """Return what a scheme does, in one line."""
+    """Return a scheme's summary, in one line."""
     return (inspect.getdoc(KINDS[kind]) or "").splitlines()[0]

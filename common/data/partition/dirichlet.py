@@ -1,4 +1,4 @@
-"""RADFed's heterogeneity: Dirichlet sizes, classes and features, met as nearly as the data allow (partitioning §4)."""
+"""RADFed's heterogeneity: Dirichlet sizes, classes and features, where data allow it (partitioning §4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ class Dirichlet(Scheme):
 
     @field_validator("features", mode="before")
     @classmethod
-    def _features_may_be_written_short(cls, given: object) -> object:
-        """Read `soil=1,wilderness=0.5` as well as a mapping."""
+    def _features_may_be_abbreviated(cls, given: object) -> object:
+        """Accept `soil=1,wilderness=0.5` as well as a mapping."""
         if not isinstance(given, str):
             return given
         pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
@@ -48,7 +48,7 @@ class Dirichlet(Scheme):
         return given
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
-        """Draw sizes, classes and features in this order, solve, walk, round, deal."""
+        """Draw sizes, classes and features in this order; then solve, walk, round and deal."""
         enough(len(table), sites)
         keys = [table.classes(), *(table.key(name, "data.partition.features") for name in self.features)]
         rng = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ class Dirichlet(Scheme):
 
 @dataclass(frozen=True)
 class Grid:
-    """The combinations of classes and categories that occur: each row's, and which category each of them counts for."""
+    """The combinations of classes and categories that occur: that of each row, and the categories of each."""
 
     codes: np.ndarray
     marginals: np.ndarray  # combinations × (all categories of all keys), zeros and ones
@@ -81,20 +81,22 @@ class Grid:
 
 def cross(keys: Sequence[Key]) -> Grid:
     """Cross the classes with the categories of features."""
-    found, codes = np.unique(np.stack([key.codes for key in keys], axis=1), axis=0, return_inverse=True)
-    blocks = [np.eye(len(key.names))[found[:, i]] for i, key in enumerate(keys)]
+    combinations, codes = np.unique(
+        np.stack([key.codes for key in keys], axis=1), axis=0, return_inverse=True
+    )
+    blocks = [np.eye(len(key.names))[combinations[:, i]] for i, key in enumerate(keys)]
     return Grid(codes.reshape(-1), np.concatenate(blocks, axis=1))
 
 
 def draw_sizes(concentration: float, sites: int, total: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw sizes; again if a site would get less than half an example."""
+    """Draw sizes; repeat if a site would get less than half an example."""
     for _ in range(DRAWS):
         drawn = rng.dirichlet(np.full(sites, concentration))
         if (drawn * total >= 0.5).all():
             return sizes(drawn, total)
     raise InvalidInput(
-        f"data.partition.sizes: {concentration:g} left a site without examples in {DRAWS} draws of {sites} sites;"
-        " choose a larger number or fewer sites"
+        f"data.partition.sizes: with {concentration:g}, each of {DRAWS} draws left one of {sites} sites"
+        " without examples; choose a larger number or fewer sites"
     )
 
 
@@ -106,7 +108,7 @@ def nearest(goal: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 def nearest_marginals(
     goal: np.ndarray, marginals: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """Solve problem (2): a matrix with these sums whose marginals are nearest to the goal's. There may be many."""
+    """Solve problem (2): one of the matrices with these sums whose marginals are nearest to the goal."""
     return _solve(goal, marginals, rows, columns)
 
 
@@ -115,7 +117,7 @@ def _solve(
 ) -> np.ndarray:
     import cvxpy
 
-    scale = max(float(rows.sum()) / len(rows), 1.0)  # the solver likes numbers around one
+    scale = max(float(rows.sum()) / len(rows), 1.0)  # the solver works best with numbers around one
     counts = cvxpy.Variable((len(rows), len(columns)), nonneg=True)
     found = counts if marginals is None else counts @ marginals
     sums = [cvxpy.sum(counts, axis=1) == rows / scale, cvxpy.sum(counts, axis=0) == columns / scale]

@@ -14,7 +14,7 @@ LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue, ITU-R BT.601
 
 
 class ColorSkew(Scheme):
-    """Two sites with half of the classes each; at one site most images are gray, at the other most are coloured."""
+    """Two sites with half of the classes each; most images are gray at one site and coloured at the other."""
 
     kind: Literal["color-skew"] = "color-skew"
     first: float = Field(0.95, ge=0, le=1, description="share of gray images at the first site")
@@ -32,7 +32,7 @@ class ColorSkew(Scheme):
         return Parts([np.flatnonzero(at), np.flatnonzero(~at)])
 
     def paint(self, x: np.ndarray, labels: np.ndarray, seed: int, test: bool) -> np.ndarray:
-        """Make images gray: exactly floor(share · n) of each class; half of each class in the test set."""
+        """Turn images gray: exactly floor(share · n) of each class; half of each class in the test set."""
         if x.ndim != 4 or x.shape[1] != 3:
             raise InvalidInput(
                 f"data.partition: color-skew needs colour images (n × 3 × h × w), not {list(x.shape)}"
@@ -57,7 +57,7 @@ class ColorSkew(Scheme):
 
 
 def to_gray(x: np.ndarray, how: str) -> np.ndarray:
-    """Return colour images whose three channels are alike."""
+    """Return colour images whose three channels are equal."""
     if how == "red":
         one = x[:, :1]
     else:
@@ -67,19 +67,19 @@ def to_gray(x: np.ndarray, how: str) -> np.ndarray:
 
 
 class Imbalance(Scheme):
-    """Each class is cut by Dirichlet proportions among the sites that do not have their fair share yet."""
+    """Each class is split by Dirichlet proportions across the sites that do not have their fair share yet."""
 
     kind: Literal["imbalance"] = "imbalance"
     alpha: float = Field(0.5, gt=0, description="concentration; smaller means more uneven")
-    least: int = Field(10, ge=1, description="examples that every site has at least")
+    least: int = Field(10, ge=1, description="the fewest examples of a site")
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
         """Draw until every site has enough."""
         enough(len(table), sites)
         if self.least * sites > len(table):
             raise InvalidInput(
-                f"data.partition.least: {sites} sites with {self.least} examples each need {self.least * sites},"
-                f" but there are {len(table)}"
+                f"data.partition.least: {sites} sites with {self.least} examples each need"
+                f" {self.least * sites}, but there are {len(table)}"
             )
         classes = table.classes()
         capacity = np.bincount(classes.codes, minlength=len(classes.names))
@@ -89,8 +89,8 @@ class Imbalance(Scheme):
             if matrix.sum(axis=1).min() >= self.least:
                 return Parts(deal(matrix, classes.codes, rng))
         raise InvalidInput(
-            f"data.partition.least: no draw of {TRIES} gave every site {self.least} examples; choose fewer, or a"
-            f" larger alpha than {self.alpha:g}"
+            f"data.partition.least: none of {TRIES} draws gave every site {self.least} examples;"
+            f" choose fewer, or an alpha larger than {self.alpha:g}"
         )
 
     def _draw(self, capacity: np.ndarray, sites: int, rng: np.random.Generator) -> np.ndarray:
@@ -98,7 +98,7 @@ class Imbalance(Scheme):
         for label, held in enumerate(capacity.tolist()):
             drawn = rng.dirichlet(np.full(sites, self.alpha))
             drawn[matrix.sum(axis=1) >= capacity.sum() / sites] = 0
-            if not drawn.any():  # all of the weight was on sites that are full
+            if not drawn.any():  # all the weight was on sites that are full
                 drawn[matrix.sum(axis=1).argmin()] = 1
             cuts = (np.cumsum(drawn / drawn.sum())[:-1] * held).astype(np.int64)
             matrix[:, label] = np.diff(np.concatenate([[0], cuts, [held]]))

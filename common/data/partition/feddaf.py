@@ -1,4 +1,4 @@
-"""Shards: FedDAF's share η of an own class, and McMahan's sorted shards (partitioning §7)."""
+"""Shards: FedDAF's share η of a site's own class, and McMahan's sorted shards (partitioning §7)."""
 
 from typing import Literal
 
@@ -15,8 +15,8 @@ from hansa.common.values.errors import InvalidInput
 class OwnClass(Scheme):
     """Site k gets a share η of its shards from class k mod C, the others by random weights (FedDAF).
 
-    The paper draws shards of other classes with probability N(0.5, 1), which is no probability; clipped to 0
-    … 1 and scaled to 1-η it is.
+    The paper draws shards of other classes with probability N(0.5, 1), which is not a probability; here it is
+    clipped to 0 … 1 and scaled to 1-η.
     """
 
     kind: Literal["feddaf"] = "feddaf"
@@ -24,15 +24,16 @@ class OwnClass(Scheme):
     shards: int = Field(200, ge=1, description="shards that each class is cut into")
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
-        """Cut every class into shards and hand out every shard once."""
+        """Cut every class into shards and deal every shard once."""
         enough(len(table), sites)
         classes = table.classes()
         width = len(classes.names)
-        held = np.bincount(classes.codes, minlength=width)
-        if held.min() < self.shards:
-            name = classes.names[int(held.argmin())]
+        available = np.bincount(classes.codes, minlength=width)
+        if available.min() < self.shards:
+            name = classes.names[int(available.argmin())]
             raise InvalidInput(
-                f"data.partition.shards: class {name} has {held.min()} examples, fewer than {self.shards} shards"
+                f"data.partition.shards: class {name} has {available.min()} examples, too few for"
+                f" {self.shards} shards"
             )
         if sites > width * self.shards:
             raise InvalidInput(
@@ -42,19 +43,19 @@ class OwnClass(Scheme):
         rows, columns = sizes(np.ones(sites), width * self.shards), np.full(width, self.shards)
         goal = own_class_goal(self.eta, sites, width, rng) * rows[:, None]
         matrix = rounded(nearest(goal, rows, columns), rows, columns)
-        found: list[list[np.ndarray]] = [[] for _ in range(sites)]
+        chosen: list[list[np.ndarray]] = [[] for _ in range(sites)]
         for label in range(width):
-            cut = sizes(np.ones(self.shards), int(held[label]))
+            cut = sizes(np.ones(self.shards), int(available[label]))
             shards = np.split(rng.permutation(np.flatnonzero(classes.codes == label)), np.cumsum(cut)[:-1])
             order, start = rng.permutation(self.shards), 0
             for site, count in enumerate(matrix[:, label].tolist()):
-                found[site] += [shards[at] for at in order[start : start + count]]
+                chosen[site] += [shards[at] for at in order[start : start + count]]
                 start += count
-        return Parts([np.sort(np.concatenate(mine)) for mine in found])
+        return Parts([np.sort(np.concatenate(mine)) for mine in chosen])
 
 
 def own_class_goal(eta: float, sites: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """Return what share of its shards each site is to have from each class; every row adds up to one."""
+    """Return the share of its shards that each site should have from each class; every row adds up to one."""
     goal = np.clip(rng.normal(0.5, 1, (sites, classes)), 0, 1)
     own = np.arange(sites) % classes
     goal[np.arange(sites), own] = 0
@@ -81,8 +82,8 @@ class Sorted(Scheme):
         total = self.shards or sites * self.per_site
         if total != sites * self.per_site:
             raise InvalidInput(
-                f"data.partition.shards: {sites} sites with {self.per_site} shards each are {sites * self.per_site}"
-                f" shards, not {total}"
+                f"data.partition.shards: {sites} sites with {self.per_site} shards each need"
+                f" {sites * self.per_site} shards, not {total}"
             )
         enough(len(table), total)
         order = np.argsort(table.classes().codes, kind="stable")

@@ -25,14 +25,19 @@ class Iid(Scheme):
 
 
 class NonIidL(Scheme):
-    """Every site gets equal parts of `labels` different classes and nothing of the others (FedMMB, Non-IID-L)."""
+    """Every site gets equal parts of `labels` classes and nothing of the others (FedMMB, Non-IID-L)."""
 
     kind: Literal["non-iid-l"] = "non-iid-l"
     labels: int = Field(ge=1, description="classes at each site")
-    allow_uneven: bool = Field(False, description="part even if sites × labels is no multiple of the classes")
+    allow_uneven: bool = Field(
+        False, description="allow sites × labels that is not a multiple of the classes"
+    )
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
-        """Slot s = 0 … K·L-1 belongs to site s div L and holds label σ(s mod C); a label's slots share its rows."""
+        """Split rows: slot s = 0 … K·L-1 belongs to site s div L and has label σ(s mod C).
+
+        The slots of a label share its rows evenly.
+        """
         enough(len(table), sites)
         classes = table.classes()
         width = len(classes.names)
@@ -45,8 +50,8 @@ class NonIidL(Scheme):
         if sites * self.labels % width:
             if not self.allow_uneven:
                 raise InvalidInput(
-                    f"data.partition: {sites} sites × {self.labels} labels is no multiple of {width} classes;"
-                    " choose sites and labels so that it is, or set allow_uneven: true"
+                    f"data.partition: {sites} sites × {self.labels} labels is not a multiple of {width}"
+                    " classes; choose sites and labels so that it is, or set allow_uneven: true"
                 )
             rows = sizes(np.ones(sites), len(table))
             return Parts(deal(assign(rows, np.full(sites, self.labels), capacity, rng), classes.codes, rng))
@@ -59,8 +64,8 @@ class NonIidL(Scheme):
             among = np.flatnonzero(holders[:, label])
             if capacity[label] < len(among):
                 raise InvalidInput(
-                    f"data.partition.labels: class {classes.names[label]} has {capacity[label]} examples, too few for"
-                    f" the {len(among)} sites that are to share it"
+                    f"data.partition.labels: class {classes.names[label]} has {capacity[label]} examples,"
+                    f" too few for the {len(among)} sites that share it"
                 )
             matrix[among, label] = sizes(np.ones(len(among)), int(capacity[label]))
         return Parts(deal(matrix, classes.codes, rng))

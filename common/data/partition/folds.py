@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fold(Generic[T]):
-    """Which sites test, which validate and which train."""
+    """The sites that test, validate and train."""
 
     test: tuple[T, ...]
     validation: tuple[T, ...]
@@ -24,10 +24,10 @@ class Fold(Generic[T]):
 def folds(sites: Sequence[T], seed: int, count: int = 5, nested: bool = False) -> list[Fold[T]]:
     """Shuffle the sites and cut them into sets; set i tests in fold i and the next one validates.
 
-    `nested` gives every pair of a test and a validation set. Sites of a set are in their given order.
+    `nested` gives every pair of a test and a validation set. The sites of a set keep their order.
     """
     if count < 3:
-        raise InvalidInput(f"{count} folds are too few: test, validation and training need a set each")
+        raise InvalidInput(f"{count} folds are too few: test, validation and training need one set each")
     if len(sites) < count:
         raise InvalidInput(f"{len(sites)} sites cannot make {count} folds")
     order = np.random.default_rng(seed).permutation(len(sites))

@@ -1,4 +1,4 @@
-"""Groups of sites with classes of their own: few sites may hold what nobody else has (feddaf §4)."""
+"""Groups of sites with their own classes: a few sites may have classes that no other site has (feddaf §4)."""
 
 import re
 from typing import Annotated, Literal
@@ -15,15 +15,15 @@ WHERE = "data.partition.groups"
 
 
 def parse_groups(text: str) -> list[tuple[int, list[int]]]:
-    """Read `16 of 0-4, 4 of 5-9`: how many sites each group has, and which classes."""
-    found = []
+    """Parse `16 of 0-4, 4 of 5-9`: the number of sites of each group, and its classes."""
+    groups = []
     for part in text.split(","):
         match = re.fullmatch(
             r"\s*(\d{1,6})\s+of\s+(\d{1,6}(?:-\d{1,6})?(?:\s+\d{1,6}(?:-\d{1,6})?)*)\s*", part
         )
         if match is None or not int(match[1]):
             raise ValueError(
-                f"{part.strip()!r} names no sites and classes; write for example 16 of 0-4, 4 of 5-9"
+                f"{part.strip()!r} does not name sites and classes; write for example 16 of 0-4, 4 of 5-9"
             )
         classes: set[int] = set()
         for span in match[2].split():
@@ -31,8 +31,8 @@ def parse_groups(text: str) -> list[tuple[int, list[int]]]:
             if int(last or first) < int(first):
                 raise ValueError(f"{span}: the first class is larger than the last")
             classes |= set(range(int(first), int(last or first) + 1))
-        found.append((int(match[1]), sorted(classes)))
-    return found
+        groups.append((int(match[1]), sorted(classes)))
+    return groups
 
 
 def _checked(text: str) -> str:
@@ -41,11 +41,11 @@ def _checked(text: str) -> str:
 
 
 class Groups(Scheme):
-    """Groups of sites, each with classes of its own in equal parts, such as `16 of 0-4, 4 of 5-9`."""
+    """Groups of sites, each with its own classes in equal parts, such as `16 of 0-4, 4 of 5-9`."""
 
     kind: Literal["groups"] = "groups"
     groups: Annotated[str, AfterValidator(_checked)] = Field(
-        description="for each group, how many sites of which classes: 16 of 0-4, 4 of 5-9"
+        description="the number of sites and the classes of each group: 16 of 0-4, 4 of 5-9"
     )
     least: int | None = Field(
         None, ge=1, description="examples of the smallest site (default: those of the largest)"
@@ -55,7 +55,7 @@ class Groups(Scheme):
     )
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
-        """Share every class among the sites that hold it, or give every site so many examples of its classes."""
+        """Split every class across the sites that hold it, or draw the number of examples of every site."""
         enough(len(table), sites)
         classes = table.classes()
         holders = self._holders(sites, [int(name) for name in classes.names])
@@ -68,7 +68,7 @@ class Groups(Scheme):
         if len(short):
             name, wanted = classes.names[short[0]], int(matrix[:, short[0]].sum())
             raise InvalidInput(
-                f"{WHERE}: sites are to have {wanted} examples of class {name}; it has {capacity[short[0]]}"
+                f"{WHERE}: sites need {wanted} examples of class {name}, which has {capacity[short[0]]}"
             )
         empty = np.flatnonzero(matrix.sum(axis=1) == 0)
         if len(empty):
@@ -80,9 +80,9 @@ class Groups(Scheme):
     def _holders(self, sites: int, labels: list[int]) -> np.ndarray:
         """Return which site holds which class, sites in the order of their groups."""
         groups = parse_groups(self.groups)
-        told = sum(count for count, _ in groups)
-        if told != sites:
-            raise InvalidInput(f"{WHERE}: they are {told} sites, but data.sites is {sites}")
+        total = sum(count for count, _ in groups)
+        if total != sites:
+            raise InvalidInput(f"{WHERE}: they have {total} sites, but data.sites is {sites}")
         named = {label for _, held in groups for label in held}
         if unknown := sorted(named - set(labels)):
             raise InvalidInput(
@@ -94,7 +94,7 @@ class Groups(Scheme):
 
     @staticmethod
     def _shared(holders: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-        """Share all examples of a class evenly among those who hold it."""
+        """Split all examples of a class evenly across the sites that hold it."""
         matrix = np.zeros(holders.shape, dtype=np.int64)
         for label, among in enumerate(holders.T):
             matrix[among, label] = sizes(np.ones(int(among.sum())), int(capacity[label]), least=0)
@@ -107,6 +107,6 @@ class Groups(Scheme):
             raise InvalidInput(f"data.partition.least: {least} is more than most ({most})")
         matrix = np.zeros(holders.shape, dtype=np.int64)
         for site, size in enumerate(rng.integers(least, most + 1, len(holders)).tolist()):
-            held = rng.permutation(np.flatnonzero(holders[site]))  # whichever come first may get one more
+            held = rng.permutation(np.flatnonzero(holders[site]))  # the first ones may get one more
             matrix[site, held] = sizes(np.ones(len(held)), size, least=0)
         return matrix

@@ -13,12 +13,14 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.words import counted
 
 TRIES = 50
-MANY = 12  # classes whose groups are not all looked at
-HEAD = re.compile(r"\d{1,6}(?:x\d{1,6}(,\d{1,6}x\d{1,6})*)?")  # Python reads no number of thousands of digits
+MANY = 12  # with more classes, not all groups of them are examined
+HEAD = re.compile(
+    r"\d{1,6}(?:x\d{1,6}(,\d{1,6}x\d{1,6})*)?"
+)  # Python does not parse numbers of thousands of digits
 
 
 class Metis(Scheme):
-    """Sizes by a law (uniform, skewed, powerlaw(a)) and so many classes at each site, the largest sites first."""
+    """Sizes by a law (uniform, skewed, powerlaw(a)) and a number of classes per site, largest first."""
 
     kind: Literal["metis"] = "metis"
     sizes: str = Field("uniform", description="uniform, skewed or powerlaw(a)")
@@ -57,7 +59,7 @@ class Metis(Scheme):
 
 
 def class_counts(words: str, sites: int) -> np.ndarray:
-    """Read how many classes each site gets: `3`, or `8x1,4x1,3x8` in descending order of the sites' sizes."""
+    """Parse the number of classes of each site: `3`, or `8x1,4x1,3x8` in descending order of size."""
     if words.isdecimal():
         return np.full(sites, int(words))
     pairs = [tuple(map(int, pair.split("x"))) for pair in words.split(",")]
@@ -78,9 +80,9 @@ def assign(
 ) -> np.ndarray:
     """Give site t exactly wanted[t] classes and rows[t] examples, and use up every class.
 
-    Which classes: the fullest ones, with jitter, for without it the sites fall apart into groups that share
-    no class and do not add up. That can miss a partition where classes are very unequal; then a search over
-    all choices of classes decides. How many of each: as evenly as the sums allow.
+    Classes: those with the most examples left, with jitter, because without it the sites fall apart into
+    groups that share no class and do not add up. That can miss a partition if classes are very unequal; then
+    a search over all choices of classes decides. Examples of each class: as evenly as the sums allow.
     """
     _possible(rows, wanted, capacity)
     order = np.argsort(-rows, kind="stable")
@@ -91,7 +93,7 @@ def assign(
     try:
         support = spread(rows, wanted, capacity, rng)
     except TimeoutError:
-        fate = f"was found in {TRIES} tries and a long search, which could not tell whether there is one"
+        fate = f"was found in {TRIES} tries and a long search, which could not decide whether there is one"
         advice = "give the sites more classes, or try another seed"
     else:
         matrix = None if support is None else _evenly(support, rows, wanted, capacity)
@@ -128,15 +130,15 @@ def _supports(
 
 
 def _filled(room: np.ndarray, amount: float) -> np.ndarray:
-    """Pour an amount evenly into vessels of limited room."""
+    """Distribute an amount evenly over places of limited room."""
     taken = np.zeros(len(room))
-    for rank, vessel in enumerate(np.argsort(room, kind="stable")):
-        taken[vessel] = min(float(room[vessel]), (amount - float(taken.sum())) / (len(room) - rank))
+    for rank, place in enumerate(np.argsort(room, kind="stable")):
+        taken[place] = min(float(room[place]), (amount - float(taken.sum())) / (len(room) - rank))
     return taken
 
 
 def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> None:
-    """Refuse what can be seen to be impossible, naming the site and the reason."""
+    """Refuse what is clearly impossible, naming the site and the reason."""
     no = "no partition with these sizes and class counts"
     empty = np.flatnonzero(capacity < 1)
     if len(empty):
@@ -144,19 +146,21 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
     fullest = np.concatenate([[0], np.cumsum(np.sort(capacity)[::-1])])
     for site, (size, count) in enumerate(zip(rows.tolist(), wanted.tolist(), strict=True), start=1):
         if not 1 <= count <= len(capacity):
-            raise InvalidInput(f"{no}: site-{site} is to have {count} classes, but there are {len(capacity)}")
+            raise InvalidInput(
+                f"{no}: site-{site} should have {count} classes, but there are {len(capacity)}"
+            )
         if size < count:
             raise InvalidInput(f"{no}: site-{site} has {size} examples, too few for {count} classes")
         if size > fullest[count]:
             raise InvalidInput(
-                f"{no}: site-{site} needs {size} examples, but {count} {'classes hold' if count > 1 else 'class holds'}"
-                f" {fullest[count]} at most;"
+                f"{no}: site-{site} needs {size} examples, but {count}"
+                f" {'classes hold' if count > 1 else 'class holds'} {fullest[count]} at most;"
                 " give the largest sites more classes, as in 8x1,4x1,3x8"
             )
     if wanted.sum() < len(capacity):
         raise InvalidInput(
             f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all leave some of the"
-            f" {len(capacity)} classes to nobody"
+            f" {len(capacity)} classes without a site"
         )
     if int(np.minimum(capacity, len(rows)).sum()) < int(wanted.sum()):
         raise InvalidInput(
@@ -165,20 +169,21 @@ def _possible(rows: np.ndarray, wanted: np.ndarray, capacity: np.ndarray) -> Non
     if len(rows) + len(capacity) - int(wanted.sum()) > 1 and not _separable(rows, capacity):
         first = int(rows.argmax())
         raise InvalidInput(
-            f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all fall apart into groups that share no"
-            f" class, and no group of sites has exactly as many examples as some classes hold; site-{first + 1}"
-            f" ({rows[first]} examples of {counted(int(wanted[first]), 'class', 'classes')}) and others need more"
+            f"{no}: {len(rows)} sites with {int(wanted.sum())} classes in all fall apart into groups that"
+            " share no class, and no group of sites has exactly as many examples as some classes hold;"
+            f" site-{first + 1} ({rows[first]} examples of"
+            f" {counted(int(wanted[first]), 'class', 'classes')}) and others need more"
         )
 
 
 def _separable(rows: np.ndarray, capacity: np.ndarray) -> bool:
-    """Whether some of the sites have, to the last example, what some of the classes hold (but not all of them).
+    """Whether some of the sites have exactly as many examples as some, but not all, of the classes.
 
     n sites and C classes joined by fewer than n + C - 1 cells are not connected, so each group has to add up
     by itself.
     """
     if len(capacity) > MANY:
-        return True  # too many groups to look at; the search will tell
+        return True  # too many groups to examine; the search decides
     reachable = 1  # bit s is set if some sites have s examples in all
     for size in rows.tolist():
         reachable |= reachable << size
@@ -189,9 +194,9 @@ def _separable(rows: np.ndarray, capacity: np.ndarray) -> bool:
 
 
 def placement(rows: np.ndarray) -> list[str]:
-    """Say which machine each site gets, `fast` or `slow`: in turns by descending size."""
+    """Return which machine each site gets, `fast` or `slow`, alternating by descending size."""
     order = np.argsort(-rows, kind="stable")
-    found = [""] * len(rows)
+    machines = [""] * len(rows)
     for rank, site in enumerate(order):
-        found[site] = "slow" if rank % 2 else "fast"
-    return found
+        machines[site] = "slow" if rank % 2 else "fast"
+    return machines

@@ -1,8 +1,8 @@
 """Algorithm 3 of RADFed: a random walk among matrices with the same sums (partitioning §4).
 
-One move takes ε from two corners of a rectangle and gives it to the other two: row and column sums stay, and
-nothing becomes negative. A step is relative to the cells it takes from; ξ in examples would change nothing, ξ
-as a share of all examples would destroy the design.
+A move takes ε from two corners of a rectangle and gives it to the other two: row and column sums stay, and
+nothing becomes negative. The step ξ is relative to the cells that it takes from: in examples it would change
+nothing, and as a share of all examples it would destroy the design.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from hansa.common.values.bounds import Value
 
 
 class Moves(Value):
-    """How long the walk is: `burn_in` moves away from the optimum, then `search` moves of which the best is taken."""
+    """The length of the walk: `burn_in` moves away from the optimum, then `search` for the best state."""
 
     burn_in: int = Field(100_000, ge=0, le=10_000_000, description="P")
     search: int = Field(500_000, ge=0, le=10_000_000, description="Q")
     step: float = Field(0.002, gt=0, le=1, description="ξ, relative to the cells")
     stop_band: tuple[float, float] | None = Field(
         None,
-        description="end the burn-in as soon as the deviation is so many times the optimum, such as [1.1, 1.2]",
+        description="end the burn-in when the deviation, relative to the optimum, is within [1.1, 1.2], say",
     )
 
     @field_validator("stop_band")
@@ -31,7 +31,7 @@ class Moves(Value):
 
 
 def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Generator) -> np.ndarray:
-    """Walk from a solution of problem (1); return the best state of the search, or the last of the burn-in."""
+    """Walk from a solution of problem (1); return the best state of the search, or the burn-in's last."""
     height, width = start.shape
     total = moves.burn_in + moves.search
     if height < 2 or width < 2 or not total:
@@ -42,12 +42,11 @@ def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Gen
     if moves.stop_band:
         first = _entry(losses[: first + 1], moves.stop_band)
     best = first + int(np.argmin(losses[first : first + moves.search + 1]))
-    found = start.astype(np.float64).ravel()
+    state = start.astype(np.float64).ravel()
     for sign, places in zip((-1, -1, 1, 1), corners, strict=True):
-        np.add.at(found, places[:best], sign * steps[:best])
-    return np.maximum(found, 0).reshape(
-        start.shape
-    )  # the order of additions differs from the walk's by rounding only
+        np.add.at(state, places[:best], sign * steps[:best])
+    # The additions are in another order than in the walk, which only changes the rounding.
+    return np.maximum(state, 0).reshape(start.shape)
 
 
 def _entry(losses: np.ndarray, band: tuple[float, float]) -> int:
@@ -58,7 +57,7 @@ def _entry(losses: np.ndarray, band: tuple[float, float]) -> int:
 
 
 def _corners(height: int, width: int, total: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Draw rectangles as flat places: (i, j) and (i', j') lose, (i, j') and (i', j) gain."""
+    """Draw rectangles as flat indices: (i, j) and (i', j') lose, (i, j') and (i', j) gain."""
     i, j = rng.integers(0, height, total), rng.integers(0, width, total)
     other_i = (i + rng.integers(1, height, total)) % height
     other_j = (j + rng.integers(1, width, total)) % width
@@ -70,7 +69,7 @@ def _walk(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ε of every move and the loss after 0, 1, 2 … moves.
 
-    A move costs a microsecond as plain arithmetic on lists; as a numpy call it would cost a hundred.
+    A move takes a microsecond as plain arithmetic on lists; as a numpy call it would take a hundred.
     """
     held, wish = start.astype(np.float64).ravel().tolist(), goal.ravel().tolist()
     loss = float(((start - goal) ** 2).sum())
@@ -115,8 +114,8 @@ def wander_marginals(
 class MarginalWalk:
     """A state of the walk of problem (2).
 
-    Sites are paired at random; moves of different pairs touch different rows, so that doing them at once is
-    the same as doing them one after the other.
+    Sites are paired at random. Moves of different pairs touch different rows, so doing them at once is the
+    same as doing them one after the other.
     """
 
     def __init__(self, start: np.ndarray, goal: np.ndarray, marginals: np.ndarray) -> None:

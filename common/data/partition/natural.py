@@ -1,4 +1,4 @@
-"""Parting by a key that the data bring along: the writer, the speaking role, the hospital (partitioning §8)."""
+"""Splitting by a key of the data: the writer, the speaking role, the hospital (partitioning §8)."""
 
 import re
 from typing import Literal
@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidInput
 
 
 class Natural(Scheme):
-    """One site for each value of a key; with fewer sites than values, so many of them at random."""
+    """One site for each value of a key; with fewer sites than values, randomly chosen ones."""
 
     kind: Literal["natural"] = "natural"
     by: str = Field(description="the key, such as hospital, writer or role")
@@ -20,20 +20,20 @@ class Natural(Scheme):
     def values(self, table: Table) -> np.ndarray:
         """Return the values that have enough examples, in order."""
         key = table.key(self.by, "data.partition.by")
-        held = np.bincount(key.codes, minlength=len(key.names))
-        found: np.ndarray = np.flatnonzero(held >= self.least)
-        if not len(found):
+        counts = np.bincount(key.codes, minlength=len(key.names))
+        values: np.ndarray = np.flatnonzero(counts >= self.least)
+        if not len(values):
             raise InvalidInput(
-                f"data.partition.least: no {self.by} has {self.least} examples; the most is {held.max()}"
+                f"data.partition.least: no {self.by} has {self.least} examples; the most is {counts.max()}"
             )
-        return found
+        return values
 
     def part(self, table: Table, sites: int, seed: int) -> Parts:
         """Give every chosen value its rows."""
         key, chosen = table.key(self.by, "data.partition.by"), self.values(table)
         if sites > len(chosen):
             enough = f" with {self.least} examples or more" if self.least > 1 else ""
-            raise InvalidInput(f"{sites} sites cannot be made of {len(chosen)} values of {self.by}{enough}")
+            raise InvalidInput(f"{sites} sites need more than the {len(chosen)} values of {self.by}{enough}")
         if sites < len(chosen):
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, sites, replace=False))
         order = np.argsort(key.codes, kind="stable")
@@ -43,13 +43,12 @@ class Natural(Scheme):
 
 
 def site_names(values: list[str], key: str) -> tuple[str, ...]:
-    """Make names of sites from a key's values: `cleveland`, or `writer-17` if a value is only a number."""
-    found = []
+    """Return names of sites for a key's values: `cleveland`, or `writer-17` if a value is only a number."""
+    names = []
     for value in values:
         word = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:48] or "site"
-        found.append(
-            f"{key}-{word}" if word[0].isdigit() or word == "test" else word
-        )  # test.npz is the test set
-    if len(set(found)) < len(found):
-        found = [f"{word[:56]}-{number}" for number, word in enumerate(found, start=1)]
-    return tuple(found)
+        # A site called `test` would overwrite test.npz, the test set.
+        names.append(f"{key}-{word}" if word[0].isdigit() or word == "test" else word)
+    if len(set(names)) < len(names):
+        names = [f"{word[:56]}-{number}" for number, word in enumerate(names, start=1)]
+    return tuple(names)

@@ -9,28 +9,29 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.words import suggestion
 
 LAWS = ("uniform", "skewed", "powerlaw")
-SIGMA = 0.75  # of `skewed`; the paper gives no formula, this one makes all sizes different and the largest stand out
+# Of `skewed`. The paper gives no formula; with this one all sizes differ and the largest stands out.
+SIGMA = 0.75
 EXPONENT = 1.5  # of `powerlaw`
 STEEPEST = 100
 
 
 def sizes(shares: np.ndarray, total: int, least: int = 1) -> np.ndarray:
-    """Round shares of a total to integers that add up: floors first, then one more for the largest remainders.
+    """Round shares of a total to integers that add up: floors, then one more for the largest remainders.
 
-    Whoever would have fewer than `least` takes from the largest, if there is enough for all.
+    A site that would have fewer than `least` takes from the largest, if there is enough for all.
     """
     exact = shares / shares.sum() * total
-    found: np.ndarray = np.floor(exact).astype(np.int64)
-    order = np.argsort(-(exact - found), kind="stable")
-    found[order[: total - int(found.sum())]] += 1
-    while found.min() < least and least * len(found) <= total:
-        found[found.argmin()] += 1
-        found[found.argmax()] -= 1
-    return found
+    rounded: np.ndarray = np.floor(exact).astype(np.int64)
+    order = np.argsort(-(exact - rounded), kind="stable")
+    rounded[order[: total - int(rounded.sum())]] += 1
+    while rounded.min() < least and least * len(rounded) <= total:
+        rounded[rounded.argmin()] += 1
+        rounded[rounded.argmax()] -= 1
+    return rounded
 
 
 def parse_law(law: str) -> tuple[str, float]:
-    """Read `uniform`, `skewed` or `powerlaw(1.5)`."""
+    """Parse `uniform`, `skewed` or `powerlaw(1.5)`."""
     match = re.fullmatch(r"([a-z]+)(?:\(\s*(\d+(?:\.\d*)?|\.\d+)\s*\))?", law.strip())
     name = match[1] if match else law
     if match is None or name not in LAWS:
@@ -39,7 +40,7 @@ def parse_law(law: str) -> tuple[str, float]:
         raise ValueError("uniform takes no number")
     number = float(match[2] or {"skewed": SIGMA}.get(name, EXPONENT))
     if number > STEEPEST:
-        raise ValueError(f"{law}: {STEEPEST} is the steepest; beyond it one site has everything")
+        raise ValueError(f"{law}: the number must be at most {STEEPEST}; beyond it one site has everything")
     return name, number
 
 

@@ -1,4 +1,4 @@
-"""What a scheme may look at, and what it answers: labels and keys in, row numbers of every site out."""
+"""A scheme's input and output: labels and keys in, each site's row numbers out."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ class Key:
 
     @classmethod
     def of(cls, values: np.ndarray) -> "Key":
-        """Number the different values in their order."""
-        found, codes = np.unique(values, return_inverse=True)
-        return cls(codes.reshape(-1), tuple(str(value) for value in found.tolist()))
+        """Number the distinct values in order."""
+        distinct, codes = np.unique(values, return_inverse=True)
+        return cls(codes.reshape(-1), tuple(str(value) for value in distinct.tolist()))
 
     def take(self, rows: np.ndarray) -> "Key":
         """Return the categories of some rows, without names that no longer occur."""
-        found, codes = np.unique(self.codes[rows], return_inverse=True)
-        return Key(codes.reshape(-1), tuple(self.names[value] for value in found))
+        distinct, codes = np.unique(self.codes[rows], return_inverse=True)
+        return Key(codes.reshape(-1), tuple(self.names[value] for value in distinct))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows to be parted: their labels and, by name, their keys."""
+    """The rows to split: their labels and, by name, their keys."""
 
     labels: np.ndarray
     keys: Mapping[str, Key] = field(default_factory=dict)
@@ -41,17 +41,18 @@ class Table:
         return len(self.labels)
 
     def classes(self) -> Key:
-        """Return the classes that occur, in order; labels that are not whole numbers have none."""
+        """Return the classes that occur, in order; refuse labels that are not whole numbers."""
         if self.labels.ndim != 1:
             raise InvalidInput(
-                f"labels have shape {list(self.labels.shape)}; parting by class needs one for each row"
+                f"labels have shape {list(self.labels.shape)}; splitting by class needs one for each row"
             )
         if self.labels.dtype.kind == "f" and np.isnan(self.labels).any():
             row = int(np.flatnonzero(np.isnan(self.labels))[0])
-            raise InvalidInput(f"the label of row {row} is NaN; parting by class needs whole numbers")
+            raise InvalidInput(f"the label of row {row} is NaN; splitting by class needs whole numbers")
         if self.labels.dtype.kind not in "iu":
             raise InvalidInput(
-                f"labels are {self.labels.dtype.name}, not integers, so there are no classes to part by; use kind: iid"
+                f"labels are {self.labels.dtype.name}, not integers, so there are no classes to split by;"
+                " use kind: iid"
             )
         return Key.of(self.labels)
 
@@ -73,7 +74,7 @@ class Parts:
 
 
 class Scheme(Value):
-    """A way to part rows among sites: a pure function of the table, the number of sites and a seed."""
+    """A way to split rows across sites: a pure function of the table, the number of sites and a seed."""
 
     @abstractmethod
     def part(self, table: Table, sites: int, seed: int) -> Parts:
@@ -85,16 +86,16 @@ class Scheme(Value):
 
 
 def deal(matrix: np.ndarray, cells: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Turn counts (sites × cells) into row numbers: shuffle each cell's rows and hand them out in the sites' order."""
-    found: list[list[np.ndarray]] = [[] for _ in matrix]
+    """Turn counts (sites × cells) into row numbers: shuffle each cell's rows and deal them to the sites."""
+    dealt: list[list[np.ndarray]] = [[] for _ in matrix]
     for cell in range(matrix.shape[1]):
         rows = rng.permutation(np.flatnonzero(cells == cell))
         ends = np.cumsum(matrix[:, cell])
-        for mine, part in zip(found, np.split(rows, ends), strict=False):  # what nobody gets is the last part
+        for mine, part in zip(dealt, np.split(rows, ends), strict=False):  # the last part is left over
             mine.append(part)
-    return [np.sort(np.concatenate(parts)) for parts in found]
+    return [np.sort(np.concatenate(parts)) for parts in dealt]
 
 
 def counts(rows: list[np.ndarray], cells: np.ndarray, width: int) -> np.ndarray:
-    """Return the matrix sites × cells of a partition: `deal` backwards."""
+    """Return the matrix sites × cells of a partition: the inverse of `deal`."""
     return np.array([np.bincount(cells[mine], minlength=width) for mine in rows], dtype=np.int64)

@@ -1,17 +1,17 @@
-"""Matrices with given row and column sums: nearest ones, and exact whole numbers (partitioning §2, §4, §5)."""
+"""Matrices with given row and column sums: the nearest ones, and whole numbers (partitioning §2, §4, §5)."""
 
 import numpy as np
 
-EXACT = 1e-9  # of the total: how far off row and column sums may be after a projection
+EXACT = 1e-9  # error of row and column sums after a projection, relative to the total
 ITERATIONS = 20_000
-NODES = 2_000  # of a search tree; a limit in seconds would give other partitions on slower machines
+NODES = 2_000  # of a search tree; a time limit would give other partitions on slower machines
 
 
 def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the nearest non-negative matrix with these sums, by Dykstra's alternating projections.
 
-    The sums are an affine space, whose projection is closed and needs no correction; only the clipping at
-    zero does.
+    Matrices with these sums form an affine space, whose projection has a closed form and needs no correction;
+    only clipping at zero does.
     """
     height, width = target.shape
     slack = EXACT * max(float(rows.sum()), 1.0)
@@ -30,8 +30,8 @@ def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
 def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return whole numbers with exactly these sums, each less than one away from `exact`.
 
-    Which cells are rounded up is a linear program over a totally unimodular matrix, so its vertices are
-    whole; the fractions themselves are a solution, so there always is one.
+    Choosing the cells to round up is a linear program over a totally unimodular matrix, so its vertices are
+    whole; the fractions themselves are a solution, so there is always one.
     """
     exact = np.maximum(exact, 0)
     floors = np.floor(exact + 1e-9)
@@ -43,15 +43,15 @@ def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndar
             result: np.ndarray = floors.astype(np.int64)
             result[cells] += up
             return result
-    raise ArithmeticError("a matrix whose sums are whole could not be rounded; its sums must have been off")
+    raise ArithmeticError("a matrix could not be rounded; its row and column sums must have been wrong")
 
 
 def balanced(
     goal: np.ndarray, support: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray | None:
-    """Return whole numbers on a support, at least one in each of its cells, with these sums and nearest to the goal.
+    """Return whole numbers on a support, each at least one, with these sums and nearest to the goal.
 
-    Nearest is the least sum of absolute differences from a goal of whole numbers, with which a vertex is
+    Nearest means the least sum of absolute differences from a goal of whole numbers, which makes vertices
     whole. None: there is no such matrix.
     """
     if (goal[support] < 1).any():
@@ -72,10 +72,10 @@ def balanced(
 def spread(
     rows: np.ndarray, wanted: np.ndarray, columns: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray | None:
-    """Choose exactly wanted[t] cells of each row t on which a matrix with these sums exists; None: there is no choice.
+    """Choose exactly wanted[t] cells of each row t so that a matrix with these sums exists; None: impossible.
 
-    A mixed-integer program, so the answer is complete; among many choices the generator decides by the order
-    in which rows and columns are looked at. TimeoutError: the search tree grew too large to tell.
+    It is a mixed-integer program, so the answer is definite; among many choices the generator decides by the
+    order of rows and columns. TimeoutError: the search tree grew too large to decide.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import block_array, csr_array, diags_array, eye_array, kron
@@ -84,9 +84,8 @@ def spread(
     height, width = len(rows), len(columns)
     cells = height * width
     size, count, room = rows[by_row], wanted[by_row], columns[by_column]
-    most = np.minimum(
-        (size - count + 1)[:, None], room[None, :]
-    ).ravel()  # every other chosen cell has at least one
+    # Every other chosen cell holds at least one.
+    most = np.minimum((size - count + 1)[:, None], room[None, :]).ravel()
     row_sums = kron(eye_array(height), np.ones((1, width)), format="csr")
     column_sums = kron(np.ones((1, height)), eye_array(width), format="csr")
     nothing = csr_array((height, cells))

@@ -1,1 +1,1 @@
-"""Readers of the files in which data sets are published. None of them uses the network or runs what it reads."""
+"""Readers of published data sets. They neither use the network nor run code from the files."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its three forms: python batches, binary batches, and a compact .npz. Images are 3 × 32 × 32 bytes."""
+"""CIFAR-10 in three forms: python batches, binary batches, a compact .npz. Images are 3 × 32 × 32 bytes."""
 
 import io
 import pickle
@@ -26,13 +26,13 @@ ALLOWED = {
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads a pickle of lists, strings and arrays; one that names anything else, such as a function, is refused."""
+    """Reads a pickle of lists, strings and arrays; refuses one that names anything else."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         """Look up one of the few names that arrays need."""
         if (module_name, global_name) not in ALLOWED:
             raise pickle.UnpicklingError(
-                f"it asks for {module_name}.{global_name}, which a data file has no use for"
+                f"it asks for {module_name}.{global_name}, which a data file does not need"
             )
         return super().find_class(module_name.replace("numpy.core", "numpy._core"), global_name)
 
@@ -41,10 +41,9 @@ def read_python_batch(path: Path) -> Arrays:
     """Read one batch as published "for Python": a pickled dictionary with `data` and `labels`."""
     try:
         with damaged(path, "a CIFAR-10 batch"):
-            held = PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-            return np.asarray(held[b"data"], np.uint8).reshape(-1, 3, 32, 32), np.asarray(
-                held[b"labels"], np.int64
-            )
+            content = PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+            images = np.asarray(content[b"data"], np.uint8).reshape(-1, 3, 32, 32)
+            return images, np.asarray(content[b"labels"], np.int64)
     except pickle.UnpicklingError as error:
         raise InvalidData(f"{path}: not a CIFAR-10 batch: {error}") from None
 
@@ -52,18 +51,18 @@ def read_python_batch(path: Path) -> Arrays:
 def read_binary_batch(path: Path) -> Arrays:
     """Read one batch as published in binary form: records of a label and an image."""
     with damaged(path, "a CIFAR-10 binary batch"):
-        held = np.frombuffer(path.read_bytes(), np.uint8)
-        if not held.size or held.size % RECORD:
-            raise InvalidData(f"{path}: {held.size} bytes are not a whole number of records of {RECORD}")
-        records = held.reshape(-1, RECORD)
+        content = np.frombuffer(path.read_bytes(), np.uint8)
+        if not content.size or content.size % RECORD:
+            raise InvalidData(f"{path}: {content.size} bytes are not a whole number of records of {RECORD}")
+        records = content.reshape(-1, RECORD)
         return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
 
 
 def read_compact(path: Path) -> Arrays:
     """Read the compact form: channels G, R-G, B-G, each as differences across and down, modulo 256."""
-    with damaged(path, "a compact CIFAR-10 file"), np.load(path, allow_pickle=False) as held:
-        green, red, blue = held["r"].cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
-        return np.stack([green + red, green, green + blue], axis=1), held["y"].astype(np.int64)
+    with damaged(path, "a compact CIFAR-10 file"), np.load(path, allow_pickle=False) as content:
+        green, red, blue = content["r"].cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+        return np.stack([green + red, green, green + blue], axis=1), content["y"].astype(np.int64)
 
 
 def read_python(files: dict[str, Path]) -> DataSet:

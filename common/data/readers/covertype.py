@@ -40,8 +40,8 @@ SOILS = tuple(f"soil-{number}" for number in range(1, 41))
 def read_npz(files: dict[str, Path]) -> DataSet:
     """Read the compact form: `numeric` (10 × n), `wilderness` and `soil` as numbers, `y` from 1 to 7."""
     (path,) = files.values()
-    with damaged(path, "a compact Covertype file"), np.load(path, allow_pickle=False) as held:
-        return _built(path, held["numeric"].T, held["wilderness"], held["soil"], held["y"])
+    with damaged(path, "a compact Covertype file"), np.load(path, allow_pickle=False) as content:
+        return _built(path, content["numeric"].T, content["wilderness"], content["soil"], content["y"])
 
 
 def read_text(files: dict[str, Path]) -> DataSet:
@@ -55,22 +55,22 @@ def read_text(files: dict[str, Path]) -> DataSet:
 
 
 def two_classes(read: Callable[[dict[str, Path]], DataSet]) -> Callable[[dict[str, Path]], DataSet]:
-    """Return a reader of spruce/fir and lodgepole pine alone, without the columns of soils that they never grow on.
+    """Return a reader of spruce/fir and lodgepole pine only, without soils on which they never grow.
 
-    RADFed's COVCLS and COVFEAT have these 10 + 39 columns, but 492,000 of the 495,141 rows; which it left
-    out, and why, the paper does not say.
+    RADFed's COVCLS and COVFEAT have these 10 + 39 columns, but only 492,000 of the 495,141 rows; the paper
+    does not say which it left out, or why.
     """
 
     def reader(files: dict[str, Path]) -> DataSet:
         data = read(files)
         rows = np.flatnonzero(data.examples.y < 2)
-        held = data.examples.take(rows)
+        content = data.examples.take(rows)
         kept = np.flatnonzero(
-            [at < len(NUMERIC) or bool(held.x[:, at].any()) for at in range(held.x.shape[1])]
+            [at < len(NUMERIC) or bool(content.x[:, at].any()) for at in range(content.x.shape[1])]
         )
         keys = {name: key.take(rows) for name, key in data.keys.items()}
         return DataSet(
-            Examples(held.x[:, kept], held.y),
+            Examples(content.x[:, kept], content.y),
             0,
             keys,
             tuple(data.columns[at] for at in kept),

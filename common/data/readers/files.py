@@ -1,4 +1,4 @@
-"""Opening what may be compressed, and saying what is wrong with a file."""
+"""Opens files that may be compressed, and describes what is wrong with a file."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from hansa.common.values.words import counted
 
 @contextmanager
 def damaged(path: Path, what: str) -> Iterator[None]:
-    """Turn what a reader stumbles over into a message that names the file."""
+    """Turn a reader's error into a message that names the file."""
     try:
         yield
     except InvalidData:
@@ -49,7 +49,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def labelled(path: Path, x: np.ndarray, y: np.ndarray, classes: int) -> None:
-    """Refuse examples that do not have one label each, or a label that no class has."""
+    """Refuse examples that do not have one label each, or a label without a class."""
     if y.shape != (len(x),):
         raise InvalidData(f"{path}: {list(x.shape)} images do not fit {list(y.shape)} labels")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
@@ -65,6 +65,7 @@ def finite(path: Path, x: np.ndarray, columns: tuple[str, ...] = ()) -> np.ndarr
         name = f"column {columns[column]!r}" if columns else f"feature {column}"
         rows = counted(int(flat.any(axis=1).sum()), "row")
         raise InvalidData(
-            f"{path}: NaN or infinite values in {rows}, first in row {row}, {name}; fill them in, or remove such rows"
+            f"{path}: NaN or infinite values in {rows}, first in row {row}, {name};"
+            " fill them in, or remove such rows"
         )
     return x

@@ -1,8 +1,8 @@
 """UCI heart disease, by hospital: is there a narrowing of the coronary vessels?
 
 Three of the thirteen columns (slope, ca, thal) are missing almost everywhere outside Cleveland and are left
-out, then rows with a missing value are: 740 of 920 patients remain, as in FLamby's Fed-Heart-Disease.
-Switzerland recorded no cholesterol (0 for every patient), which is kept as it is.
+out, as are rows with other missing values: 740 of 920 patients remain, as in FLamby's Fed-Heart-Disease.
+Switzerland recorded no cholesterol (0 for every patient), which is kept.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from hansa.common.values.errors import InvalidData
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = ("age", "trestbps", "chol", "thalach", "oldpeak", "sex", "fbs", "exang")
-AT = (0, 3, 4, 7, 9, 1, 5, 8)  # where they stand in the file
+AT = (0, 3, 4, 7, 9, 1, 5, 8)  # their positions in the file
 PAIN, ECG, DISEASE = 2, 6, 13
 
 
@@ -37,5 +37,5 @@ def read_heart(files: dict[str, Path]) -> DataSet:
         codes.append(np.full(len(known), number))
     names = (*COLUMNS, *(f"pain-{n}" for n in range(1, 5)), *(f"ecg-{n}" for n in range(3)))
     hospital = Key(np.concatenate(codes), HOSPITALS)
-    held = Examples(np.concatenate(x), np.concatenate(y))
-    return DataSet(held, 0, {"hospital": hospital}, names, ("healthy", "disease"))
+    examples = Examples(np.concatenate(x), np.concatenate(y))
+    return DataSet(examples, 0, {"hospital": hospital}, names, ("healthy", "disease"))

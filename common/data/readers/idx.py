@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: idx files, plain or gzip; for MNIST also the writers that QMNIST found."""
+"""MNIST and Fashion-MNIST: idx files, plain or gzip; for MNIST also the writers, from QMNIST."""
 
 from pathlib import Path
 
@@ -28,24 +28,22 @@ CLOTHES = (
 def read_idx(path: Path) -> np.ndarray:
     """Read one idx file of bytes."""
     with damaged(path, "an idx file"):
-        held = read_bytes(path)
-        if len(held) < 4 or held[:3] != b"\0\0\x08" or not 1 <= held[3] <= 4:
+        content = read_bytes(path)
+        if len(content) < 4 or content[:3] != b"\0\0\x08" or not 1 <= content[3] <= 4:
             raise InvalidData(f"{path}: not an idx file of bytes")
-        shape = np.frombuffer(held, ">u4", held[3], 4).astype(int).tolist()
-        return np.frombuffer(held, np.uint8, offset=4 + 4 * held[3]).reshape(shape)
+        shape = np.frombuffer(content, ">u4", content[3], 4).astype(int).tolist()
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(shape)
 
 
 def read_mnist(files: dict[str, Path], classes: tuple[str, ...] = DIGITS) -> DataSet:
     """Read the four files of MNIST or of a set like it; images are 1 × 28 × 28 bytes."""
     x, y, tested = [], [], 0
     for part in ("train", "t10k"):
-        images, labels = (
-            read_idx(files[f"{part}-images-idx3-ubyte"]),
-            read_idx(files[f"{part}-labels-idx1-ubyte"]),
-        )
+        images = read_idx(files[f"{part}-images-idx3-ubyte"])
+        labels = read_idx(files[f"{part}-labels-idx1-ubyte"])
         if images.ndim != 3:
             raise InvalidData(
-                f"{files[f'{part}-images-idx3-ubyte']}: shape {list(images.shape)} is not one of images"
+                f"{files[f'{part}-images-idx3-ubyte']}: shape {list(images.shape)} is not that of images"
             )
         labelled(files[f"{part}-labels-idx1-ubyte"], images, labels, len(classes))
         x.append(images[:, None])
@@ -65,9 +63,9 @@ def read_fashion(files: dict[str, Path]) -> DataSet:
 def _writers(path: Path, train: int, test: int) -> Key:
     with (
         damaged(path, "an .npz file with train_writer and test_writer"),
-        np.load(path, allow_pickle=False) as held,
+        np.load(path, allow_pickle=False) as content,
     ):
-        found = np.concatenate([held["train_writer"], held["test_writer"]])
-    if len(found) != train + test:
-        raise InvalidData(f"{path}: {len(found)} writers do not fit {train + test} images")
-    return Key.of(found)
+        writers = np.concatenate([content["train_writer"], content["test_writer"]])
+    if len(writers) != train + test:
+        raise InvalidData(f"{path}: {len(writers)} writers do not fit {train + test} images")
+    return Key.of(writers)

@@ -1,4 +1,4 @@
-"""A folder of images: one folder per class, perhaps below `train` and `test`."""
+"""A folder of images: one folder per class, optionally below `train` and `test`."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".
 
 
 def read_folder(folder: Path) -> DataSet:
-    """Read images as channels × height × width bytes; all must have one size, gray ones have one channel."""
+    """Read images of one size as channels × height × width bytes; gray ones have one channel."""
     parts = [folder / "train", folder / "test"] if (folder / "train").is_dir() else [folder]
     parts = [part for part in parts if part.is_dir()]
     classes = sorted(
         {each.name for part in parts for each in part.iterdir() if each.is_dir() and _shown(each)}
     )
     if not classes:
-        raise InvalidData(f"{folder}: no folders of images in it; it needs one folder per class")
+        raise InvalidData(f"{folder}: it has no folders of images; it needs one folder per class")
     files = [
         [(path, number) for number, name in enumerate(classes) for path in _images(part / name)]
         for part in parts
@@ -46,7 +46,7 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _shown(path: Path) -> bool:
-    """Whether a name does not begin with a dot: notebooks and desktops leave such files and folders everywhere."""
+    """Whether a file is not hidden: notebooks and desktops leave names with a leading dot everywhere."""
     return not path.name.startswith(".")
 
 
@@ -56,10 +56,10 @@ def _read(path: Path) -> np.ndarray:
     except ImportError:
         raise InvalidInput(f"{path}: reading images needs Pillow: pip install 'hansa[data]'") from None
     with damaged(path, "a readable image"), Image.open(path) as image:
-        if image.mode[0] in "IF":  # 16 bits and more: bytes would hold little but white
+        if image.mode[0] in "IF":  # 16 bits and more: as bytes they would be almost white
             raise InvalidData(
-                f"{path}: more than 8 bits for each pixel and colour; bring images to 8 bits first"
+                f"{path}: more than 8 bits for each pixel and colour; convert images to 8 bits first"
             )
         gray = image.mode in ("1", "L", "LA")
-        held = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
-    return held[None] if gray else np.moveaxis(held, -1, 0)
+        pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
+    return pixels[None] if gray else np.moveaxis(pixels, -1, 0)

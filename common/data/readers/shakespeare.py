@@ -15,23 +15,23 @@ from hansa.common.data.readers.files import damaged, read_bytes
 from hansa.common.values.errors import InvalidData
 
 WINDOW = 80
-ALPHABET = 128  # characters that a byte with a sign can number
+ALPHABET = 128  # characters that a signed byte can number
 
 
 def read_roles(files: dict[str, Path]) -> DataSet:
-    """Return every window of 80 characters within a role and the character after it, as numbers in the vocabulary."""
+    """Return every window of 80 characters within a role and the next character, as numbers."""
     (path,) = files.values()
     with damaged(path, "a file of speeches"):
         speeches = json.loads(read_bytes(path))["speeches"]
         roles: dict[str, list[str]] = {}
         for play, speaker, text in speeches:
             roles.setdefault(f"{play}/{speaker}", []).append(text)
-        texts = {role: "\n".join(said) for role, said in roles.items()}
+        texts = {role: "\n".join(speech) for role, speech in roles.items()}
     if not any(len(text) > WINDOW for text in texts.values()):
         raise InvalidData(f"{path}: no role says more than {WINDOW} characters")
     vocabulary = "".join(sorted(set().union(*texts.values())))
     if len(vocabulary) > ALPHABET:
-        raise InvalidData(f"{path}: {len(vocabulary)} different characters; {ALPHABET} at most can be read")
+        raise InvalidData(f"{path}: {len(vocabulary)} different characters; at most {ALPHABET} can be read")
     number = np.zeros(max(map(ord, vocabulary)) + 1, np.int16)
     number[[ord(c) for c in vocabulary]] = np.arange(len(vocabulary))
     windows, following, codes = [], [], []
@@ -44,5 +44,5 @@ def read_roles(files: dict[str, Path]) -> DataSet:
     role_of = np.concatenate(codes)
     plays = Key.of(np.array([role.partition("/")[0] for role in names]))
     keys = {"role": Key(role_of, tuple(names)), "play": Key(plays.codes[role_of], plays.names)}
-    held = Examples(np.concatenate(windows), np.concatenate(following))
-    return DataSet(held, 0, keys, classes=tuple(vocabulary), ordered=True)
+    examples = Examples(np.concatenate(windows), np.concatenate(following))
+    return DataSet(examples, 0, keys, classes=tuple(vocabulary), ordered=True)

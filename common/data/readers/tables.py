@@ -1,4 +1,4 @@
-"""Tables of one's own: .npz, .csv and .parquet."""
+"""The user's own tables: .npz, .csv and .parquet."""
 
 import csv
 import io
@@ -16,9 +16,8 @@ from hansa.common.values.errors import InvalidData, InvalidInput
 from hansa.common.values.words import counted, suggestion
 
 LABELS = ("y", "label", "target", "class")
-CATEGORIES = (
-    1000  # a column of whole numbers with more different values than this is a measurement, not a key
-)
+# A column of whole numbers with more different values than this is a measurement, not a key.
+CATEGORIES = 1000
 MISSING = {"", "?", "na", "nan", "n/a", "null"}
 
 
@@ -30,7 +29,8 @@ def read_npz(path: Path) -> DataSet:
         tested = "x_test" in held and "y_test" in held
     if train.x.ndim == 0 or train.y.ndim == 0 or len(train.x) != len(train.y):
         raise InvalidData(
-            f"{path}: x has shape {list(train.x.shape)} and y {list(train.y.shape)}: they need one row per example"
+            f"{path}: x has shape {list(train.x.shape)} and y {list(train.y.shape)}:"
+            " they need one row per example"
         )
     if train.x.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: x holds {train.x.dtype.name}; numbers are needed")
@@ -41,7 +41,7 @@ def read_npz(path: Path) -> DataSet:
         count = len(test)
         with damaged(path, "a file whose test rows are like its others"):
             x, y = np.concatenate([x, test.x]), np.concatenate([y, test.y])
-        keys = {}  # nothing is known of the test rows
+        keys = {}  # the test rows have none
     y, classes = labels(path, y, "y")
     named = {name: Key.of(values) for name, values in keys.items()}
     return DataSet(Examples(finite(path, x), y), count, named, classes=classes)
@@ -50,8 +50,8 @@ def read_npz(path: Path) -> DataSet:
 def labels(path: Path, y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return labels as numbers and, if they are words, the classes that they name."""
     if y.dtype.kind in "US" and y.ndim == 1:
-        found = Key.of(y)
-        return found.codes, found.names
+        words = Key.of(y)
+        return words.codes, words.names
     if y.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: the labels {name!r} are {y.dtype.name}; numbers or words are needed")
     if y.dtype.kind == "f":
@@ -122,7 +122,7 @@ def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label
 
 
 def _named(path: Path, names: Sequence[str]) -> None:
-    """Refuse a first line that cannot be one of names."""
+    """Refuse a first line that cannot hold the names of columns."""
     for at, name in enumerate(names, start=1):
         if not name:
             raise InvalidData(
@@ -135,7 +135,7 @@ def _named(path: Path, names: Sequence[str]) -> None:
 
 
 def _one_column(names: Sequence[str]) -> str:
-    """Return a hint for a table that another character than the comma separates."""
+    """Return a hint for a table that is not separated by commas."""
     if len(names) > 1 or not re.search(r"[;\t|]", names[0]):
         return ""
     return "; it seems to have a single column: save it with commas between the columns"
@@ -146,7 +146,7 @@ def _categories(values: np.ndarray) -> bool:
 
 
 def _numbers(path: Path, name: str, values: np.ndarray) -> np.ndarray:
-    """Return a column as whole numbers, as floats or, if it has other words than those for missing, as it is."""
+    """Return a column as whole numbers, as floats or, if it holds words, unchanged."""
     missing = np.isin(np.char.lower(values), list(MISSING))
     try:
         found = values[~missing].astype(np.float64)

@@ -1,4 +1,4 @@
-"""What tests of partitions share."""
+"""Helpers for tests of partitions."""
 
 import numpy as np
 from hypothesis import settings
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hansa.common.data.partition import Key, Table
 from hansa.common.data.partition.table import counts
 
-TEN = np.repeat(np.arange(10), 5000)  # labels as CIFAR-10 has them
+TEN = np.repeat(np.arange(10), 5000)  # the labels of CIFAR-10
 SEEDS = st.integers(0, 1 << 40)
 QUICK = settings(max_examples=60, deadline=None)
 

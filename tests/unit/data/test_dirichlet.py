@@ -111,7 +111,7 @@ def test_a_search_returns_the_best_state_it_saw() -> None:
 
 def test_a_site_without_data_is_drawn_again_and_in_the_end_refused() -> None:
     assert draw_sizes(1.0, 20, 200, np.random.default_rng(1)).min() >= 1
-    with pytest.raises(InvalidInput, match="left a site without examples in 100 draws"):
+    with pytest.raises(InvalidInput, match="each of 100 draws left one of 20 sites without examples"):
         draw_sizes(0.001, 20, 200, np.random.default_rng(1))
 
 

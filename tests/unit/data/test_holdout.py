@@ -65,7 +65,7 @@ def test_the_split_is_a_function_of_seed_and_site() -> None:
 
 
 def test_both_parts_are_standardised_by_the_training_part() -> None:
-    """By its own rows a validation part would be measured with other units than the model was trained with."""
+    """Standardised by its own rows, a validation part would have other units than the training data."""
     rng = np.random.default_rng(0)
     held = Examples(rng.normal(5, 3, (40, 2)).astype(np.float32), np.arange(40) % 2)
     task = Task(
@@ -94,7 +94,7 @@ def test_a_fraction_of_zero_holds_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("labels", [np.linspace(0, 1, 50), np.zeros((50, 2), np.int64)])
-def test_targets_that_are_no_classes_are_split_as_one_group(labels: np.ndarray) -> None:
+def test_targets_that_are_not_classes_are_split_as_one_group(labels: np.ndarray) -> None:
     train, held = split(labels, ValidationSpec(fraction=0.1), 1, SITE)
     assert (len(train), len(held)) == (45, 5)
 

@@ -23,9 +23,8 @@ def test_sizes_and_classes_that_are_possible_are_met_exactly(
     sites: int, classes: int, most: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(
-        1, 3, classes
-    )  # classes very unequal
+    # The classes are very unequal.
+    example = rng.integers(1, most + 1, (sites, classes)) ** rng.integers(1, 3, classes)
     for row, count in zip(example, rng.integers(1, classes + 1, sites), strict=True):
         row[rng.permutation(classes)[count:]] = 0
     example = example[:, example.any(axis=0)]  # there is such a partition: this one
@@ -101,18 +100,18 @@ def test_the_papers_head_form_fits_cifar_100() -> None:
             {"sizes": "powerlaw(1.5)", "classes": 5},
             "site-1 needs 25058 examples, but 5 classes hold 25000 at most",
         ),
-        (TEN, {"classes": 11}, "site-1 is to have 11 classes, but there are 10"),
+        (TEN, {"classes": 11}, "site-1 should have 11 classes, but there are 10"),
         (TEN, {"classes": "3x4"}, "the list is for 4 sites, but there are 10"),
         (
             np.repeat(np.arange(16), [1000] + 15 * [1]),
             {"classes": 1},
-            "leave some of the 16 classes to nobody",
+            "leave some of the 16 classes without a site",
         ),
         (np.arange(20) % 10, {"classes": 3}, "site-1 has 2 examples, too few for 3 classes"),
         (
             np.repeat(np.arange(3), [501, 302, 197]),
             {"classes": 1},
-            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others need more",
+            r"10 sites with 10 classes in all fall apart .* site-1 \(100 examples of 1 class\) and others",
         ),
         (
             np.repeat(np.arange(3), [500, 301, 199]),

@@ -1,4 +1,4 @@
-"""Data of one's own: what `hansa run` splits, a site reads by the same code, and sites agree on what it means."""
+"""The user's own data: `hansa run` and sites read them by the same code, and sites agree on their meaning."""
 
 import gzip
 import sys
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hansa.common.app import App
+from hansa.common.data.division import divide
 from hansa.common.data.examples import Examples
 from hansa.common.data.own import read_site
-from hansa.common.data.shards import divide
 from hansa.common.data.site_files import agreed, found_files
 from hansa.common.data.sources import read_source
 from hansa.common.job.spec import DataSpec
@@ -97,7 +97,7 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
     assert (held.x.tolist(), held.y.tolist()) == ([[3, 2], [6, 5]], [1, 0])
     parted = divide(DataSpec(source=str(path), test=0), 1, 1, app=app).data
     assert (parted.examples.x.tolist(), parted.columns) == ([[3, 2], [6, 5]], ("a", "b"))
-    with pytest.raises(InvalidInput, match=r"data\.label: the job says 'a', and the app says label='sick'"):
+    with pytest.raises(InvalidInput, match=r"data\.label: the job has 'a', but the app has label='sick'"):
         divide(DataSpec(source=str(path), label="a", test=0), 1, 1, app=app)
 
 
@@ -108,7 +108,7 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
             "a.txt",
             TABLE,
             {},
-            "a.txt: its name does not say what it is: an .npz, .csv, .csv.gz or .parquet file, or",
+            "a.txt: unknown format; give an .npz, .csv, .csv.gz or .parquet file, or",
         ),
         ("a.csv", "", {}, "a.csv: a line of column names and at least one row are needed"),
         ("a.csv", "age,sick\n", {}, "a.csv: a line of column names and at least one row are needed"),
@@ -134,10 +134,10 @@ def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: 
         ),
         ("a.csv", "age,sick\n1,7\n", {}, "a.csv: label 7 at row 0 is outside 0 … 2"),
         ("a.csv", TABLE, {"task": "regression", "classes": None, "class_names": ()}, "needs numbers"),
-        ("a.npz", "nonsense", {}, "a.npz: not a whole .npz file"),
+        ("a.npz", "nonsense", {}, "a.npz: not a valid .npz file"),
     ],
 )
-def test_what_a_site_cannot_read_is_told_in_one_sentence_with_the_file(
+def test_what_a_site_cannot_read_is_described_in_one_sentence_with_the_file(
     tmp_path: Path, name: str, text: str, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(HansaError) as refused:
@@ -165,7 +165,7 @@ def test_an_app_that_contradicts_itself_is_refused(changes: dict[str, Any], said
     assert said in str(refused.value)
 
 
-# Ready files of sites.
+# The sites' own files.
 
 
 def test_files_are_found_beside_the_job_file_in_the_order_of_their_sites(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_files_are_found_beside_the_job_file_in_the_order_of_their_sites(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("age,town,sick\n1,Ulm,no\n", "its features are not those of ana: it lacks height;"),
-        (TABLE.replace("town", "x").replace("Ulm", "1").replace("Bonn", "2"), "it has x besides"),
-        ("height,age,sick\n1.5,40,no\n", "they stand in another order"),
+        ("age,town,sick\n1,Ulm,no\n", "its features differ from those of ana: it lacks height;"),
+        (TABLE.replace("town", "x").replace("Ulm", "1").replace("Bonn", "2"), "it also has x"),
+        ("height,age,sick\n1.5,40,no\n", "they are in another order"),
         ("age,height,sick\n1,1.5,nein\n", "the label 'nein' is not among the app's class_names"),
         ("", "at least one row"),
     ],
@@ -206,9 +206,9 @@ def test_sites_whose_tables_do_not_agree_are_refused_with_site_and_file(
 def test_other_shapes_and_empty_files_are_refused(tmp_path: Path) -> None:
     for name, shape in (("a", (4, 3)), ("b", (4, 5)), ("c", (0, 3))):
         np.savez(tmp_path / f"{name}.npz", x=np.zeros(shape), y=np.zeros(shape[0], int))
-    with pytest.raises(InvalidData, match=r"an example has the shape \[5\], one of a has \[3\]"):
+    with pytest.raises(InvalidData, match=r"an example has the shape \[5\], but at a it has \[3\]"):
         agreed(app_of(), {name: tmp_path / f"{name}.npz" for name in "ab"})
-    with pytest.raises(InvalidData, match=r"data\.files\.c: .*c\.npz: no examples in it"):
+    with pytest.raises(InvalidData, match=r"data\.files\.c: .*c\.npz: it has no examples"):
         agreed(app_of(), {name: tmp_path / f"{name}.npz" for name in "ac"})
 
 
@@ -218,7 +218,7 @@ def test_features_without_names_are_compared_by_their_number_only(tmp_path: Path
     assert agreed(app_of(), files) == "validation"
     np.savez(files["ben"], x=np.zeros((4, 3), np.float32), y=np.zeros(4, int))
     with pytest.raises(
-        InvalidData, match=r"data\.files\.ben: .*an example has the shape \[3\], one of ana has \[2\]"
+        InvalidData, match=r"data\.files\.ben: .*an example has the shape \[3\], but at ana it has \[2\]"
     ):
         agreed(app_of(), files)
 

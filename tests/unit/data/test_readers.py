@@ -48,7 +48,7 @@ def test_damaged_idx_files_are_refused(tmp_path: Path, held: bytes) -> None:
         read_idx(tmp_path / "some-idx")
 
 
-def test_labels_that_no_class_has_are_refused(tmp_path: Path) -> None:
+def test_labels_without_a_class_are_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist", "")
     labels = tmp_path / "mnist" / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1] + bytes([17]))
@@ -78,7 +78,7 @@ class Evil:
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": Evil(), b"labels": []}))
-    with pytest.raises(InvalidData, match=r"it asks for .*system, which a data file has no use for"):
+    with pytest.raises(InvalidData, match=r"it asks for .*system, which a data file does not need"):
         read_python_batch(tmp_path / "data_batch_1")
 
 
@@ -168,7 +168,7 @@ def test_roles_are_read_as_windows_in_the_order_of_their_speeches(tmp_path: Path
     with gzip.open(tmp_path / "shakespeare" / "shakespeare.json.gz", "wt") as file:
         json.dump({"plays": {"mac": "Macbeth"}, "speeches": speeches}, file)
     found = read_source("shakespeare", tmp_path)
-    assert found.keys["role"].names == ("mac/FIRST",)  # the second said less than a window
+    assert found.keys["role"].names == ("mac/FIRST",)  # the second role's text is shorter than a window
     assert found.examples.x.shape == (21, 80)
     text = "".join(found.classes[c] for c in found.examples.x[0])
     assert text == "a" * 50 + "\n" + "b" * 29
@@ -184,7 +184,7 @@ def test_roles_are_read_as_windows_in_the_order_of_their_speeches(tmp_path: Path
         ({"speeches": [["mac", "FIRST"]]}, "not a file of speeches"),
         (
             {"speeches": [["mac", "FIRST", "".join(map(chr, range(300, 600)))]]},
-            "300 different characters; 128 at most",
+            "300 different characters; at most 128",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_missing_set_says_which_file_is_expected_where_and_who_publishes_it(
         read_source("mnist")
 
 
-# Files of one's own.
+# The user's own files.
 
 
 def test_a_csv_file_has_features_keys_and_a_label(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_damaged_csv_file_is_refused(tmp_path: Path, text: str, said: str) -> 
         read_source(str(tmp_path / "a.csv"))
 
 
-def test_a_label_that_is_no_column_is_refused(tmp_path: Path) -> None:
+def test_a_label_that_is_not_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,sick\n1,0\n")
     with pytest.raises(InvalidInput, match="there is no column 'sik' for the label \\(did you mean 'sick'"):
         read_source(str(tmp_path / "a.csv"), label="sik")
@@ -306,7 +306,7 @@ def test_labels_that_are_words_become_classes_whatever_the_file(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["digits", "a.npz"])
 def test_only_tables_take_a_column_for_the_label(tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((3, 1)), y=np.arange(3))
-    with pytest.raises(InvalidInput, match=r"data\.label: .* has labels of its own"):
+    with pytest.raises(InvalidInput, match=r"data\.label: .* has its own labels"):
         read_source(name if name == "digits" else str(tmp_path / name), label="sick")
 
 

@@ -1,4 +1,4 @@
-"""Partitions: every example at exactly one site, sizes and labels as the papers say (docs/methods/partitioning)."""
+"""Partitions: every example is at exactly one site, with sizes and labels as in the papers (partitioning)."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_sizes_add_up_and_are_off_by_less_than_one(given_shares: list[float], to
 
 @QUICK
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=30), st.integers(0, 5), st.integers(0, 1000))
-def test_nobody_gets_less_than_the_least_if_there_is_enough(q: list[float], least: int, more: int) -> None:
+def test_no_site_gets_less_than_the_least_if_there_is_enough(q: list[float], least: int, more: int) -> None:
     total = least * len(q) + more
     found = sizes(np.array(q), total, least)
     assert found.sum() == total
@@ -111,12 +111,11 @@ def test_other_rows_of_a_class_change_nothing_but_that_class(words: dict[str, ob
 def test_how_classes_are_mixed_in_the_file_changes_nothing(words: dict[str, object]) -> None:
     table, scheme = small_table(), parse_partition(words)
     shape = table.keys["shape"]
-    order = np.lexsort(
-        (np.arange(len(table)), shape.codes, -table.labels)
-    )  # cell by cell, each in its old order
+    # Sorted by cell; each cell keeps its order.
+    order = np.lexsort((np.arange(len(table)), shape.codes, -table.labels))
     sorted_table = Table(table.labels[order], {"shape": Key(shape.codes[order], shape.names)})
     before, after = scheme.part(table, 10, 1).rows, scheme.part(sorted_table, 10, 1).rows
-    if "features" not in words:  # those deal by class: the order within a class is what counts
+    if "features" not in words:  # these deal by class, so the order within a class counts
         order = np.lexsort((np.arange(len(table)), -table.labels))
         after = scheme.part(Table(table.labels[order]), 10, 1).rows
     assert [rows.tolist() for rows in before] == [np.sort(order[rows]).tolist() for rows in after]
@@ -181,13 +180,11 @@ def test_uneven_slots_are_shared_if_asked_for() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="3 sites × 2 labels is no multiple of 4 classes"):
+    with pytest.raises(InvalidInput, match="3 sites × 2 labels is not a multiple of 4 classes"):
         part(NonIidL(labels=2), np.arange(100) % 4, 3, 1)
     with pytest.raises(InvalidInput, match="3 labels for each site, but there are only 2"):
         part(NonIidL(labels=3), np.arange(10) % 2, 2, 1)
-    with pytest.raises(
-        InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that are to share it"
-    ):
+    with pytest.raises(InvalidInput, match="class 7 has 3 examples, too few for the 10 sites that share it"):
         part(NonIidL(labels=2), np.repeat([4, 7], [97, 3]), 10, 1)
 
 
@@ -238,11 +235,11 @@ def test_sites_of_groups_may_be_of_one_size_and_the_rest_is_not_used() -> None:
     [
         ({"groups": "16 of 0-4, 4 of 5-8"}, "no group has class 9"),
         ({"groups": "16 of 0-4, 4 of 5-12"}, "there is no class 10; classes are 0, 1, "),
-        ({"groups": "16 of 0-4, 3 of 5-9"}, "they are 19 sites, but data.sites is 20"),
-        ({"groups": "16 of 0-4, 4 of 5-9", "most": 1000}, "3200 examples of class 0; it has 600"),
+        ({"groups": "16 of 0-4, 3 of 5-9"}, "they have 19 sites, but data.sites is 20"),
+        ({"groups": "16 of 0-4, 4 of 5-9", "most": 1000}, "3200 examples of class 0, which has 600"),
         ({"groups": "16 of 0-4, 4 of 5-9", "most": 10, "least": 11}, "least: 11 is more than most"),
-        ({"groups": "16x0-4"}, "names no sites and classes; write for example 16 of 0-4, 4 of 5-9"),
-        ({"groups": "0 of 0-4"}, "names no sites"),
+        ({"groups": "16x0-4"}, "does not name sites and classes; write for example 16 of 0-4, 4 of 5-9"),
+        ({"groups": "0 of 0-4"}, "does not name sites"),
         ({"groups": "16 of 4-0, 4 of 5-9"}, "4-0: the first class is larger than the last"),
     ],
     ids=str,
@@ -283,10 +280,10 @@ def test_folds_have_the_sizes_of_the_paper_and_nest() -> None:
         folds(range(4), 1)
 
 
-# Words.
+# Parameters.
 
 
-def test_a_scheme_is_told_from_its_words() -> None:
+def test_the_kind_of_a_scheme_is_implied_by_its_parameters() -> None:
     assert parse_partition({}) == Iid()
     assert parse_partition({"kind": "non-iid-l", "labels": 4}) == NonIidL(labels=4)
     assert parse_partition({"by": "writer"}) == Natural(by="writer")
@@ -312,7 +309,7 @@ def test_a_scheme_is_told_from_its_words() -> None:
             "data.partition.sizes: there is no 'powerlow(2)' (did you mean 'powerlaw'",
         ),
         ({"sizes": "uniform(2)"}, "uniform takes no number"),
-        ({"sizes": "skewed(9999)"}, "skewed(9999): 100 is the steepest"),
+        ({"sizes": "skewed(9999)"}, "skewed(9999): the number must be at most 100"),
         ({"classes": "9" * 5000}, "data.partition.classes: '9"),
         ({"classes": f"1x{'9' * 5000}"}, "data.partition.classes: '1x9"),
         ({"classes": "8x1;4x1"}, "data.partition.classes: '8x1;4x1': write iid, a number"),

@@ -1,4 +1,4 @@
-"""Files of sites: what is in them, and `hansa data` as people meet it."""
+"""The sites' files: their contents, and `hansa data`, which writes and describes them."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hansa.common.cli import hansa
+from hansa.common.data.division import divide
 from hansa.common.data.examples import load_npz
-from hansa.common.data.shards import divide, read_shards, write_pooled, write_shards
+from hansa.common.data.shards import read_shards, write_pooled, write_shards
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
 from tests.hostile_text import NASTY, require_clean
@@ -73,7 +74,7 @@ def test_a_share_can_be_held_out_or_nothing(tmp_path: Path) -> None:
     assert read_shards(tmp_path / "out").matrix.sum() == 1797
 
 
-def test_labels_that_are_no_classes_can_be_parted_at_random(tmp_path: Path) -> None:
+def test_labels_that_are_not_classes_can_be_split_at_random(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", x=np.arange(50.0), y=np.arange(50) / 7)
     division = divide(spec(source=str(tmp_path / "all.npz")), 4, 1)
     assert division.matrix.tolist() == [[10], [10], [10], [10]]
@@ -130,7 +131,7 @@ def test_a_record_with_many_parameters_can_be_described(tmp_path: Path) -> None:
     assert "stop_band=[1.05, 1.2]" in cli("describe", str(tmp_path / "out")).output
 
 
-def test_the_record_tells_how_a_partition_was_made(tmp_path: Path) -> None:
+def test_the_record_says_how_a_partition_was_made(tmp_path: Path) -> None:
     cli(
         "partition",
         "digits",
@@ -219,7 +220,7 @@ def test_a_partition_is_drawn(tmp_path: Path, ending: str) -> None:
     else:
         assert drawn.startswith(b"\x89PNG")
     refused = cli("describe", str(tmp_path / "out"), "--picture", str(tmp_path / "a.jpeg"), code=2)
-    assert "a picture ends in" in refused.output
+    assert "the name of a picture must end in" in refused.output
 
 
 def test_data_sets_and_schemes_are_listed(tmp_path: Path) -> None:
@@ -293,18 +294,18 @@ def test_a_part_of_the_training_examples_has_the_classes_in_proportion_and_leave
 
 def test_more_examples_than_there_are_and_a_part_of_natural_sites_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=r"data.examples: 5000 are wanted, and the set has 1438 for training"
+        InvalidInput, match=r"data.examples: 5000 are wanted, but the set has only 1438 for training"
     ):
         divide(spec(examples=5000), None, 1)
     write_wards(tmp_path / "all.npz")
-    with pytest.raises(InvalidInput, match="natural parts rows by their key"):
+    with pytest.raises(InvalidInput, match="natural splits rows by their key"):
         divide(spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"}, examples=10), None, 1)
     done = cli("partition", "digits", "--examples", "50", "--out", str(tmp_path / "out"))
     assert "50 examples" in done.output
 
 
 def test_the_data_of_all_sites_can_be_put_in_one_place(tmp_path: Path) -> None:
-    """The very rows that the sites have, for training and for testing."""
+    """It has exactly the rows that the sites have, for training and for testing."""
     write_wards(tmp_path / "all.npz")
     wards = spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"})
     parted = write_shards(wards, None, 3, tmp_path / "sites")

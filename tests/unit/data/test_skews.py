@@ -41,7 +41,7 @@ def test_with_eta_one_each_site_has_only_its_class_and_skew_grows_with_eta() -> 
 
 
 def test_a_class_with_fewer_examples_than_shards_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="class 3 has 20 examples, fewer than 200 shards"):
+    with pytest.raises(InvalidInput, match="class 3 has 20 examples, too few for 200 shards"):
         part(parse_partition({"kind": "feddaf"}), np.repeat([1, 3], [300, 20]), 4, 1)
 
 
@@ -126,7 +126,7 @@ def test_a_natural_key_makes_a_site_of_each_value() -> None:
     some = Natural(by="hospital", least=2).part(table, 1, 1)
     assert some.names in (("cleveland",), ("va",))
     with pytest.raises(
-        InvalidInput, match="3 sites cannot be made of 2 values of hospital with 2 examples or more"
+        InvalidInput, match="3 sites need more than the 2 values of hospital with 2 examples or more"
     ):
         Natural(by="hospital", least=2).part(table, 3, 1)
     with pytest.raises(InvalidInput, match="did you mean 'hospital'"):

@@ -1,4 +1,4 @@
-"""Standardisation: what sites tell adds up to what one would compute with all data in one place (partitioning §10)."""
+"""Standardisation: the sites' sums give what all data in one place would give (partitioning §10)."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_pictures_are_columns_too_and_keep_their_shape() -> None:
     assert found.mean(axis=0) == pytest.approx(np.zeros((1, 3, 3)), abs=1e-5)
 
 
-def test_large_tables_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_are_processed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     x = table(np.random.default_rng(1), 100, 5)
     whole = profile(x, None), standardised(Examples(x, np.zeros(100)), Standard(kind="local")).x
     monkeypatch.setattr(module, "CHUNK", 17)
@@ -109,5 +109,5 @@ def test_a_site_without_rows_adds_nothing() -> None:
 def test_columns_that_do_not_exist_are_refused() -> None:
     with pytest.raises(InvalidData, match="5 columns are to be standardised, but the data have 2"):
         profile(np.zeros((3, 2)), 5)
-    with pytest.raises(InvalidData, match="the data have 20000 columns; at most 16384"):
+    with pytest.raises(InvalidData, match="the data have 20000 columns, of which at most 16384"):
         profile(np.zeros((1, 20_000)), None)

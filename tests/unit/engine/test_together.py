@@ -124,5 +124,5 @@ def test_drawing_too_few_sites_for_the_promise_causes_a_warning(job: dict[str, A
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:
-    with pytest.raises(InvalidJob, match="need `min` to be 3 or more"):
+    with pytest.raises(InvalidJob, match="require a `min` of 3 or more"):
         parse_job({"app": "app.py:app", "sites": {"min": 2, "together": 3}})

@@ -1,4 +1,4 @@
-"""References to sections: every `page §n` in code and documents points to a section of docs/methods that exists."""
+"""Every reference `page §n` in code and documents points to an existing section of docs/methods."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,7 @@ PAGES = {page.stem: sections(page) for page in METHODS.glob("*.md")}
 
 
 def dangling(text: str, home: str = "") -> list[str]:
-    """Return the references in a text that lead nowhere; `home` is the page that a bare § means."""
+    """Return the broken references in a text; `home` is the page of a bare §."""
     wrong, page = [], home
     for found in REFERENCE.finditer(text):
         page = found["page"] if found["page"] in PAGES else (page or home)

@@ -1,4 +1,4 @@
-"""The job file: what is accepted, and what people are told about the rest."""
+"""The job file: what is accepted, and what the messages about the rest say."""
 
 import contextlib
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_job_survives_the_journals_json(tmp_path: Path) -> None:
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_the_first_model_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
+def test_the_first_model_is_expected_beside_the_job_file(tmp_path: Path) -> None:
     spec = _load(tmp_path, MINIMAL + "init: models/first.safetensors\n")
     assert spec.init == str(tmp_path / "models" / "first.safetensors")
     both = _load(tmp_path, MINIMAL + "init: first.safetensors\nreference: ../central.safetensors\n")
@@ -123,7 +123,7 @@ def test_an_unknown_key_deep_inside_is_named_by_its_path(tmp_path: Path) -> None
     assert problem == "job.yaml:2: stop.target.valeu: unknown key (did you mean 'value'?)"
 
 
-def test_all_faults_are_told_at_once_in_the_files_order(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_in_the_files_order(tmp_path: Path) -> None:
     text = """name: "no name!"
 seed: -1
 app: nowhere
@@ -192,18 +192,18 @@ def test_a_missing_app_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("app", ["app.py", ":app", "app.py:", "app.py:not-a-name", "''"])
-def test_an_app_that_is_no_reference_is_refused(tmp_path: Path, app: str) -> None:
+def test_an_app_that_is_not_a_reference_is_refused(tmp_path: Path, app: str) -> None:
     (problem,) = _problems(tmp_path, f'app: "{app.strip(chr(39))}"\n')
     assert problem == "job.yaml:1: app: write path/to/app.py:attribute or package.module:attribute"
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "42\n"])
-def test_a_document_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_document_that_is_not_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
     (problem,) = _problems(tmp_path, text)
     assert "expected a mapping" in problem
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match="cannot be read: No such file"):
         load_job(tmp_path / "nothing.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
@@ -242,12 +242,12 @@ def test_endless_nesting_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["1", "null", "true", "1.5", "[a, b]", "{a: b}", "2001-01-01"])
-def test_a_key_that_is_no_word_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_key_that_is_not_a_word_is_refused(tmp_path: Path, key: str) -> None:
     assert _problems(tmp_path, f"{MINIMAL}? {key}\n: 1\n")
     assert _problems(tmp_path, f"{MINIMAL}train:\n  ? {key}\n  : 1\n")
 
 
-LONG = "1.5" + ":59" * 200  # in sixties: more than a float can hold
+LONG = "1.5" + ":59" * 200  # sexagesimal: more than a float can hold
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_value_that_json_does_not_know_is_refused_wherever_it_stands(
     tmp_path: Path, value: str, place: str
 ) -> None:
     (problem,) = _problems(tmp_path, f"{MINIMAL}data: {{source: digits}}\n", f"{place}={value}")
-    assert "which JSON does not know; if it is meant as a text, put quotes around it" in problem
+    assert "which JSON does not have; if it is meant as text, put quotes around it" in problem
 
 
 @pytest.mark.parametrize("key", ["null", "true", "1.5", ".nan", "2001-01-01"])
@@ -298,16 +298,14 @@ def test_an_unknown_rule_is_refused_with_the_nearest_names(rule: str) -> None:
 def test_an_unknown_kind_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(InvalidJob) as caught:
         compose(JobSpec(app="a.py:app", weigh={"kind": "example"}, sample={"kind": "zzz"}))
-    assert (
-        caught.value.problems
-        == [
-            f"sample.kind: there is no 'zzz' (known: {', '.join(sorted(kinds('sample')))})",  # other tests add some
-            "weigh.kind: there is no 'example' (did you mean 'examples'?)",
-        ]
-    )
+    known = ", ".join(sorted(kinds("sample")))  # other tests add some
+    assert caught.value.problems == [
+        f"sample.kind: there is no 'zzz' (known: {known})",
+        "weigh.kind: there is no 'example' (did you mean 'examples'?)",
+    ]
 
 
-def test_bad_parameters_of_all_parts_are_told_at_once() -> None:
+def test_bad_parameters_of_all_parts_are_reported_at_once() -> None:
     spec = JobSpec(
         app="a.py:app",
         pace={"rounds": 0, "dedline": 3},
@@ -378,7 +376,7 @@ def test_a_later_change_wins_and_the_rest_of_a_section_stays(tmp_path: Path) -> 
     assert (spec.train.epochs, spec.train.batch_size) == (5, 5)
 
 
-# Aliases that multiply: eight lists, each of ten times the one before.
+# Aliases that multiply: eight lists, each ten times as long as the one before.
 BOMB = (
     "[&a [1],"
     + ",".join(

@@ -1,4 +1,4 @@
-"""The resolved job: it says everything, can be read again, and means the same."""
+"""The resolved job: it is complete, can be read again, and means the same."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_resolved_job_of_every_rule_means_the_same_when_it_is_read_again(rule:
         spec.survey,
         spec.stop,
     )
-    assert resolved(again) == told  # there is nothing left to fill in
+    assert resolved(again) == told  # nothing is left to fill in
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -85,20 +85,20 @@ def test_every_part_is_there_with_every_parameter() -> None:
     )
 
 
-def test_models_that_a_job_brings_are_told_by_their_digests_and_not_as_files() -> None:
+def test_models_that_come_with_a_job_are_named_by_their_digests_and_not_as_files() -> None:
     told = resolved(JobSpec(app="app.py:app", init="ab" * 32, reference="cd" * 32, operator="ana"))
     assert (told.init, told.reference) == ("ab" * 32, "cd" * 32)
     assert not {"init", "reference", "operator", "data"} & told.job.keys()
 
 
-def test_a_file_that_tells_what_it_was_made_with_is_a_job_file(tmp_path: Path) -> None:
+def test_a_file_that_says_what_it_was_made_with_is_a_job_file(tmp_path: Path) -> None:
     told = resolved(job_spec(rule="fedavg"))
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({**told.job, MADE_WITH: told.made_with.model_dump()}))
     assert compose(load_job(path, here=True)) == compose(job_spec(rule="fedavg"))
 
 
-def test_what_a_job_was_run_with_is_written_down_when_it_is_submitted_and_not_when_it_is_looked_at() -> None:
+def test_the_software_is_recorded_when_a_job_is_submitted_and_not_when_it_is_shown() -> None:
     then = Software(hansa="0.0.1")
     assert resolved(job_spec(made_with=then)).made_with == then
 

@@ -9,7 +9,7 @@ import pytest
 
 from hansa.common.models.frames import Layout, seal, views
 from hansa.common.models.model import Manifest
-from hansa.common.site.attendance import Identity
+from hansa.common.site.connection import Identity
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks

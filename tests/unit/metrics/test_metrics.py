@@ -128,7 +128,7 @@ def test_several_targets_per_example_are_counted_one_by_one() -> None:
 
 def test_a_model_with_another_number_of_scores_is_refused() -> None:
     data = Tensors(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="gives 6 scores, the app says classes=4"):
+    with pytest.raises(ValueError, match="gives 6 scores, but the app has classes=4"):
         measure(CLASSIFY, _linear(5, 6), data)
 
 

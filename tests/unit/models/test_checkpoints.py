@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "missing" / "m.safetensors", seal(SPEC, payload), payload)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read: No such file"):
         load_checkpoint(tmp_path / "nothing.safetensors")
     with pytest.raises(InvalidInput, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""A conveyor: items reach the worker in order, in batches, and nothing is lost between tasks that use it."""
+"""A conveyor: items reach the worker in order and in batches, and nothing is lost between its callers."""
 
 import asyncio
 from collections import deque
@@ -39,7 +39,7 @@ async def test_items_are_worked_on_in_order_and_in_batches() -> None:
     assert [len(batch) for batch in worker.batches] == [BATCH, BATCH, 3]
 
 
-async def test_whoever_puts_waits_while_a_batch_is_under_way_and_another_is_full() -> None:
+async def test_put_waits_while_a_batch_is_under_way_and_another_is_full() -> None:
     worker = Worker()
     conveyor = Conveyor(worker.work)
     for item in range(2 * BATCH):
@@ -91,7 +91,7 @@ async def test_two_tasks_that_put_and_settle_at_once_lose_nothing_and_never_over
     assert worker.done == list(range(50))
 
 
-async def test_what_the_worker_raised_reaches_whoever_puts_or_drains() -> None:
+async def test_what_the_worker_raised_reaches_callers_of_put_and_drain() -> None:
     async def fail(batch: deque[int]) -> None:
         raise ValueError(f"{len(batch)} items")
 
@@ -100,12 +100,12 @@ async def test_what_the_worker_raised_reaches_whoever_puts_or_drains() -> None:
         await conveyor.put(item)
     with pytest.raises(ValueError, match=f"{BATCH} items"):
         await conveyor.drain()
-    await conveyor.settle()  # says nothing
+    await conveyor.settle()  # it raises nothing
     with pytest.raises(ValueError, match="items"):
         await conveyor.rest()
 
 
-async def test_whoever_is_cancelled_while_waiting_does_not_cancel_the_work() -> None:
+async def test_a_caller_that_is_cancelled_while_waiting_does_not_cancel_the_work() -> None:
     worker = Worker()
     conveyor = Conveyor(worker.work)
     await conveyor.put(1)

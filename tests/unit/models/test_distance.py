@@ -1,4 +1,4 @@
-"""How far a model is from a reference (radfed §5): the formula, what counts, and which references fit."""
+"""The distance of a model from a reference (radfed §5): the formula, what counts, which references fit."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from numpy.random import default_rng
 from hansa.common.models.distance import distance, misfit
 from hansa.common.models.frames import FRAME, Layout, cut, pack, views
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
-from hansa.common.ui.compare import distance as distance_of_models
+from hansa.common.ui.concordance import distance as distance_of_models
 from tests.support import filled, sealed, small_spec
 
 LARGE = ModelSpec(
@@ -64,7 +64,7 @@ def test_parameters_that_no_update_changes_count_as_the_others_do() -> None:
     half = {"layer.weight": np.full((3, 4), 2, np.float32)} | {
         n: filled(spec, 0)[n] for n in ("norm.mean", "norm.count")
     }
-    half["layer.weight"][0] = 0  # a third is as it was at the start
+    half["layer.weight"][0] = 0  # a third is as at the start
     assert between(spec, half, reference) == pytest.approx(math.sqrt(1 / 3), rel=1e-15)
 
 
@@ -74,9 +74,8 @@ def test_models_are_compared_to_the_same_bit_from_files_and_frame_by_frame() -> 
     streamed = distance(Layout(LARGE), cut(model[1]), lambda name, a, b: there[name].reshape(-1)[a:b])
     assert distance_of_models(model, reference) == streamed
     turned = ModelSpec(LARGE.tensors[::-1])
-    assert (
-        distance_of_models(model, sealed(turned, drawn(LARGE, 2))) == streamed
-    )  # whatever the order of the tensors
+    # The order of the tensors does not matter.
+    assert distance_of_models(model, sealed(turned, drawn(LARGE, 2))) == streamed
 
 
 def test_models_of_zeros_and_huge_numbers_give_no_error() -> None:
@@ -92,7 +91,7 @@ def test_a_reference_fits_by_names_shapes_and_types() -> None:
     spec = small_spec()
     assert misfit(spec, spec) is None
     plain = ModelSpec(tuple(replace(i, role=Role.PARAM) if i.is_float else i for i in spec.tensors[::-1]))
-    assert misfit(spec, plain) is None  # as a file has it that says nothing of roles and order
+    assert misfit(spec, plain) is None  # as in a file without roles and order
     assert (
         misfit(spec, small_spec(5)) == "layer.weight (float32 [5, 4]) should be layer.weight (float32 [3, 4])"
     )

@@ -343,7 +343,7 @@ def test_a_wrong_digest_of_an_empty_tensor_is_rejected() -> None:
         _fed(manifest, cut(payload))
 
 
-def test_a_wrong_digest_is_rejected_even_if_no_frame_ever_comes() -> None:
+def test_a_wrong_digest_is_rejected_even_if_no_frame_ever_arrives() -> None:
     spec = spec_of({"empty": ("float32", (0,))})
     with pytest.raises(Rejected, match="tensor empty does not match its digest"):
         _fed(Manifest(spec, (bytes(32),)), iter(()))

@@ -128,7 +128,7 @@ def test_names_that_frameworks_give_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["", "object", "float128", "complex64", "str", ">f4", "O"])
 def test_an_unknown_dtype_is_refused_with_the_known_ones(dtype: str) -> None:
-    with pytest.raises(Rejected, match=r"a: dtype '.*' is none of bfloat16, bool, float16"):
+    with pytest.raises(Rejected, match=r"a: dtype '.*' is not one of bfloat16, bool, float16"):
         check_manifest(_manifest(replace(A, dtype=dtype)))
 
 

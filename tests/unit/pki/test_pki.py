@@ -1,4 +1,4 @@
-"""`hansa pki`: what it makes, what it refuses to make, and who can read it."""
+"""`hansa pki`: the files that it writes, what it refuses to issue, and who can read them."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -92,7 +92,7 @@ def test_only_a_controllers_certificate_can_be_a_servers(run: CliRunner) -> None
         ["--role", "controller", "--site", "hub", "--host", "a b"],
     ],
 )
-def test_what_makes_no_sense_is_not_issued(run: CliRunner, words: list[str]) -> None:
+def test_invalid_certificates_are_not_issued(run: CliRunner, words: list[str]) -> None:
     assert pki(run, "issue", *words).exit_code == 2
     assert not list(Path("pki/issued").glob("*"))
 
@@ -181,7 +181,7 @@ def test_revocation_by_name_and_by_serial(run: CliRunner) -> None:
         ("learner", "b"): "valid",
     }
     assert pki(run, "revoke", rows["learner", "b"]["serial"][:12]).exit_code == 0
-    assert "1 were already" in pki(run, "revoke", rows["learner", "b"]["serial"]).output
+    assert "(1 already revoked)" in pki(run, "revoke", rows["learner", "b"]["serial"]).output
     assert pki(run, "revoke", "ffff").exit_code == 1
     assert pki(run, "revoke").exit_code == 2
     assert len(Authority(Path("pki")).revoked()) == 2
@@ -209,7 +209,7 @@ def test_a_folder_that_peers_would_refuse_is_refused_at_home(run: CliRunner) -> 
     with pytest.raises(InvalidInput, match="was not issued by"):
         Credentials.load(b)
     (b / files.CA).write_text("nonsense")
-    with pytest.raises(InvalidInput, match="no certificate that can be read"):
+    with pytest.raises(InvalidInput, match="does not hold a valid certificate"):
         Credentials.load(b)
     with pytest.raises(InvalidInput, match="cannot be read"):
         Credentials.load(Path("nowhere"))

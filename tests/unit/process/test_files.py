@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files appear complete or not at all."""
 
 import errno
 import os

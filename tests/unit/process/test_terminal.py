@@ -69,7 +69,7 @@ def test_what_a_person_types_is_cleaned_where_it_is_repeated() -> None:
 def test_streams_are_guarded_whatever_their_encoding(
     monkeypatch: pytest.MonkeyPatch, encoding: str, errors: str
 ) -> None:
-    """click writes UTF-8 past a stream of ASCII, and a dash has no place in Latin-1."""
+    """click bypasses an ASCII stream to write UTF-8, and Latin-1 has no dash."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding, errors) for _ in range(2))
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
@@ -86,7 +86,7 @@ def test_streams_are_guarded_whatever_their_encoding(
         require_clean(said.replace("FORGED", ""), "a stream")
 
 
-def test_streams_that_are_closed_are_written_to_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_closed_stream_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     with guarded():

@@ -1,4 +1,4 @@
-"""Addresses: which of them only this machine can reach, and what a controller will listen on."""
+"""Addresses: which of them only this machine can reach, and where a controller may listen."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The codec: every message makes the round trip; nonsense is refused."""
+"""The codec: every message makes the round trip; invalid ones are refused."""
 
 import math
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.rpc import codec
+from hansa.common.rpc import codec, task_codec
 from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -117,7 +117,7 @@ def test_tasks_make_the_round_trip(work: Survey | Init | Train | Evaluate, seed:
         validation=ValidationSpec(fraction=0.1, stratified=False),
         work=work,
     )
-    assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+    assert task_codec.task_from_wire(_wired(task_codec.task_to_wire(task))) == task
 
 
 @pytest.mark.parametrize(
@@ -143,24 +143,24 @@ def test_standards_make_the_round_trip(standard: Standard | None) -> None:
         }
         | {"standard": standard}
     )
-    assert codec.task_from_wire(_wired(codec.task_to_wire(task))) == task
+    assert task_codec.task_from_wire(_wired(task_codec.task_to_wire(task))) == task
 
 
 def test_a_task_asks_for_so_many_plugins_only_at_both_ends() -> None:
-    """Each may hold a copy of the model, as the proximal term does: a million of them would be all memory."""
+    """Each may hold a copy of the model, as the proximal term does: a million would exhaust the memory."""
     near = LocalPluginSpec(name="proximal", args={"mu": 0.1})
     fields = {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}}
     task = Task.model_validate(fields | {"work": _train(plugins=(near,) * PLUGINS)})
-    wire = codec.task_to_wire(task)
-    assert codec.task_from_wire(_wired(wire)) == task
+    wire = task_codec.task_to_wire(task)
+    assert task_codec.task_from_wire(_wired(wire)) == task
     with pytest.raises(ValidationError, match="at most 100 items"):
         _train(plugins=(near,) * (PLUGINS + 1))
     wire.train.plugins.extend([wire.train.plugins[0]] * 100_000)
     with pytest.raises(ValidationError, match="at most 100 items"):
-        codec.task_from_wire(_wired(wire))
+        task_codec.task_from_wire(_wired(wire))
 
 
-KINDS: dict[str, type[Value]] = {  # what stands for each message of a task
+KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "Task": Task,
     "Terms": Terms,
     "Standard": Standard,
@@ -173,7 +173,7 @@ WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
 
 
 def _whole_numbers() -> list[tuple[type[Value], str, int]]:
-    """Return every whole number of a task on the wire: of which value, its field, and how many bits it has."""
+    """Return every whole number of a task on the wire: its value class, its field, and its bits."""
     kinds = fleet.DESCRIPTOR.message_types_by_name
     fields = [(value, field) for name, value in KINDS.items() for field in kinds[name].fields]
     return [(value, field.name, WIDTHS[field.type]) for value, field in fields if field.type in WIDTHS]
@@ -183,7 +183,7 @@ def _whole_numbers() -> list[tuple[type[Value], str, int]]:
 def test_every_whole_number_of_a_task_is_bounded_by_what_the_wire_carries(
     kind: type[Value], field: str, bits: int
 ) -> None:
-    """Nobody can make a task of our values that cannot be sent; a new field of the wire is looked at here, too."""
+    """Every task of our values can be sent; this also checks new fields of the wire."""
     bounded: Any = Annotated[kind.model_fields[field].annotation, kind.model_fields[field]]
     within: TypeAdapter[Any] = TypeAdapter(bounded)
     assert within.validate_python(1) == 1
@@ -192,18 +192,14 @@ def test_every_whole_number_of_a_task_is_bounded_by_what_the_wire_carries(
             within.validate_python(beyond)
 
 
-def test_the_messages_of_a_task_are_all_looked_at() -> None:
+def test_all_messages_of_a_task_are_checked() -> None:
     messages, seen = [fleet.Task.DESCRIPTOR], set[str]()
     while messages:
         message = messages.pop()
         seen.add(message.name)
         messages += [field.message_type for field in message.fields if field.message_type]
-    assert seen - KINDS.keys() == {
-        "InitWork",
-        "LocalPlugin",
-        "Optimizer",
-        "ValidationSpec",
-    }  # without whole numbers
+    # These have no whole numbers.
+    assert seen - KINDS.keys() == {"InitWork", "LocalPlugin", "Optimizer", "ValidationSpec"}
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
@@ -246,24 +242,24 @@ def test_profiles_make_the_round_trip(told: Profile) -> None:
         fleet.Profile(n=1, mean=[0.0] * 20_000, m2=[0.0] * 20_000),
     ],
 )
-def test_a_profile_that_makes_no_sense_is_refused(told: fleet.Profile) -> None:
+def test_an_invalid_profile_is_refused(told: fleet.Profile) -> None:
     with pytest.raises(ValueError, match="validation error"):
         codec.outcome_from_wire(fleet.TaskReport(profile=told))
 
 
 def test_a_task_without_work_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="without work"):
-        codec.task_from_wire(fleet.Task(id="j1-1"))
+    with pytest.raises(InvalidInput, match="has no work"):
+        task_codec.task_from_wire(fleet.Task(id="j1-1"))
 
 
 @pytest.mark.parametrize("kind", ["", "lion"])
-def test_a_task_with_an_optimizer_nobody_knows_is_refused(kind: str) -> None:
+def test_a_task_with_an_unknown_optimizer_is_refused(kind: str) -> None:
     wire = fleet.Task(id="j1-1", job="j1", site="a")
     wire.train.model = "j1/v0"
     wire.train.optimizer.kind = kind
     wire.train.optimizer.lr = 0.1
     with pytest.raises(ValueError, match="kind"):
-        codec.task_from_wire(wire)
+        task_codec.task_from_wire(wire)
 
 
 @given(EXAMPLES, EXAMPLES, st.integers(0, STEPS), st.floats(0, 1e9), st.floats(0, 1e9), NUMBERS)
@@ -297,7 +293,7 @@ def test_what_plugins_found_is_bounded(metrics: dict[str, float]) -> None:
         codec.facts_from_wire(_wired(fleet.UpdateFacts(metrics=metrics)))
 
 
-def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded() -> None:
+def test_the_anatomy_of_a_model_makes_the_round_trip_and_is_bounded() -> None:
     told = Anatomy(
         ties=(("a", "b"), ("c", "d", "e")), blocks=(0, 1, 1), remarks=("another order",), frozen=(0, 2)
     )
@@ -316,7 +312,7 @@ def test_what_the_builder_of_a_model_tells_makes_the_round_trip_and_is_bounded()
         )
 
 
-def test_what_a_learner_finds_is_refused_if_it_makes_no_sense() -> None:
+def test_invalid_findings_of_a_learner_are_refused() -> None:
     wire = fleet.UpdateFacts(evaluation=fleet.Evaluation(n=5, classes=2, confusion=[1, 1, 1, 1]))
     with pytest.raises(ValueError, match="does not count 5 examples"):
         codec.facts_from_wire(wire)
@@ -325,7 +321,7 @@ def test_what_a_learner_finds_is_refused_if_it_makes_no_sense() -> None:
         codec.facts_from_wire(wire)
 
 
-def test_a_loss_that_is_no_number_makes_the_round_trip() -> None:
+def test_a_loss_that_is_not_a_number_makes_the_round_trip() -> None:
     facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0)
     assert math.isnan(codec.facts_from_wire(_wired(codec.facts_to_wire(facts))).loss)
     note = Progress(task=TaskId("t"), epoch=1, epochs=1, steps=0, loss=math.nan)
@@ -457,7 +453,7 @@ def test_counts_of_labels_that_cannot_be_are_refused() -> None:
         Evaluation(n=3, loss_sum=0, confusion=((2, 1), (0, 0)), labels=((1, 1, 1),))
     with pytest.raises(ValueError, match=f"at most {COLUMNS} items"):
         Evaluation(n=3, loss_sum=0, labels=((0, 0, 0),) * (COLUMNS + 1))
-    with pytest.raises(ValueError, match="'micro_f1' is no name for a metric"):
+    with pytest.raises(ValueError, match="'micro_f1' cannot be the name of an app's metric"):
         Evaluation(n=3, loss_sum=0, labels=((1, 1, 1),), metrics={"micro_f1": 0.5})
     assert Evaluation(n=3, loss_sum=0, metrics={"micro_f1": 0.5}).metrics  # of an app that counts no labels
 

@@ -1,16 +1,16 @@
-"""The guard's patience: a call is ended when its caller is silent for too long, and for nothing else."""
+"""The guard's patience: a call is ended if its caller is silent for too long, and for no other reason."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from hansa.common.rpc.guard import _Call
+from hansa.common.rpc.guard import Call
 from hansa.common.values.errors import TooLarge
 
 
 class Caller:
-    """Says what it is told to say."""
+    """Sends the messages that it is given."""
 
     def __init__(self) -> None:
         self.words: asyncio.Queue[bytes] = asyncio.Queue()
@@ -20,8 +20,8 @@ class Caller:
         while True:
             yield await self.words.get()
 
-    def listened_to(self, *waits: tuple[float | None, str]) -> _Call:
-        """Begin a call that waits for so many messages, with a limit in seconds for each."""
+    def listened_to(self, *waits: tuple[float | None, str]) -> Call:
+        """Begin a call that waits for some messages, with a limit in seconds for each."""
 
         async def listen() -> None:
             stream = aiter(self)
@@ -29,20 +29,20 @@ class Caller:
                 self.heard.append(await call.next(stream, seconds, what))
             await asyncio.Event().wait()
 
-        call = _Call(None, None)
+        call = Call(None, None)
         call.task = asyncio.create_task(listen())
         return call
 
     async def says(self, word: bytes) -> None:
-        """Say something and return when it was heard."""
+        """Send a message and return when it was received."""
         count = len(self.heard)
         self.words.put_nowait(word)
         while len(self.heard) == count:
             await asyncio.sleep(0)
 
 
-async def ended(call: _Call) -> str:
-    """Wait for a call to be ended, and return why it was."""
+async def ended(call: Call) -> str:
+    """Wait until a call is ended, and return why."""
     assert call.task is not None
     async with asyncio.timeout(10):
         await asyncio.wait([call.task])
@@ -51,50 +51,50 @@ async def ended(call: _Call) -> str:
     return str(call.ended)
 
 
-async def over(call: _Call) -> None:
+async def over(call: Call) -> None:
     call.close()
     assert call.task is not None
     call.task.cancel()
     await asyncio.wait([call.task])
 
 
-async def test_who_never_says_anything_is_told_how_long_we_waited() -> None:
+async def test_a_caller_that_sends_nothing_learns_how_long_we_waited() -> None:
     assert (
-        await ended(Caller().listened_to((0.01, "no message came")))
-        == "no message came for 0.01 s, which is the limit"
+        await ended(Caller().listened_to((0.01, "no message arrived")))
+        == "no message arrived for 0.01 s, which is the limit"
     )
 
 
 @pytest.mark.parametrize(("patience", "silence"), [(300.0, 0.01), (0.01, 0.02)])
-async def test_who_falls_silent_is_told_so_however_long_the_first_message_could_have_taken(
+async def test_a_silent_caller_is_refused_however_long_the_first_message_could_have_taken(
     patience: float, silence: float
 ) -> None:
     caller = Caller()
     caller.words.put_nowait(b"first")
-    call = caller.listened_to((patience, "no message came"), (silence, "no further message came"))
-    assert await ended(call) == f"no further message came for {silence:g} s, which is the limit"
+    call = caller.listened_to((patience, "no message arrived"), (silence, "no further message arrived"))
+    assert await ended(call) == f"no further message arrived for {silence:g} s, which is the limit"
 
 
 async def test_the_time_that_a_message_takes_us_is_not_silence() -> None:
     caller = Caller()
-    call = caller.listened_to((300.0, "no message came"))
+    call = caller.listened_to((300.0, "no message arrived"))
     await caller.says(b"first")
-    call._look()  # the timer fires while the message is worked on
-    assert (call.ended, call._timer) == (None, None)
+    call.look()  # the timer fires while the message is being handled
+    assert (call.ended, call.timer) == (None, None)
     await over(call)
 
 
 async def test_a_timer_that_was_set_for_an_earlier_message_is_set_anew() -> None:
     caller = Caller()
-    call = caller.listened_to(*[(300.0, "no message came")] * 3)
+    call = caller.listened_to(*[(300.0, "no message arrived")] * 3)
     await caller.says(b"first")
-    timer = call._timer
+    timer = call.timer
     await caller.says(b"second")
-    assert call._timer is timer  # one timer, however many messages
-    call._look()  # the third is not due yet
+    assert call.timer is timer  # one timer, however many messages
+    call.look()  # the third is not due yet
     assert call.ended is None
-    assert call._timer is not None
-    assert call._timer is not timer
+    assert call.timer is not None
+    assert call.timer is not timer
     assert timer is not None
     timer.cancel()
     await caller.says(b"third")
@@ -104,16 +104,16 @@ async def test_a_timer_that_was_set_for_an_earlier_message_is_set_anew() -> None
 
 async def test_a_call_that_may_be_silent_is_not_ended_by_the_timer_of_its_first_message() -> None:
     caller = Caller()
-    call = caller.listened_to((300.0, "no message came"), (None, "no further message came"))
+    call = caller.listened_to((300.0, "no message arrived"), (None, "no further message arrived"))
     await caller.says(b"first")
-    call._look()
+    call.look()
     assert call.ended is None
     await caller.says(b"second")
     await over(call)
 
 
 async def test_a_call_that_was_ended_for_one_reason_is_not_ended_for_another() -> None:
-    call = Caller().listened_to((300.0, "no message came"))
+    call = Caller().listened_to((300.0, "no message arrived"))
     call.end(TooLarge("first"))
     call.end(TooLarge("second"))
     assert await ended(call) == "first"

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.ui.live import _line
+from hansa.common.ui.live import version_line
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName
@@ -678,7 +678,7 @@ def test_an_examination_survives_the_snapshot() -> None:
 def test_the_live_view_names_the_phase_and_what_is_warned_of() -> None:
     told = {"layers": {"phase": "feature", "warning": "no clear split"}}
     entry = VersionView(version=6, round=6, seconds=1.0, phase="feature", diagnostics=told)
-    line = _line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
+    line = version_line(entry, JobView(job="j1", name="n", status="running", rounds_asked=9))
     assert line.startswith("round 6/9 (feature)")
     assert line.endswith("no clear split")
 

@@ -1,4 +1,4 @@
-"""The job that `hansa run` leaves in its folder: loadable, complete, the same partition again."""
+"""The resolved job in the folder of `hansa run`: loadable, complete, and with the same partition."""
 
 from pathlib import Path
 from typing import Any

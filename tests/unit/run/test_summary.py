@@ -1,9 +1,9 @@
-"""What `hansa run` says of a job's result, and `hansa job show` of its versions."""
+"""What `hansa run` prints about a job's result, and `hansa job show` about its versions."""
 
 import pytest
 
-from hansa.common.run.command import _quality
-from hansa.common.ui.jobs import details, summary
+from hansa.common.run.summary import quality
+from hansa.common.ui.job_documents import details, summary
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 
@@ -52,12 +52,12 @@ def job(*history: VersionView, counts: VersionView | None = None, last: int = 2)
         (job(), ["not measured"]),
     ],
 )
-def test_the_result_of_a_run_is_of_a_version_that_counts_or_says_why_there_is_none(
+def test_a_runs_result_is_that_of_a_version_that_counts_or_says_why_there_is_none(
     view: JobView, said: list[str]
 ) -> None:
     for words in said:
-        assert words in _quality(view, "test")
-    assert view.metrics or "94" not in _quality(view, "test")
+        assert words in quality(view, "test")
+    assert view.metrics or "94" not in quality(view, "test")
 
 
 def test_documents_for_programs_say_of_how_many_examples_metrics_are() -> None:

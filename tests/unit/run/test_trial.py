@@ -1,4 +1,4 @@
-"""What a federation's report says in short, and in virtual time."""
+"""The summary of a federation's report, and its virtual time."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ def test_a_round_takes_as_long_as_its_slowest_site() -> None:
     assert virtual_times(rounds, {"b": 5}) == [0, 20, 40]
 
 
-def test_without_rounds_a_site_waits_for_nobody() -> None:
+def test_without_rounds_a_site_does_not_wait_for_others() -> None:
     merged = report(
         entry(0),
         entry(1, ("a", 10, 0)),  # a: 0 to 10
         entry(2, ("a", 10, 0)),  # a: 10 to 20
         entry(3, ("b", 4, 2)),  # b, from version 0, five times as slow: 0 to 20
-        entry(4, ("c", 1, 0)),  # c came late, and starts from version 3
+        entry(4, ("c", 1, 0)),  # c joined late, and starts from version 3
     )
     assert virtual_times(merged, {"b": 5}) == [0, 10, 20, 20, 21]
 

@@ -1,4 +1,4 @@
-"""Apps and data: how a reference leads to an app, and what data is refused."""
+"""Apps and data: how an app is loaded from a reference, and which data are refused."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -54,7 +54,8 @@ def test_an_app_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_an_app_may_have_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "beside_the_app.py").write_text("CLASSES = 7\n", encoding="utf-8")
-    source = "from hansa import App\nimport beside_the_app\napp = App(model=list, classes=beside_the_app.CLASSES)\n"
+    source = "from hansa import App\nimport beside_the_app\n"
+    source += "app = App(model=list, classes=beside_the_app.CLASSES)\n"
     assert load_app(_app(tmp_path, source)).classes == 7
 
 
@@ -67,12 +68,12 @@ def test_two_apps_of_the_same_file_name_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "app", "app.py", ":app", "app.py:"])
-def test_what_is_no_reference_is_refused(ref: str) -> None:
-    with pytest.raises(InvalidApp, match="is no app reference"):
+def test_what_is_not_a_reference_is_refused(ref: str) -> None:
+    with pytest.raises(InvalidApp, match="is not an app reference"):
         load_app(ref)
 
 
-def test_a_missing_file_is_named_with_the_place_it_was_looked_from(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_folder_it_was_expected_from(tmp_path: Path) -> None:
     with pytest.raises(InvalidApp, match=r"nothing\.py: no such file \(looked from "):
         load_app(f"{tmp_path}/nothing.py:app")
 
@@ -120,7 +121,7 @@ def test_a_missing_module_is_refused() -> None:
         ({"classes": 2, "evaluate": print}, "both train= and evaluate="),
     ],
 )
-def test_an_app_that_makes_no_sense_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_app_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidApp, match=said):
         App(**{"model": list, **fields})
 
@@ -146,7 +147,9 @@ def test_an_app_counts_as_many_classes_as_it_says(classes: int) -> None:
         return Evaluation(n=3, loss_sum=1.0, confusion=np.eye(classes, dtype=int) * (3 // classes))
 
     app = App(model=dict, classes=2, train=lambda arrays, _: arrays, evaluate=evaluate)
-    with pytest.raises(Refused, match=f"evaluate function counted {classes} classes, the app says classes=2"):
+    with pytest.raises(
+        Refused, match=f"evaluate function counted {classes} classes, but the app has classes=2"
+    ):
         app.measured({}, Examples(np.zeros((3, 1)), np.zeros(3, np.int64)))
 
 
@@ -154,8 +157,8 @@ def test_an_app_counts_as_many_classes_as_it_says(classes: int) -> None:
     ("counts", "said"),
     [
         (((2, 1, 0), (0, 0, 3)), ""),
-        (((2, 1, 1),), "made nonsense: TP, FP and FN of label 0 are more than 3 examples"),
-        (((2, 1),), "made nonsense: 2 counts for each label; TP, FP and FN are needed"),
+        (((2, 1, 1),), "made an invalid Evaluation: TP, FP and FN of label 0 are more than 3 examples"),
+        (((2, 1),), "made an invalid Evaluation: 2 counts for each label; TP, FP and FN are needed"),
     ],
 )
 def test_an_app_that_evaluates_by_itself_may_count_labels(counts: Any, said: str) -> None:
@@ -207,9 +210,9 @@ def test_rows_can_be_taken() -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"x": X}, "no array 'y' in it; it has x"),
-        ({"y": Y}, "no array 'x' in it; it has y"),
-        ({}, "no array 'x' in it; it has none"),
+        ({"x": X}, "it has no array 'y', only x"),
+        ({"y": Y}, "it has no array 'x', only y"),
+        ({}, "it has no array 'x'"),
         ({"x": X, "y": Y[:3]}, "they need one row per example"),
         ({"x": np.float32(1), "y": Y}, "they need one row per example"),
         ({"x": X, "y": np.array([0, 1, 3, 4])}, "label 3 at row 2 is outside 0 … 2 (2 such labels)"),
@@ -268,11 +271,11 @@ def test_targets_of_a_regression_must_be_finite(tmp_path: Path) -> None:
 
 def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
     path = _npz(tmp_path, x=np.array([{"a": 1}, None, 2, "x"], dtype=object), y=Y)
-    with pytest.raises(InvalidData, match="x or y is an array of Python objects; make arrays of numbers"):
+    with pytest.raises(InvalidData, match="x or y is an array of Python objects; save arrays of numbers"):
         APP.load(path, "train")
 
 
-def test_arrays_of_objects_from_a_loader_of_ones_own_are_refused() -> None:
+def test_arrays_of_objects_from_the_apps_own_loader_are_refused() -> None:
     def load(path: Path, split: str) -> Examples:
         return Examples(np.array([None] * 4), Y)
 
@@ -304,7 +307,7 @@ def _folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_missing, _words, _cut_off, _one_array, _folder])
-def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_file_that_is_not_npz_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = tmp_path / "data.npz"
     make(path)
     with pytest.raises(InvalidData, match=r"data\.npz: "):
@@ -312,10 +315,12 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, make: Callable[[Path],
 
 
 @pytest.mark.parametrize("make", [_words, _one_array])
-def test_what_is_no_npz_is_said_without_words_of_numpy(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_not_npz_is_refused_without_numpys_jargon(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     path = tmp_path / "data.csv"
     make(path)
-    with pytest.raises(InvalidData, match=r"data\.csv: not a whole \.npz file; `np\.savez"):
+    with pytest.raises(InvalidData, match=r"data\.csv: not a valid \.npz file .*; `np\.savez"):
         load_npz(path, "train")
 
 
@@ -327,5 +332,5 @@ def test_a_loader_that_fails_is_refused_with_the_reason() -> None:
         App(model=list, classes=3, data=load).load(Path("x"), "train")
 
 
-def test_an_empty_shard_is_no_error(tmp_path: Path) -> None:
+def test_an_empty_shard_is_not_an_error(tmp_path: Path) -> None:
     assert len(APP.load(_npz(tmp_path, x=X[:0], y=Y[:0]), "train")) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.rpc import codec
+from hansa.common.rpc import task_codec
 from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.values.errors import Forbidden, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -46,7 +46,7 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         (Policy(operators=("bob",)), task(), "jobs of operator alice"),
         (Policy(operators=("bob",)), task(operator=""), "operator unknown"),
         (Policy(max_epochs=3), task(), "4 epochs"),
-        (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples make 10 steps an epoch
+        (Policy(max_epochs=3), task(epochs=1, steps=31), "3.1 epochs"),  # 100 examples are 10 steps per epoch
         (Policy(min_sites=4), task(), "a model of 3 sites .*at least 4"),
         (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
         (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),
@@ -76,7 +76,7 @@ def test_what_it_allows_passes(policy: Policy, asked: Task) -> None:
 
 def test_terms_travel_with_the_task() -> None:
     asked = task(redistributes=True)
-    assert codec.task_from_wire(codec.task_to_wire(asked)) == asked
+    assert task_codec.task_from_wire(task_codec.task_to_wire(asked)) == asked
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The shelf: apps and data are tried once they are loaded, and again when they have changed."""
+"""The shelf: apps and data are rehearsed when they are loaded, and again when they have changed."""
 
 import logging
 import os
@@ -48,13 +48,13 @@ def test_data_of_a_wrong_shape_are_refused_with_their_shape_and_what_the_network
 
 
 def test_a_network_with_another_number_of_scores_is_refused() -> None:
-    with pytest.raises(InvalidData, match="gives 7 scores, the app says classes=2"):
+    with pytest.raises(InvalidData, match="gives 7 scores, but the app has classes=2"):
         tried(App(model=lambda: nn.Linear(3, 7), classes=2), plane())
     labels = Examples(plane().x, np.zeros((5, 2), np.int64))
     with pytest.raises(InvalidData, match=r"scores of shape \[2, 7\] for labels of shape \[2, 2\]"):
         tried(App(model=lambda: nn.Linear(3, 7), task="multilabel", classes=2), labels)
     own = App(model=lambda: nn.Linear(3, 7), classes=2, loss=lambda outputs, _: outputs.sum())
-    tried(own, plane())  # what its own loss makes of the scores is its own affair
+    tried(own, plane())  # its own loss may do anything with the scores
 
 
 def test_a_network_that_cannot_be_built_is_refused_with_the_reason() -> None:
@@ -95,7 +95,7 @@ def test_nothing_is_trained_or_drawn_and_only_two_examples_are_seen() -> None:
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # type: ignore[index]
 
 
-def test_apps_with_functions_of_their_own_and_empty_data_are_not_tried() -> None:
+def test_apps_with_their_own_functions_and_empty_data_are_not_tried() -> None:
     def never() -> Any:
         raise AssertionError
 
@@ -140,7 +140,7 @@ def test_an_app_whose_data_come_later_can_be_used_then(folder: Path) -> None:
     assert (state.error, state.examples, state.task, state.classes) == ("", 5, "classification", 2)
     assert len(state.source) == 32
     save(folder, rows=6)
-    assert shelf.due() == []  # data that are in use stay as they are
+    assert shelf.due() == []  # data in use stay as they are
 
 
 def test_an_app_without_examples_is_tried_again_when_some_come(folder: Path) -> None:
@@ -151,7 +151,7 @@ def test_an_app_without_examples_is_tried_again_when_some_come(folder: Path) -> 
     assert shelf.due() == [ref]
 
 
-def test_an_app_that_was_mended_is_imported_anew_with_what_it_imports(folder: Path) -> None:
+def test_an_app_that_was_fixed_is_imported_again_with_what_it_imports(folder: Path) -> None:
     save(folder, width=4)
     shelf, ref = shelf_of(folder), f"{folder}/app.py:app"
     assert "do not fit" in shelf.unusable()
@@ -161,7 +161,7 @@ def test_an_app_that_was_mended_is_imported_anew_with_what_it_imports(folder: Pa
     assert not shelf.look()
 
 
-def test_an_edit_is_told_once_and_not_taken_into_use(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_edit_is_reported_once_and_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(folder)
     shelf = shelf_of(folder)
     loaded = shelf.states()[0].source
@@ -184,7 +184,7 @@ def test_an_edit_is_told_once_and_not_taken_into_use(folder: Path, caplog: pytes
 
 
 def test_an_app_that_would_get_a_module_of_another_app_is_refused(folder: Path) -> None:
-    """Python has one module of each name: the second app would train the first one's network."""
+    """Python loads one module of each name: the second app would train the first one's network."""
     save(folder)
     other = folder / "other"
     other.mkdir()
@@ -194,7 +194,10 @@ def test_an_app_that_would_get_a_module_of_another_app_is_refused(folder: Path) 
     refs = tuple(f"{path}:app" for path in (folder / "app.py", other / "app.py", other / "own.py"))
     shelf = Shelf(refs, folder / "data.npz", "train")
     assert [bool(state.error) for state in shelf.states()] == [False, True, False]
-    assert f"it imports net, and another net is loaded, {folder}/net.py of app {refs[0]};" in shelf.unusable()
+    assert (
+        f"it imports net, but another net is already loaded, {folder}/net.py of app {refs[0]};"
+        in shelf.unusable()
+    )
 
 
 def test_an_edit_while_an_app_is_imported_shows_as_a_change(folder: Path) -> None:

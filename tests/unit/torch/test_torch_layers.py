@@ -63,7 +63,7 @@ class Backwards(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions with a way around them."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_a_norm_joins_the_layer_before_it_though_its_scales_have_the_shape_of_a_
     assert spec_of(nn.Sequential(nn.LayerNorm((8, 8)), nn.Flatten(), nn.Linear(64, 2))).layers == ("2",)
 
 
-def test_norms_of_libraries_are_known_by_their_names_and_what_normalises_weights_is_none() -> None:
+def test_norms_of_libraries_are_recognised_by_name_and_weight_norms_are_not_norms() -> None:
     class LibraryNorm2d(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -133,12 +133,12 @@ def test_a_parametrized_layer_is_one_layer() -> None:
     assert {info.layer for info in spec.tensors if info.name.startswith("1.")} == {1}
 
 
-def test_ties_are_told() -> None:
+def test_ties_are_reported() -> None:
     assert anatomy_of(Characters(tied=True)).ties == (("embedding.weight", "head.weight"),)
     assert anatomy_of(Characters()).ties == ()
 
 
-def test_layers_that_the_app_has_frozen_are_told() -> None:
+def test_layers_that_the_app_has_frozen_are_reported() -> None:
     module = vgg9()
     assert anatomy_of(module).frozen == ()
     module[0].requires_grad_(False)  # its norm, which is trained, belongs to the layer
@@ -169,7 +169,7 @@ def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_cha
     assert normed.state_dict()["1.running_mean"].tolist() == [0, 0]
 
 
-def test_a_layer_that_runs_twice_or_never_is_nothing_to_remark_upon() -> None:
+def test_a_layer_that_runs_twice_or_never_causes_no_remark() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()

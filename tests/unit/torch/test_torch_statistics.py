@@ -71,7 +71,7 @@ def test_no_example_is_left_out_and_one_is_not_enough() -> None:
     estimate_statistics(module, data(2))
     with pytest.raises(InvalidData, match="too few training examples"):
         estimate_statistics(module, data(1))
-    estimate_statistics(nn.Linear(3, 2), data(0))  # nothing to find
+    estimate_statistics(nn.Linear(3, 2), data(0))  # there is nothing to estimate
 
 
 def test_a_sites_own_statistics_come_back_as_they_were() -> None:
@@ -81,7 +81,7 @@ def test_a_sites_own_statistics_come_back_as_they_were() -> None:
     norm_of(module).reset_running_stats()
     put_statistics(module, held)
     assert all(torch.equal(held[name], buffer) for name, buffer in module.named_buffers())
-    put_statistics(module, {})  # a site that knows nothing keeps what came
+    put_statistics(module, {})  # a site without statistics keeps the model's
 
 
 def test_tasks_name_the_parameters_and_say_that_statistics_stay() -> None:

@@ -1,4 +1,4 @@
-"""The command line as a whole: options have variables, and messages and documents name options that are there."""
+"""The command line: options have variables, and messages and documents name options that exist."""
 
 import ast
 import re
@@ -20,13 +20,13 @@ PAGES = [
 ]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 CALLED = re.compile(r"(?<![\w/.-])hansa((?: [a-z]+)+)([^`\n|]*)")
-ONCE = {"--daemon", "--json", "--version"}  # said with each call, or not at all
+ONCE = {"--daemon", "--json", "--version"}  # given with each call, or not at all
 
 
 def commands(
     command: click.Command, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command with the words that call it."""
+    """Yield every command with its name on the command line."""
     yield words, command
     if isinstance(command, click.Group):
         context = click.Context(command)

@@ -1,4 +1,4 @@
-"""`hansa job compare` over what `hansa run` leaves: concordance, and what cannot be compared (fedmmb §4, §7.7)."""
+"""`hansa job compare` on folders of `hansa run`: concordance, and jobs that differ (fedmmb §4, §7.7)."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from hansa.common.cli import hansa
 from hansa.common.job.spec import JobSpec, SitesSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.run.central import centralised
-from hansa.common.ui.compare import discordance, distance
+from hansa.common.ui.concordance import discordance, distance
 from hansa.common.values.errors import InvalidInput
 from hansa.controller.rulebook.compose import compose
 from tests.hostile_text import FORGED, NASTY, require_clean
@@ -23,7 +23,7 @@ from tests.support import filled, sealed, small_spec
 def leave(
     folder: Path, name: str, losses: list[float | None], value: float = 1.0, examples: int = 20, **more: Any
 ) -> Path:
-    """Leave in a folder what a run with these test losses leaves: a report and a model."""
+    """Write the report and the model of a run with these test losses into a folder."""
     where = folder / name
     where.mkdir()
     history = [
@@ -74,12 +74,12 @@ def test_the_distance_of_models_is_relative_to_the_reference_and_over_parameters
     assert distance(two, one) == 1
     assert distance(one, two) == 0.5
     changed = sealed(spec, filled(spec, 1) | {"norm.mean": np.full(4, 9, np.float32)})
-    assert distance(changed, one) == 0  # statistics follow the parameters
+    assert distance(changed, one) == 0  # statistics do not count
     zero = sealed(spec, filled(spec, 0))
     assert distance(zero, zero) == 0
     assert distance(one, zero) == math.inf
     other = small_spec(rows=5)
-    with pytest.raises(InvalidInput, match=r"not alike: layer\.weight differs"):
+    with pytest.raises(InvalidInput, match=r"different tensors: layer\.weight differs"):
         distance(sealed(other, filled(other, 1)), one)
 
 
@@ -97,9 +97,8 @@ def test_jobs_are_compared_with_the_first(tmp_path: Path) -> None:
     assert other["discordance"] == pytest.approx(2.5)
     assert (other["concordant"], other["distance"]) == (False, 0.0)
     assert concordance(central, near, "--epsilon", "0.002")["against"][0]["concordant"] is False
-    assert (
-        concordance(central, far, "--epsilon", "2.5")["against"][0]["concordant"] is False
-    )  # δ must be below ε
+    # The discordance must be below ε.
+    assert concordance(central, far, "--epsilon", "2.5")["against"][0]["concordant"] is False
 
 
 def test_people_get_tables(tmp_path: Path) -> None:
@@ -124,9 +123,9 @@ def test_jobs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "more", "remark"),
     [
-        ([1.0], [1.0, 2.0], {}, "of 1 and 2 measured versions, 1 are common to both"),
+        ([1.0], [1.0, 2.0], {}, "of 1 and 2 evaluated versions, 1 are common to both"),
         ([1.0], [1.0, 2.0], {}, "the last models are of versions 1 and 2"),
-        ([], [1.0], {}, "mine has no test losses: no evaluator has measured it"),
+        ([], [1.0], {}, "mine has no test losses: no evaluator has evaluated it"),
         ([None, 1.0], [1.0, 1.0], {}, "at 1 versions a loss is not a finite number"),
         ([1.0], [1.0], {"examples": 7}, "the test data are not the same"),
     ],
@@ -148,8 +147,8 @@ def test_a_run_without_a_model_or_with_another_network_has_no_distance(tmp_path:
     found = concordance(a, b, c)["against"]
     assert [each["distance"] for each in found] == [None, None]
     assert found[0]["remarks"] == ["b has no model, so there is no distance"]
-    assert found[1]["remarks"] == ["no distance: the models are not alike: layer.weight differs"]
-    assert [each["concordant"] for each in found] == [True, True]  # which is of the losses
+    assert found[1]["remarks"] == ["no distance: the models have different tensors: layer.weight differs"]
+    assert [each["concordant"] for each in found] == [True, True]  # which depends only on the losses
 
 
 def test_versions_that_were_evaluated_on_some_of_the_examples_are_left_out(tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_what_a_report_claims_prints_clean(tmp_path: Path) -> None:
     require_clean(done.output, "hansa job compare")
 
 
-def test_what_is_no_job_is_said(tmp_path: Path) -> None:
+def test_what_is_not_a_job_is_refused(tmp_path: Path) -> None:
     good = leave(tmp_path, "good", [1.0])
     (tmp_path / "empty").mkdir()
     (tmp_path / "odd").mkdir()
@@ -253,13 +252,12 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     assert made.train.batch_size == 320
     assert made.train.batches == batches
     if spec.rule == "radfed" and not batches:
-        assert made.train.epochs == 8  # as often as a model is trained before it is averaged
+        assert made.train.epochs == 8  # as many as a model is trained for before it is averaged
     assert JobSpec.model_validate_json(made.model_dump_json()) == made
     rule = compose(made)
     assert rule.pace.rounds_asked() == rounds
-    travels = (
-        spec.rule == "radfed" and batches
-    )  # so many windows, one after the other: no window goes beyond a pass
+    # Windows follow one another, because no window goes beyond a pass.
+    travels = spec.rule == "radfed" and batches
     assert rule.pace.model_dump().get("hops") == (4 if travels else None)
     plain = compose(JobSpec(app="app.py:app")).parts
     for point in ("sample", "local", "layers", "merge", "server"):

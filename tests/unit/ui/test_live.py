@@ -1,4 +1,4 @@
-"""What operators read of a job that they watch, with and without a terminal."""
+"""The live view of a job, with and without a terminal."""
 
 from collections.abc import AsyncIterator
 from io import StringIO
@@ -30,7 +30,9 @@ async def _play(*views: JobView) -> AsyncIterator[JobView]:
         yield seen
 
 
-async def test_a_job_that_waits_says_for_what_and_when_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_waiting_job_says_what_it_waits_for_and_when_it_continues(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
     await show_live(
         _play(
@@ -80,7 +82,9 @@ def test_sites_can_be_told_apart_on_a_narrow_terminal() -> None:
     assert "north-2" in shown
 
 
-async def test_why_a_job_failed_is_left_to_a_caller_that_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_why_a_job_failed_is_left_to_a_caller_that_reports_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     await show_live(_play(view("running"), view("failed", "no site came")), tell_failure=False)
     assert capsys.readouterr().out == "job j1 (try): running\n"
     console = Console(width=80, file=StringIO(), force_terminal=True, color_system=None)
@@ -99,7 +103,7 @@ async def test_of_many_sites_a_few_are_named_in_the_order_of_people(
     assert capsys.readouterr().out.splitlines()[0].endswith(named)
 
 
-async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are_missing(
+async def test_a_version_says_how_many_examples_its_metrics_cover_and_whose_are_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def version(number: int, examples: int, total: int | None, **missing: str) -> VersionView:
@@ -120,13 +124,16 @@ async def test_a_version_says_of_how_many_examples_its_metrics_are_and_whose_are
         _play(view("running", "", *entries), view("completed", "done", *entries, version(3, 300, 300)))
     )
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
-        "round 1/2     1.0 s  1 update  accuracy 0.5000  on 100 of an unknown number of examples  not evaluated by: b",
+        (
+            "round 1/2     1.0 s  1 update  accuracy 0.5000  on 100 of an unknown number of examples"
+            "  not evaluated by: b"
+        ),
         "round 2/2     2.0 s  1 update  accuracy 0.5000  on 100 of 300 examples  not evaluated by: b",
         "round 3/2     3.0 s  1 update  accuracy 0.5000  on 300 of 300 examples",
     ]
 
 
-async def test_metrics_that_come_long_after_their_version_are_told_and_not_before_all_have_answered(
+async def test_late_metrics_are_printed_once_all_evaluators_have_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = [VersionView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
@@ -141,10 +148,10 @@ async def test_metrics_that_come_long_after_their_version_are_told_and_not_befor
     ]
 
 
-async def test_metrics_over_more_examples_are_told_once_more_and_only_then(
+async def test_metrics_over_more_examples_are_printed_once_more_and_only_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The last model was evaluated without b, which was late; it is asked again at the end, and answers."""
+    """The last model was evaluated without b, which was late; it is asked again at the end, and reports."""
     some = VersionView(
         version=1,
         round=1,
@@ -162,7 +169,10 @@ async def test_metrics_over_more_examples_are_told_once_more_and_only_then(
     plays = (view("running", "", some), view("running", "", some), view("running", "", again))
     await show_live(_play(*plays, view("running", "", whole), view("completed", "done", whole)))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][1:-1] == [
-        "round 1/2     1.0 s  1 update  accuracy 0.9000  on 10 of an unknown number of examples  not evaluated by: b",
+        (
+            "round 1/2     1.0 s  1 update  accuracy 0.9000  on 10 of an unknown number of examples"
+            "  not evaluated by: b"
+        ),
         "round 1 evaluated: accuracy 0.5000  on 30 of 30 examples",
     ]
 
@@ -184,7 +194,7 @@ def test_the_table_says_which_version_the_metrics_are_of() -> None:
         (2, 40, []),
     ],
 )
-async def test_why_there_are_no_metrics_is_said_once(
+async def test_missing_metrics_are_explained_once(
     capsys: pytest.CaptureFixture[str], evaluators: int, total: int | None, said: list[str]
 ) -> None:
     entries = [VersionView(version=n, round=n, seconds=1.0, updates=1, examples_total=total) for n in (1, 2)]

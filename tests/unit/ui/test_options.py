@@ -25,8 +25,8 @@ def test_sizes_are_read_with_and_without_units(said: str, bytes_: int) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "much", "-1GiB", "1 PiB", "GiB"])
-def test_what_is_no_size_is_refused(said: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no size: write for example 512MiB"):
+def test_what_is_not_a_size_is_refused(said: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a size: write for example 512MiB"):
         Size().convert(said, None, None)
 
 
@@ -41,7 +41,7 @@ def test_a_size_beyond_all_numbers_is_the_largest() -> None:
 
 
 @pytest.mark.parametrize("said", ["nan", "inf", "-inf", "1e999", "NaN"])
-def test_what_is_no_finite_number_is_refused(said: str) -> None:
+def test_what_is_not_a_finite_number_is_refused(said: str) -> None:
     with pytest.raises(click.BadParameter):
         Measure(0).convert(said, None, None)
 
@@ -57,7 +57,7 @@ def test_what_is_no_finite_number_is_refused(said: str) -> None:
         ("pki", "issue", "--days"),
     ],
 )
-def test_daemons_do_not_wait_for_what_no_clock_tells(words: tuple[str, ...], said: str) -> None:
+def test_daemons_do_not_accept_waits_that_no_clock_can_measure(words: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(hansa, [*words, said])
     assert done.exit_code == 2, done.output
     assert f"Invalid value for '{words[-1]}'" in done.stderr

@@ -5,8 +5,8 @@ from typing import Literal
 import pytest
 
 from hansa.common.process.clock import SystemClock
-from hansa.common.run.command import _quality
-from hansa.common.ui.jobs import _remarks, _shares
+from hansa.common.run.summary import quality
+from hansa.common.ui.versions import remarks, shares
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.views import JobView
@@ -40,8 +40,8 @@ def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
         contributions={f"site-{n}": 1.0 for n in range(30, 0, -1)},
         lost={"site-12": "too slow", "site-2": "too slow", "site-3": "no memory"},
     )
-    assert _shares(entry) == ", ".join(f"site-{n} 1" for n in range(1, 11)) + " and 20 more"
-    assert list(_remarks(entry)) == ["site-2, site-12: too slow", "site-3: no memory"]
+    assert shares(entry) == ", ".join(f"site-{n} 1" for n in range(1, 11)) + " and 20 more"
+    assert list(remarks(entry)) == ["site-2, site-12: too slow", "site-3: no memory"]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_summary_says_what_the_app_measures_on_what(
         examples=90,
         examples_total=90,
     )
-    assert _quality(view, part) == said
+    assert quality(view, part) == said
 
 
 def test_a_summary_says_that_there_was_nothing_to_measure_on() -> None:
     entry = VersionView(version=1, round=1, seconds=1, contributions={"a": 1.0}, examples_total=0)
     view = JobView(job="j1", name="x", status="completed", version=1, evaluators=1, history=(entry,))
-    assert _quality(view, "validation").startswith("not measured: the evaluators have no examples")
+    assert quality(view, "validation").startswith("not measured: the evaluators have no examples")

@@ -1,4 +1,4 @@
-"""What is said to those who watch a job whose controller stays away."""
+"""Messages to those who watch a job whose controller stays away."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from hansa.common.values.errors import Unreachable
 from tests.redis_server import free_port
 
 
-async def test_a_controller_that_stays_away_is_told_of_from_time_to_time(
+async def test_a_controller_that_stays_away_is_mentioned_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hansa.common.ui.watching.REMINDER", 0.01)
@@ -31,7 +31,7 @@ async def test_a_controller_that_stays_away_is_told_of_from_time_to_time(
     await asyncio.gather(trying, return_exceptions=True)
     assert told[0] == f"lost the connection to {to}; trying again (Ctrl-C stops watching, not the job)"
     assert all(text.startswith(f"no controller has answered at {to} for ") for text in told[1:])
-    assert "goes on as soon as its controller is back" in watching.farewell()
+    assert "continues when its controller is back" in watching.farewell()
 
 
 async def test_a_job_that_may_not_exist_is_not_waited_for() -> None:

@@ -1,4 +1,4 @@
-"""Tables of counts: whatever is in them, they come back the same, and zeros cost nothing."""
+"""Tables of counts: any table is read as it was written, and zeros cost nothing."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The tree of errors: as drawn, and the same on both sides of the wire."""
+"""The tree of errors is as drawn, and the same on both sides of the wire."""
 
 import re
 
@@ -14,7 +14,7 @@ LINE = re.compile(r"^((?:│   |    )*)(?:├── |└── )?(\w+)(?: .*?([A
 
 
 def _drawn() -> dict[str, tuple[str | None, str | None, str | None]]:
-    """Read the docstring's tree: parent, status and exit code by name; the latter are inherited if not written."""
+    """Parse the docstring's tree: parent, status and exit code by name, inherited where they are missing."""
     found: dict[str, tuple[str | None, str | None, str | None]] = {}
     above: list[str] = []
     assert errors.__doc__ is not None
@@ -76,12 +76,12 @@ def test_silence_means_unreachable(code: grpc.StatusCode) -> None:
     assert isinstance(translate(_rpc_error(code, "", None)), Unreachable)
 
 
-def test_a_name_nobody_knows_falls_back_to_the_status() -> None:
+def test_an_unknown_name_falls_back_to_the_status() -> None:
     back = translate(_rpc_error(grpc.StatusCode.NOT_FOUND, "gone", "FromTheFuture"))
     assert type(back) is errors.NotFound
 
 
-def test_a_status_nobody_uses_is_still_one_of_ours() -> None:
+def test_an_unused_status_is_still_one_of_ours() -> None:
     back = translate(_rpc_error(grpc.StatusCode.UNIMPLEMENTED, "", None))
     assert type(back) is HansaError
     assert str(back) == "UNIMPLEMENTED"
@@ -94,6 +94,6 @@ def test_grpcs_errors_become_ours_and_others_pass() -> None:
         raise KeyError("x")
 
 
-def test_an_unforeseen_error_is_told_in_one_line() -> None:
+def test_an_unforeseen_error_is_described_in_one_line() -> None:
     assert one_line(ValueError("a\n  b")) == "ValueError: a b"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -1,4 +1,4 @@
-"""Text of others that is safe to print, names in the order of people, lists of which only a few are named."""
+"""Text of others made safe to print, names in natural order, and lists that name only a few."""
 
 import sys
 import unicodedata
@@ -17,13 +17,8 @@ from hansa.common.values.words import (
 )
 from tests.hostile_text import NASTY, require_clean
 
-UNSEEN = (
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # Unicode's categories of what steers, hides, separates lines, or is half
+# Unicode's categories of controls, hidden characters, line separators and halves of surrogate pairs.
+UNSEEN = "Cc", "Cf", "Cs", "Zl", "Zp"
 
 
 def test_nothing_that_unicode_calls_control_or_format_is_left() -> None:

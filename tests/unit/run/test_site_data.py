@@ -1,4 +1,4 @@
-"""What `hansa run` does before it starts anything: it finds the data and writes the sites' files."""
+"""Before it starts anything, `hansa run` finds the data and writes the sites' files."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from hansa.common.app import load_app
 from hansa.common.job.spec import DataSpec, JobSpec
-from hansa.common.run.command import LocalFederation, _beside
+from hansa.common.run.site_data import located, prepare_data
 
 APP = """
 from hansa import App
@@ -31,23 +31,23 @@ def test_words_that_are_labels_get_the_numbers_that_a_site_gives_them(tmp_path: 
     (tmp_path / "app.py").write_text(APP)
     source, app = write_source(tmp_path, name), f"{tmp_path / 'app.py'}:app"
     spec = JobSpec(app=app, data=DataSpec(source=str(source), sites=1, test=0))
-    LocalFederation(spec, None, tmp_path / "out", {}).part_data()
-    with np.load(tmp_path / "out" / "data" / "site-1.npz") as held:
-        parted = sorted(held["y"].tolist())
-    assert parted == sorted(load_app(app).load(source, "train").y.tolist()) == [1] * 4 + [2] * 8
+    data = prepare_data(spec, None, tmp_path / "out")
+    with np.load(data.files["site-1"]) as written:
+        labels = sorted(written["y"].tolist())
+    assert labels == sorted(load_app(app).load(source, "train").y.tolist()) == [1] * 4 + [2] * 8
 
 
 @pytest.mark.parametrize("source", ["pictures", "a.npz"])
 def test_a_source_is_found_beside_the_job_file_also_if_it_is_a_folder(tmp_path: Path, source: str) -> None:
     (tmp_path / "pictures").mkdir()
     write_source(tmp_path, "a.npz")
-    found = _beside(JobSpec(app="package:app", data=DataSpec(source=source)), tmp_path / "job.yaml").data
-    assert found is not None
-    assert found.source == str(tmp_path / source)
+    data = located(JobSpec(app="package:app", data=DataSpec(source=source)), tmp_path / "job.yaml").data
+    assert data is not None
+    assert data.source == str(tmp_path / source)
 
 
 def test_the_name_of_a_data_set_is_not_taken_for_a_folder_beside_the_job_file(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
-    found = _beside(JobSpec(app="package:app", data=DataSpec(source="digits")), tmp_path / "job.yaml").data
-    assert found is not None
-    assert found.source == "digits"
+    data = located(JobSpec(app="package:app", data=DataSpec(source="digits")), tmp_path / "job.yaml").data
+    assert data is not None
+    assert data.source == "digits"

@@ -1,4 +1,4 @@
-"""The package: what is shipped, what is public, what `hansa --help` costs."""
+"""The package: its contents, its public names, and the cost of `hansa --help`."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 import hansa
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("common", "controller", "evaluator", "learner", "protos")
 
 
@@ -74,8 +74,8 @@ def test_the_controller_needs_no_torch(module: str) -> None:
     assert "torch" not in _modules_after(f"import {module}")
 
 
-def test_what_the_tutorial_writes_is_not_offered_to_git() -> None:
-    """Its controller's journal and the sites' data would be in the next commit of somebody who follows the README."""
+def test_files_of_the_tutorial_are_ignored_by_git() -> None:
+    """Otherwise readers who follow the README would commit the controller's journal and the sites' data."""
     assert "hansa controller start --state demo/controller" in (ROOT / "README.md").read_text(
         encoding="utf-8"
     )

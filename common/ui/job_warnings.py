@@ -1,31 +1,38 @@
-"""Which sites contributed little to a job, and whether anybody evaluated its models, in words."""
+"""Warnings about a job: doubtful settings, sites that contributed little, models without metrics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from hansa.common.values.views import JobView, Shortfall
 from hansa.common.values.words import counted
 
-NAMED = 5  # sites that get a line of their own
-LISTED = 10  # of the others, that are at least named
+NAMED = 5  # sites with a line each
+LISTED = 10  # further sites that are listed by name
 NO_EVALUATOR = "no evaluator is connected: no metrics"
 NO_EXAMPLES = "the evaluators have no examples: no metrics (validation.fraction may be 0, or too small)"
 
 
 def warning_lines(view: JobView) -> list[str]:
-    """Return what is likely not meant in a job, and who contributed little to it: a line each, and only so many."""
+    """Return the warnings about a job's settings, and the sites that contributed little, up to a limit."""
     return [*view.warnings, *shortfall_lines(view)]
 
 
+def warn(view: JobView, known: Sequence[str] = ()) -> None:
+    """Print the warnings about a job's settings, except those `known`, to standard error."""
+    for warning in view.warnings:
+        if warning not in known:
+            click.echo(f"hansa: warning: {warning}", err=True)
+
+
 def warn_of_shortfalls(view: JobView) -> None:
-    """Tell those who waited for a job which sites contributed little; programs that read JSON are not disturbed."""
+    """Print which sites contributed little to a job, to standard error."""
     for line in shortfall_lines(view):
         click.echo(f"hansa: warning: {line}", err=True)
 
 
 def shortfall_lines(view: JobView) -> Iterator[str]:
-    """Yield who contributed little: the first few with the reason, others by name, many by number."""
+    """Yield the sites that contributed little: the first few with reasons, others by name, many by number."""
     for each in view.shortfalls[:NAMED]:
         yield shortfall_line(each)
     others = [each.site for each in view.shortfalls[NAMED:]]
@@ -38,7 +45,7 @@ def shortfall_lines(view: JobView) -> Iterator[str]:
 
 
 def shortfall_line(site: Shortfall) -> str:
-    """Say what a site contributed, and why not more."""
+    """Describe what a site contributed, and why not more."""
     reasons = []
     if site.failures:
         how_often = f"{counted(site.failures, 'failure')}, the last: " if site.failures > 1 else ""
@@ -47,7 +54,7 @@ def shortfall_line(site: Shortfall) -> str:
         why = f" ({site.absence})" if site.absence else ""
         reasons.append(f"it missed {site.missed} of {counted(site.known, 'version')}{why}")
     if site.unfinished:
-        reasons.append("its first update had not come when training stopped")
+        reasons.append("its first update had not arrived when training stopped")
     what = f"{site.contributed} of the {counted(site.asked, 'update')} it was asked for"
     if not site.contributed:
         asked = f" ({'one was' if site.asked == 1 else f'{site.asked} were'} asked for)" if site.asked else ""
@@ -56,7 +63,7 @@ def shortfall_line(site: Shortfall) -> str:
 
 
 def metrics_missing(view: JobView) -> str:
-    """Say that nobody can evaluate a job's models, and why, once there is one that could have been."""
+    """Return why a job has no metrics, once there is a model that could have been evaluated."""
     tried = view.metrics or any(
         entry.metrics or entry.evaluated or entry.unevaluated for entry in view.history
     )

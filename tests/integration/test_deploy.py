@@ -1,4 +1,4 @@
-"""Deployment files: what they start exists, what they set is read, and sites see nobody but the controller."""
+"""Deployment files: their commands exist, their settings are read, and sites reach only the controller."""
 
 import re
 import shlex
@@ -15,12 +15,12 @@ import yaml
 
 from hansa.common.cli import hansa
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OTHERS = {"HANSA_LOG", "HANSA_LOG_FORMAT", "HANSA_LOG_FILE", "HANSA_LOG_SIZE"}
 
 
 def compose(*names: str) -> dict[str, Any]:
-    """Merge compose files as compose does, as far as these need it."""
+    """Merge compose files as compose does, as far as needed here."""
     merged: dict[str, Any] = {}
     for name in names:
         for section, entries in yaml.safe_load((DEPLOY / name).read_text()).items():
@@ -140,20 +140,19 @@ def test_pods_are_confined() -> None:
 def test_a_sites_unit_can_be_given_other_certificates() -> None:
     for role in ("learner", "evaluator"):
         text = (DEPLOY / "systemd" / f"hansa-{role}@.service").read_text()
-        assert (
-            "Environment=HANSA_TLS=%d\n" in text
-        )  # the environment file prevails over it, a --tls would not
+        # The environment file takes precedence over it, but not over --tls.
+        assert "Environment=HANSA_TLS=%d\n" in text
         assert "--tls" not in text
 
 
 def test_containers_run_as_the_image_does() -> None:
     image = re.search(r"^USER (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    assert image  # named volumes belong to the image's user: nobody else could write to them
+    assert image  # named volumes belong to the image's user; no other user could write to them
     for name, service in compose("compose.yaml", "compose.tls.yaml")["services"].items():
         assert name == "redis" or service["user"] == image[1]
 
 
-def test_the_image_is_not_roots() -> None:
+def test_the_image_does_not_run_as_root() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     user = max(i for i, line in enumerate(lines) if line.startswith("USER"))
     assert lines[user] == "USER 10001:10001"
@@ -167,9 +166,8 @@ def test_compose_accepts_its_files(tmp_path: Path) -> None:
         pytest.skip("docker-compose is not installed")
     for name in ("compose.yaml", "compose.tls.yaml"):
         text = (DEPLOY / name).read_text()
-        (tmp_path / name).write_text(
-            re.sub(r"^name:.*$", "", text, flags=re.MULTILINE)
-        )  # older ones do not know it
+        # Older versions of compose do not know it.
+        (tmp_path / name).write_text(re.sub(r"^name:.*$", "", text, flags=re.MULTILINE))
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "redis_password").write_text("x")
     for words in (["-f", "compose.yaml"], ["-f", "compose.yaml", "-f", "compose.tls.yaml"]):
@@ -205,11 +203,10 @@ def test_systemd_understands_every_line_of_its_units(path: Path, tmp_path: Path)
     if not tool:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / path.name
-    unit.write_text(
-        path.read_text().replace("/opt/hansa/venv/bin/hansa", "/bin/true")
-    )  # it looks for the program
+    # systemd-analyze checks that the program exists.
+    unit.write_text(path.read_text().replace("/opt/hansa/venv/bin/hansa", "/bin/true"))
     done = subprocess.run(
         [tool, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert path.name not in done.stderr, done.stderr  # unknown keys are only warned of
+    assert path.name not in done.stderr, done.stderr  # unknown keys only cause warnings

@@ -1,0 +1,170 @@
+"""Converts tasks to and from protobuf messages."""
+
+import json
+from collections.abc import Iterable
+
+from hansa.common.values.bounds import PLUGINS
+from hansa.common.values.errors import InvalidInput
+from hansa.common.values.ids import (
+    LONGEST,
+    TENSOR,
+    JobId,
+    ModelKey,
+    TaskId,
+    identifier,
+    odd_tensor,
+    site_name,
+)
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.protos import fleet_pb2 as fleet
+
+
+def task_to_wire(task: Task) -> fleet.Task:
+    """Encode a task."""
+    wire = fleet.Task(
+        id=task.id, job=task.job, site=task.site, round=task.round, app=task.app, seed=task.seed
+    )
+    wire.hop, wire.slot, wire.turn = task.hop, task.slot, task.turn
+    wire.validation.fraction = task.validation.fraction
+    wire.validation.stratified = task.validation.stratified
+    wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
+    wire.local_statistics = task.local_statistics
+    if task.standard is not None:
+        wire.standard.MergeFrom(_standard_to_wire(task.standard))
+    match task.work:
+        case Survey() as work:
+            wire.survey.SetInParent()
+            wire.survey.moments = work.moments
+            wire.survey.columns = work.columns or 0
+            wire.survey.classes = work.classes
+        case Init():
+            wire.init.SetInParent()
+        case Probe() as work:
+            wire.probe.model = work.model
+            wire.probe.batch_size = work.batch_size
+            wire.probe.plugin.MergeFrom(_plugin_to_wire(work.plugin))
+        case Train() as work:
+            wire.train.model = work.model
+            wire.train.base = work.base or ""
+            wire.train.version = work.version
+            wire.train.tensors.extend(work.tensors)
+            wire.train.committed = work.committed
+            wire.train.epochs = work.epochs
+            wire.train.steps = work.steps
+            wire.train.batches = work.batches
+            wire.train.after = work.after
+            wire.train.batch_size = work.batch_size
+            wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
+            wire.train.validate = work.validate_update
+            wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
+            wire.train.keep_optimizer = work.keep_optimizer
+            if work.source is not None:
+                wire.train.source.MergeFrom(_plugin_to_wire(work.source))
+        case Evaluate() as work:
+            wire.evaluate.model = work.model
+            wire.evaluate.base = work.base or ""
+            wire.evaluate.version = work.version
+            wire.evaluate.validation = work.validation
+    return wire
+
+
+def task_from_wire(wire: fleet.Task) -> Task:
+    """Decode a task; raise InvalidInput for names that no controller gives."""
+    work: Survey | Init | Probe | Train | Evaluate
+    match wire.WhichOneof("work"):
+        case "survey":
+            survey = wire.survey
+            work = Survey(moments=survey.moments, columns=survey.columns or None, classes=survey.classes)
+        case "init":
+            work = Init()
+        case "probe":
+            probe = wire.probe
+            plugin = _plugin_from_wire(probe.plugin)
+            work = Probe(model=_key(probe.model), batch_size=probe.batch_size, plugin=plugin)
+        case "train":
+            work = Train(
+                model=_key(wire.train.model),
+                base=_key(wire.train.base) if wire.train.base else None,
+                version=wire.train.version,
+                tensors=_tensors(wire.train.tensors),
+                committed=wire.train.committed,
+                epochs=wire.train.epochs,
+                steps=wire.train.steps,
+                batches=wire.train.batches,
+                after=wire.train.after and identifier(wire.train.after, "task"),
+                batch_size=wire.train.batch_size,
+                optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
+                plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
+                validate_update=wire.train.validate,
+                keep_optimizer=wire.train.keep_optimizer,
+                source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
+            )
+        case "evaluate":
+            work = Evaluate(
+                model=_key(wire.evaluate.model),
+                base=_key(wire.evaluate.base) if wire.evaluate.base else None,
+                version=wire.evaluate.version,
+                validation=wire.evaluate.validation,
+            )
+        case _:
+            raise InvalidInput("the task has no work")
+    return Task(
+        id=TaskId(identifier(wire.id, "task")),
+        job=JobId(identifier(wire.job, "job")),
+        site=site_name(wire.site),
+        round=wire.round,
+        app=wire.app,
+        seed=wire.seed,
+        validation=ValidationSpec(fraction=wire.validation.fraction, stratified=wire.validation.stratified),
+        standard=_standard_from_wire(wire.standard) if wire.HasField("standard") else None,
+        work=work,
+        hop=wire.hop,
+        slot=wire.slot,
+        turn=wire.turn,
+        local_statistics=wire.local_statistics,
+        terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
+    )
+
+
+def _key(text: str) -> ModelKey:
+    if len(text) > LONGEST or not TENSOR.fullmatch(text):
+        raise InvalidInput(f"{text[:40]!r} is not the key of a model")
+    return ModelKey(text)
+
+
+def _tensors(names: Iterable[str]) -> tuple[str, ...]:
+    tensors = tuple(names)
+    if wrong := odd_tensor(tensors):
+        raise InvalidInput(wrong)
+    return tensors
+
+
+def _plugin_to_wire(plugin: LocalPluginSpec) -> fleet.LocalPlugin:
+    return fleet.LocalPlugin(name=plugin.name, args=json.dumps(plugin.args))
+
+
+def _plugin_from_wire(wire: fleet.LocalPlugin) -> LocalPluginSpec:
+    return LocalPluginSpec(name=identifier(wire.name, "plugin"), args=json.loads(wire.args))
+
+
+def _standard_to_wire(standard: Standard) -> fleet.Standard:
+    return fleet.Standard(
+        local=standard.kind == "local",
+        columns=standard.columns or 0,
+        mean=standard.mean,
+        deviation=standard.deviation,
+    )
+
+
+def _standard_from_wire(wire: fleet.Standard) -> Standard:
+    return Standard(
+        kind="local" if wire.local else "global",
+        columns=wire.columns or None,
+        mean=tuple(wire.mean),
+        deviation=tuple(wire.deviation),
+    )
+
+
+def _fields(wire: fleet.Optimizer) -> dict[str, object]:
+    return {field: getattr(wire, field) for field in OptimizerSpec.model_fields}

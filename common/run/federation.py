@@ -1,0 +1,117 @@
+"""A federation on this machine, from the start of its processes to the results in its folder."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from hansa.common.run.folder import keep_resolved, keep_results
+from hansa.common.run.interruption import Interruption
+from hansa.common.run.processes import Processes
+from hansa.common.run.site_data import SiteData
+from hansa.common.ui.client import Client
+from hansa.common.ui.job_warnings import warn
+from hansa.common.ui.live import show_live
+from hansa.common.values.errors import InvalidInput, Refused
+from hansa.common.values.views import JobView
+from hansa.common.values.words import counted, suggestion
+
+PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
+
+
+class LocalFederation:
+    """Controller, learners and evaluators on this machine, for one job."""
+
+    def __init__(
+        self, data: SiteData, folder: Path, slow: Mapping[str, float], central: bool = False
+    ) -> None:
+        for name in slow:
+            if name not in data.files:
+                raise InvalidInput(
+                    f"--slow {name}: there is no such site" + suggestion(name, list(data.files))
+                )
+        self._data = data
+        self._folder = folder
+        self._slow = slow  # the factor by which each site's training is slowed down
+        self._central = central  # one site holds all data
+        self._processes = Processes(folder)
+        self._stop = Interruption()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the job early."""
+        return self._stop.asked.is_set()
+
+    async def run(self, quiet: bool) -> JobView:
+        """Run the job to its end and stop all processes.
+
+        The first Ctrl-C cancels the job; the second ends everything at once.
+        """
+        self._stop.listen()
+        (self._folder / "logs").mkdir(exist_ok=True)
+        if not quiet:
+            if self._central:
+                size = self._data.spec.train.batch_size
+                click.echo(f"central training: one site holds all data, in batches of {size} examples")
+            click.echo(f"starting a controller and {counted(len(self._data.files), 'site')} …")
+        try:
+            return await self._stop.unless_again(self._work(quiet))
+        finally:
+            await self._processes.end(self._stop.again)
+
+    async def _work(self, quiet: bool) -> JobView:
+        spec = self._data.spec
+        address = await self._stop.unless_asked(self._start())
+        async with Client(address) as client:
+            await self._stop.unless_asked(self._await_evaluators(client))
+            submitted = await client.submit(spec)
+            keep_resolved(self._folder, submitted, spec)
+            warn(submitted)
+            await self._watch(client, submitted.job, quiet)
+            final = await keep_results(self._folder, client, submitted.job, spec)
+            warn(final, known=submitted.warnings)
+            return final
+
+    async def _start(self) -> str:
+        """Start all processes; return the controller's address."""
+        address = await self._processes.start_controller()
+        data = self._data
+        self._processes.start_sites(address, data.spec.app, data.files, self._slow, data.split)
+        return address
+
+    async def _await_evaluators(self, client: Client) -> None:
+        """Wait for the evaluators, so that all evaluate every version; do not wait for one that has ended."""
+        waited = 0.0
+        while waited < PATIENCE:
+            here = {view.site for view in await client.sites() if view.role == "evaluator"}
+            if all(name in here or self._processes.has_ended("evaluator", name) for name in self._data.files):
+                return
+            await asyncio.sleep(PAUSE)
+            waited += PAUSE
+
+    async def _watch(self, client: Client, job: str, quiet: bool) -> None:
+        """Show the job until it ends; raise if the controller ends first."""
+        showing = asyncio.create_task(show_live(client.watch(job), quiet, tell_failure=False))
+        watching = asyncio.create_task(self._processes.watch())
+        cancelling = asyncio.create_task(self._cancel_when_asked(client, job))
+        tasks: set[asyncio.Task[JobView] | asyncio.Task[None]] = {showing, watching, cancelling}
+        try:
+            while not showing.done():
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (showing, watching, cancelling):
+                task.cancel()
+            await asyncio.gather(showing, watching, cancelling, return_exceptions=True)
+
+    async def _cancel_when_asked(self, client: Client, job: str) -> None:
+        """Cancel the job at the first signal; it then ends like any other, with a report and a model."""
+        await self._stop.asked.wait()
+        click.echo(
+            "\nstopping: the job is cancelled and its last model kept; Ctrl-C again ends at once", err=True
+        )
+        with contextlib.suppress(Refused):  # it has just ended by itself
+            await client.cancel(job)

@@ -1,0 +1,106 @@
+"""What `hansa run` prints at the end: the result, where it is, and what to try next."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hansa.common.job.spec import DataSpec
+from hansa.common.run.folder import MODEL, REPORT, RESOLVED
+from hansa.common.ui.job_warnings import metrics_missing
+from hansa.common.ui.options import amount
+from hansa.common.values.views import JobView
+from hansa.common.values.words import counted, in_order, listed, share_of
+
+if TYPE_CHECKING:
+    from hansa.common.data.site_files import Split
+
+OWN_METRICS = 3  # metrics of an app's own in the summary; the report has all
+
+
+def print_summary(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Split") -> None:
+    """Print how a job ended, and the commands that an operator may want next."""
+    where = shlex.quote(os.path.relpath(folder))
+    click.echo()
+    if view.status != "completed":
+        how = "failed" if view.status == "failed" else "did not complete"
+        click.echo(f"The federation {how}: {view.reason}", err=True)
+        click.echo(f"Logs of every process: {where}/logs", err=True)
+        return
+    sites = len(
+        {site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))}
+    )
+    work = f"{counted(view.rounds, view.unit)}, {view.seconds:.1f} s"
+    click.echo(
+        f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}."
+    )
+    click.echo(f"  result   {quality(view, split)}")
+    click.echo(
+        f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back;"
+        " no data left a site"
+    )
+    click.echo(f"  model    {where}/{MODEL}")
+    click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")
+    click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
+    click.echo()
+    click.echo("Next:")
+    here = "" if shutil.which("hansa") else os.path.relpath(Path(sys.executable).parent) + "/"
+    predict = file.parent / "predict.py"
+    if predict.exists():
+        click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/{MODEL}")
+    else:
+        click.echo(f"  load {where}/{MODEL} with safetensors.torch.load_file")
+    words = "--sites 10 --set seed=1" if suits_ten_sites(data) else "--set seed=1"
+    click.echo(f"  {here}hansa run {shlex.quote(str(file))} {words}     change the federation")
+    click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')
+
+
+def print_what_is_left(view: JobView, folder: Path) -> None:
+    """Print, after Ctrl-C, what exists of a job that did not complete."""
+    model = f", its last model (version {view.version})" if view.history else ""
+    click.echo(f"stopped; every process has ended; the job's report{model}, the job as it was run", err=True)
+    click.echo(f"and its state are in {folder}", err=True)
+
+
+def quality(view: JobView, split: "Split") -> str:
+    """Describe how good the newest model is on test or validation data, by the metrics of its app."""
+    accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
+    if metrics_missing(view):
+        return f"not measured: {metrics_missing(view)}"
+    if not view.examples:
+        return f"not measured{_why_not_measured(view)}"
+    whole = view.examples == view.examples_total
+    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
+    if accuracy is None and loss is None:
+        return f"the loss on {on} is not a finite number"
+    what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
+    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
+    whose = "that no site trained on" if split == "test" else "that sites kept back"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}{'' if last else of}"
+
+
+def _why_not_measured(view: JobView) -> str:
+    """Describe why the versions after the one whose metrics are shown have no metrics that count."""
+    since = [entry for entry in view.history if entry.version > (view.metrics_version or 0)]
+    last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
+    if last is None:
+        return ""
+    share = share_of(last.examples, last.examples_total)
+    some = f" on enough examples, only on {share}" if last.examples else ""
+    missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
+    return f"{some}; missing: {listed(missing, 3)}"
+
+
+def suits_ten_sites(data: DataSpec) -> bool:
+    """Whether the data can also be split across ten sites: not if sites are natural or listed one by one."""
+    return (
+        data.files is None
+        and set(data.partition) <= {"kind", "labels"}
+        and data.partition.get("kind", "iid") in ("iid", "non-iid-l")
+    )

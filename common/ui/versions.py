@@ -1,0 +1,60 @@
+"""A job's versions as text: metrics, contributions and remarks, for tables."""
+
+from collections.abc import Iterator, Mapping
+
+from hansa.common.ui.job_warnings import metrics_missing
+from hansa.common.ui.options import print_table
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
+from hansa.common.values.words import by_reason, in_order, listed, share_of
+
+SHOWN = 10  # contributions of a version in the table; JSON has all
+
+
+def print_versions(view: JobView) -> None:
+    """Print the table of a job's versions; without metrics if the job has none."""
+    unmeasured = metrics_missing(view)
+    compared = any(entry.distance is not None for entry in view.history)
+    rows = [
+        (
+            str(entry.version),
+            f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
+            f"{entry.seconds:.1f}",
+            *(() if unmeasured else (numbers(entry.metrics), _coverage(entry))),
+            *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if compared else ()),
+            shares(entry),
+            "; ".join(remarks(entry)),
+        )
+        for entry in view.history
+    ]
+    distance = ("distance",) if compared else ()
+    metrics = () if unmeasured else ("metrics", "examples")
+    titles = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
+    print_table(titles, rows, "no model yet")
+
+
+def remarks(entry: VersionView) -> Iterator[str]:
+    """Yield the missing sites and why, the divergence of travelling models, and notes of the rule's parts."""
+    yield from (*by_reason(entry.lost), *by_reason(entry.unevaluated))
+    divergences = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
+    if divergences:
+        last = f" to {divergences[-1]}" if len(divergences) > 1 else ""
+        yield f"{len(entry.hops)} hops, divergence {divergences[0]}{last}"
+    if entry.note:
+        yield entry.note
+    yield from entry.warnings
+
+
+def shares(entry: VersionView) -> str:
+    """Return the weight of each site's update."""
+    weights = (f"{site} {entry.contributions[site]:g}" for site in sorted(entry.contributions, key=in_order))
+    return listed(weights, SHOWN)
+
+
+def numbers(metrics: Mapping[str, float | None]) -> str:
+    """Return metrics in a few characters."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if value is not None) or "-"
+
+
+def _coverage(entry: VersionView) -> str:
+    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
