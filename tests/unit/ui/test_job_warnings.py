@@ -23,7 +23,7 @@ from hansa.common.values.views import JobView, Shortfall
         ),
         (
             Shortfall(site="a", contributed=0, asked=0, unfinished=True),
-            "a contributed no update: its first update had not come when training stopped",
+            "a contributed no update: its first update had not arrived when training stopped",
         ),
     ],
 )
