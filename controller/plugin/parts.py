@@ -268,6 +268,6 @@ class Weigher(Part[S], Generic[S]):
         """
         return {}
 
-    def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[str, Score]:
         """Return how the weights that were just given came about; operators see it with the version."""
         return {}

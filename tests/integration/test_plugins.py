@@ -224,7 +224,7 @@ class Fickle(Equal):
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
 
-    def scores(self, state: Nothing, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: Nothing, contributions: Sequence[Contribution]) -> Mapping[str, Score]:
         """Return no scores, perhaps."""
         odd: Any = {"a": "much"} if self.where == "scores" else {}
         return odd  # type: ignore[no-any-return]

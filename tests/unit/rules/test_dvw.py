@@ -1,5 +1,6 @@
 """Distributed validation weighting: weights from pooled findings, and what counts when findings are missing."""
 
+import itertools
 import math
 from typing import Any
 
@@ -113,6 +114,14 @@ def test_classes_that_an_evaluator_has_never_seen_are_rows_of_zeros() -> None:
     other = Evaluation(n=4, loss_sum=1.0, confusion=((0, 0, 0), (0, 1, 1), (1, 0, 1)))
     job.update("a", own, {"b": other})
     assert job.weights == {"a": 6 / 8}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("bcd")))
+def test_the_weight_does_not_depend_on_the_order_in_which_evaluators_report(order: tuple[str, ...]) -> None:
+    job = Dvw(weigh={"metric": "inverse_loss"})
+    losses = {"b": 0.1, "c": 0.2, "d": 0.3}  # (0.1 + 0.2) + 0.3 differs from 0.1 + (0.2 + 0.3)
+    job.update("a", right_of(1, n=1, loss=0.7), {site: right_of(1, n=1, loss=losses[site]) for site in order})
+    assert job.weights == {"a": 1 / (1e-6 + (0.7 + 0.1 + 0.2 + 0.3) / 4)}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +292,7 @@ def test_a_federation_without_validation_data_is_refused() -> None:
     asked = job.judged("a", NOBODY)
     with pytest.raises(PluginFailed) as caught:
         job.answer(asked["b"], NOBODY)
-    told = "weigh 'dvw': no site has validation data, so nobody can say what the update of a is worth"
+    told = "weigh 'dvw': no site has validation data, so the update of a cannot be scored"
     assert str(caught.value) == told
     with pytest.raises(InvalidJob, match=r"validation\.fraction: weigh: dvw needs"):
         compose(job_spec(rule="sync-dvw", validation={"fraction": 0}))
