@@ -3,10 +3,10 @@
 Every update is evaluated by its own learner and by the evaluators of all other sites, on data that no site
 trains on. The confusion matrices are pooled, and the score of the pooled matrix is the update's weight.
 
-Where each example has one label, the paper's micro F1 equals the pooled accuracy, so it is no more robust than
-accuracy; `metric` offers alternatives. Where an example may have several labels, TP, FP and FN of each label
-are pooled instead, and micro F1 differs from accuracy. Late in training all scores become similar, and DVW
-comes close to equal weights: compare the two.
+Where each example has one label, the paper's micro F1 equals the pooled accuracy, so it is no more robust
+than accuracy; `metric` offers alternatives. Where an example may have several labels, TP, FP and FN of each
+label are pooled instead, and micro F1 differs from accuracy. Late in training all scores become similar, and
+DVW comes close to equal weights: compare the two.
 """
 
 import math
@@ -84,7 +84,7 @@ class Dvw(Weigher[Worth]):
         return [(("validation", "fraction"), why)]
 
     def requests(self, state: Worth, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
-        """Ask every other site; the site's own learner has evaluated the update already (N + 1 models per update)."""
+        """Ask every other site; the site's own learner has evaluated the update already."""
         others = {*view.evaluators, *view.sites} - {contribution.site}
         return [EvalRequest(site, self.timeout) for site in sorted(others)]
 
@@ -167,7 +167,8 @@ class Dvw(Weigher[Worth]):
 
         The number of classes or labels is decided by majority, including sites that have only reported on
         other updates: where few sites report, a wrong one must not outvote the rest. A tie goes to the shape
-        that the metric can score, so that one of two sites cannot end the job, and then to the update's owner.
+        that the metric can score, so that one of two sites cannot end the job, and then to the update's
+        owner.
         """
         if self.metric == "inverse_loss":
             wrong = {site for site, r in reports.items() if r.n and not math.isfinite(r.loss_sum)}
@@ -238,7 +239,7 @@ SYNC_DVW = add_rule(
 ASYNC_DVW = add_rule(
     Rule(
         name="async-dvw",
-        summary="every update is scored by all sites and merged on arrival; each site trains for the job's epochs",
+        summary="every update is scored by all sites and merged on arrival; sites train the job's epochs",
         paper=PAPER,
         parts=ASYNC_FEDAVG.parts | {"weigh": {"kind": "dvw"}, TRAIN: {"kind": "epochs", "epochs": EPOCHS}},
     )
@@ -247,7 +248,7 @@ ASYNC_DVW = add_rule(
 ASYNC_DVW_ADAPTIVE = add_rule(
     Rule(
         name="async-dvw-adaptive",
-        summary="async-dvw in which each site trains until its validation loss or staleness ends it (train.until)",
+        summary="async-dvw in which validation loss or staleness ends each site's training (train.until)",
         paper=PAPER,
         parts=ASYNC_DVW.parts | {TRAIN: {"kind": "until", "epochs": EPOCHS}},
     )

@@ -1,12 +1,12 @@
 """FedDAF (Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023).
 
-Sites whose models have similar statistics form groups, and the mean is over groups, not sites: many sites that
-share one distribution no longer dominate it. Nothing changes at the sites. The arithmetic is in `fusion`;
-docs/methods/feddaf explains where it departs from the paper.
+Sites whose models have similar statistics form groups, and the mean is over groups, not sites: many sites
+that share one distribution no longer dominate it. Nothing changes at the sites. The arithmetic is in
+`fusion`; docs/methods/feddaf explains where it departs from the paper.
 
-The weigher remembers not p but p divided by the base weight a (`boost`). An update's weight is its base weight
-times its boost. So without groups the merge is FedAvg's (or the plain mean), bit for bit, and if the sites
-present differ from those of the fit, the weights are p restricted to them.
+The weigher remembers not p but p divided by the base weight a (`boost`). An update's weight is its base
+weight times its boost. So without groups the merge is FedAvg's (or the plain mean), bit for bit, and if the
+sites present differ from those of the fit, the weights are p restricted to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class Fusion(Weigher[Fusing]):
         return [((self.point, "memory"), f"must be true without rounds (pace: {rule.pace.kind})")]
 
     def misfits(self, model: Outline) -> list[Problem]:
-        """Refuse a model without normalisation layers if the job insists on them, before any site trains it."""
+        """Refuse a model without normalisation layers if the job insists on them."""
         from hansa.controller.rules.fusion.statistics import named_norms
 
         has_norms = any(tensor.norm for tensor in model.tensors) or named_norms(
@@ -146,8 +146,8 @@ class Fusion(Weigher[Fusing]):
     def _is_due(self, state: Fusing, seen: tuple[UpdateName, ...]) -> bool:
         """Whether it is time for a fit.
 
-        After a failure the next try comes after 1, 2, 4 … merges: what was slow once (a cold start) may be quick
-        the next time.
+        After a failure the next try comes after 1, 2, 4 … merges: what was slow once (a cold start) may be
+        quick the next time.
         """
         wait = min(self.refit, 1 << (state.failures - 1)) if state.failures else self.refit
         return state.fits == 0 or state.since >= wait or seen != state.tried
@@ -195,7 +195,8 @@ class Fusion(Weigher[Fusing]):
         method = Method(
             self.backend, self.adjust, self.max_components, self.min_clients, self.theta, self.max_boost
         )
-        known: dict[UpdateName, BaseAndSteps] = {**present, **asked.recalled}
+        known = dict(present)
+        known.update((site, update) for site, update in asked.recalled.items())
         return group_updates(vectors, known, method, asked.fit, asked.seed, kind, warning)
 
     # After the examination: what follows from it.

@@ -1,4 +1,4 @@
-"""What FedDAF asks of an examination, what the examination finds, and what the weigher remembers and reports."""
+"""What FedDAF asks of an examination, what that finds, and what the weigher remembers and reports."""
 
 from collections.abc import Iterable
 

@@ -92,7 +92,7 @@ def test_without_rounds_a_job_whose_sites_cannot_be_enough_fails() -> None:
             {"rule": "fedasync"},
             "sites.together: pace async with merge mean makes a model of one site's update",
         ),
-        ({"rule": "krum"}, "sites.together: merge krum makes a model of 1; set merge.chosen"),
+        ({"rule": "krum"}, "sites.together: merge krum makes a model of 1 update; set merge.chosen"),
         ({"rule": "async-fedavg", "pace": {"updates": 2}}, "pace.updates: 2 updates cannot be of 3 sites"),
         (
             {"rule": "async-fedavg", "merge": {"drop_on_leave": True}},
@@ -120,7 +120,7 @@ def test_a_share_of_the_sites_that_is_too_small_for_the_promise_is_warned_of(
     spec = job_spec(sites={"min": 4, "together": 3}, **job)
     told = compose(spec).warnings(spec)
     assert [where for where, _ in told] == [("sample", "fraction")] * warned
-    assert all("a model takes 3 (sites.together): none would be made" in why for _, why in told)
+    assert all("a model needs 3 (sites.together): no model would be made" in why for _, why in told)
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:

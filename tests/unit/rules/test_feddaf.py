@@ -184,7 +184,7 @@ def test_three_sites_count_as_they_are_and_the_version_says_so() -> None:
     job = Federation()
     job.begin("a", "i", "j")
     assert job.play_round() == {"a": 1.0, "i": 1.0, "j": 1.0}
-    assert job.told["why"] == "3 contributions; groups are looked for from 4 on"
+    assert job.told["why"] == "3 contributions; groups are sought from 4 on"
 
 
 def test_base_weights_may_be_examples() -> None:
@@ -689,7 +689,7 @@ def test_people_see_why_there_are_no_groups(capsys: pytest.CaptureFixture[str]) 
     job = Federation()
     job.begin("a", "b")
     job.play_round()
-    said = "groups, as of version 1: none, 2 contributions; groups are looked for from 4 on"
+    said = "groups, as of version 1: none, 2 contributions; groups are sought from 4 on"
     assert shown(job, capsys).strip() == said
 
 

@@ -127,10 +127,13 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rule": "fedmmb", "train": {"batches": 9, "optimizer": {"kind": "adam"}}}, ["adam begins anew"]),
-        ({"rule": "fedmmb", "train": {"batches": 1, "optimizer": {"kind": "adamw"}}}, ["adamw begins anew"]),
+        ({"rule": "fedmmb", "train": {"batches": 9, "optimizer": {"kind": "adam"}}}, ["adam starts over"]),
+        ({"rule": "fedmmb", "train": {"batches": 1, "optimizer": {"kind": "adamw"}}}, ["adamw starts over"]),
         ({"rule": "fedmmb", "train": {"batches": 10, "optimizer": {"kind": "adam"}}}, []),
-        ({"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}}, ["over one batch it does nothing"]),
+        (
+            {"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}},
+            ["so it has no effect on a single batch"],
+        ),
         ({"rule": "fedmmb", "train": {"batches": 2, "optimizer": {"momentum": 0.9}}}, []),
         ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"momentum": 0.9}}}, []),
         ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"kind": "adam"}}}, []),

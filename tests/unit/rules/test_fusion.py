@@ -119,7 +119,7 @@ def sound(found: Fit, base: np.ndarray, boost: float = 4.0) -> None:
         (planted((40, 10))[0], Method(backend="em", max_components=1), "one group"),
         (np.full((12, 30), 3.5), EM, "the same statistics"),
         (np.tile(np.arange(30.0), (12, 1)) * 1e6, EM, "the same statistics"),
-        (planted((2, 1))[0], EM, "3 contributions; groups are looked for from 4 on"),
+        (planted((2, 1))[0], EM, "3 contributions; groups are sought from 4 on"),
         (np.zeros((12, 0)), EM, "the same statistics"),
         (np.where(np.eye(12) > 0, np.nan, 1.0), EM, "statistics of 12 of 12 contributions are not finite"),
     ],

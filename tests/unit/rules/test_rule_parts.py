@@ -280,7 +280,7 @@ REFUSED = [
     (
         "async-fedavg",
         {"weigh": {"kind": "together"}},
-        "weigh: together does not go with merge incremental: its weights",
+        "weigh: together does not go with merge incremental: it weighs all updates together",
     ),
     (
         "async-fedavg",
@@ -296,14 +296,14 @@ REFUSED = [
     (
         "krum",
         {"weigh": {"kind": "examples"}},
-        "weigh: examples does not go with merge krum: every site counts the",
+        "weigh: examples does not go with merge krum: robust merges count every site the same",
     ),
     (
         "async-fedavg",
         {"sample": {"kind": "uniform"}},
         "sample: uniform does not go with pace async: every site that is",
     ),
-    ("fedavg", {"merge": {"kind": "trimmed"}}, "weigh: examples does not go with merge trimmed: every"),
+    ("fedavg", {"merge": {"kind": "trimmed"}}, "weigh: examples does not go with merge trimmed: robust"),
 ]
 
 
@@ -416,7 +416,7 @@ def test_a_rolling_limit_is_allowed_with_a_warning() -> None:
     spec = job_spec(rule="async-dvw-adaptive", train={"until": {"rolling": True}})
     ((where, why),) = compose(spec).warnings(spec)
     assert where == ("train", "until", "rolling")
-    assert why.startswith("every task that the limit on staleness ends")
+    assert why.startswith("every task that the staleness limit ends")
     still = job_spec(rule="async-dvw-adaptive", train={"until": {}})
     assert compose(still).warnings(still) == []
 
