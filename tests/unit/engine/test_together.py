@@ -93,7 +93,10 @@ def test_without_rounds_a_job_whose_sites_cannot_be_enough_fails() -> None:
             "sites.together: pace async with merge mean makes a model of one site's update",
         ),
         ({"rule": "krum"}, "sites.together: merge krum makes a model of 1 update; set merge.chosen"),
-        ({"rule": "async-fedavg", "pace": {"updates": 2}}, "pace.updates: 2 updates cannot be of 3 sites"),
+        (
+            {"rule": "async-fedavg", "pace": {"updates": 2}},
+            "pace.updates: 2 updates cannot come from 3 sites",
+        ),
         (
             {"rule": "async-fedavg", "merge": {"drop_on_leave": True}},
             "merge.drop_on_leave: would leave models of fewer sites",
