@@ -99,8 +99,13 @@ class Mean:
             )
             self._held = []
 
+    @property
+    def pending(self) -> int:
+        """How many squares have not been summed up yet."""
+        return len(self._held)
+
     def value(self) -> float | None:
-        """Return the mean; none if there was nothing."""
+        """Return the mean; None if there were no squares."""
         if not self._count:
             return float(torch.stack(self._held).mean()) if self._held else None
         rest = float(torch.stack(self._held).sum()) if self._held else 0.0

@@ -22,7 +22,7 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
-from hansa.learner.daemon import task_seed
+from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa

@@ -16,6 +16,7 @@ from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLar
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.daemon import Learner
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.plugins.testing import APP, data, network, state, work
@@ -23,7 +24,7 @@ from hansa.learner.training.memory import Notes
 from tests.unit.learner.local import run_of, trained_by
 from tests.unit.learner.local_parts import AllRounder, Diary, Some
 from tests.unit.learner.test_learning_tasks import LINEAR, do
-from tests.unit.learner.test_partial_tasks import TORCH, learner_of
+from tests.unit.learner.test_partial_tasks import TORCH, trainer_of
 
 OWN = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
 
@@ -220,7 +221,8 @@ def test_what_a_plugin_cannot_return_is_told_with_its_name(method: str, what: st
 async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_it_unanswered(
     tmp_path: Path,
 ) -> None:
-    learner = learner_of(tmp_path, LINEAR)
+    trainer = trainer_of(tmp_path, LINEAR)
+    learner = Learner(trainer.options, trainer.shelf)
 
     def trained() -> None:
         trained_by(run_of(APP, network(), data(), work(plugins=(named("ended"),))))
@@ -268,30 +270,30 @@ def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
         trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
 
 
-async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
-    learner = learner_of(tmp_path, LINEAR)
-    _, facts = do(learner, named("diary"))
+def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, LINEAR)
+    _, facts = do(trainer, named("diary"))
     assert facts.metrics == {"tasks": 1.0}
     with pytest.raises(PluginFailed) as raised:
-        do(learner, named("clumsy", raises=True))
+        do(trainer, named("clumsy", raises=True))
     assert str(raised.value) == "learner 'clumsy': KeyError: 'lost'"
     with pytest.raises(
         PluginFailed, match=r"learner 'clumsy': it found 'no name': 1.0; it takes a name without spaces"
     ):
-        do(learner, named("clumsy", tells="no name"))
+        do(trainer, named("clumsy", tells="no name"))
     with pytest.raises(Refused, match="what the plugins remember is not JSON"):
-        do(learner, named("clumsy", remembers="sets"))
+        do(trainer, named("clumsy", remembers="sets"))
     with pytest.raises(TooLarge, match="1048576 are allowed"):
-        do(learner, named("clumsy", remembers="much"))
+        do(trainer, named("clumsy", remembers="much"))
 
 
 @pytest.mark.parametrize("score", [named("importance"), named("importance", online=True)])
-async def test_to_measure_in_the_midst_of_training_changes_neither_it_nor_what_others_find(
+def test_a_plugin_that_evaluates_during_training_changes_neither_it_nor_what_others_find(
     tmp_path: Path, score: LocalPluginSpec
 ) -> None:
-    learner = learner_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
-    plain, facts = do(learner, score)
-    both, more = do(learner, named("curious"), score)
+    trainer = trainer_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
+    plain, facts = do(trainer, score)
+    both, more = do(trainer, named("curious"), score)
     assert np.array_equal(plain, both)
     assert facts.metrics["importance"] == more.metrics["importance"]
 

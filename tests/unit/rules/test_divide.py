@@ -445,7 +445,7 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         (
             {},
             TIED,
-            "layers: wherever the model is divided, a tied parameter crosses the split: one.weight and four.weight are one",
+            "layers: wherever the model is divided, a tied parameter crosses the split: one.weight and four",
         ),
         (
             {"split": 2, "blocks": True},
