@@ -1,4 +1,4 @@
-"""What a learner computes for its tasks. It knows no controller: models come in as arrays and go out as frames."""
+"""What a learner computes for its tasks: models come in as arrays and go out as frames."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ class Update(NamedTuple):
 
 
 def task_seed(task: Task) -> int:
-    """Return the seed of a task: a function of the job's seed, the site, the round and the hop after the first."""
+    """Return the seed of a task, from the job's seed, the site, the round and, if it is not 1, the hop."""
     words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 

@@ -20,7 +20,8 @@ def require_wanted(cancelled: Callable[[], bool]) -> None:
 class Drag:
     """Makes training take `factor` times as long, by resting in proportion to the work done.
 
-    The training loop calls it before each batch to ask whether its task was withdrawn; it rests, then answers.
+    The training loop calls it before each batch to ask whether its task was withdrawn; it rests, then
+    answers.
     """
 
     def __init__(self, factor: float, cancelled: Event, clock: Callable[[], float] = time.monotonic) -> None:

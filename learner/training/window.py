@@ -1,13 +1,14 @@
 """Batch windows (FedSMB, FedMMB): which examples a task trains on, and where the next task goes on.
 
-A learner goes through its examples in passes (fedmmb §1, §2). Each pass has an order of its own and uses every
-example once; a task takes the next few batches of it. The order is drawn with the seed of the task that starts
-the pass, like the first epoch of an ordinary task. So a task that takes all batches of a pass is an epoch of
-FedAvg, bit for bit.
+A learner goes through its examples in passes (fedmmb §1, §2). Each pass has an order of its own and uses
+every example once; a task takes the next few batches of it. The order is drawn with the seed of the task that
+starts the pass, like the first epoch of an ordinary task. So a task that takes all batches of a pass is an
+epoch of FedAvg, bit for bit.
 
 A bookmark records where the last task began and ended. It is written before that task's training, so that a
-learner that is killed at any moment goes on as if it had not been: with the same examples if the update was not
-committed, with the next ones if it was. The receipt tells which; if the receipt was lost, the next task does.
+learner that is killed at any moment goes on as if it had not been: with the same examples if the update was
+not committed, with the next ones if it was. The receipt tells which; if the receipt was lost, the next task
+does.
 """
 
 import logging
@@ -82,8 +83,8 @@ def open_window(start: Place, seed: int, rows: int, work: Train) -> Window:
     """Return the next `batches` batches of a pass over `rows` rows, or those that are left of it.
 
     A task that asks for steps gets that many batches, if need be from several passes: a pacer that sets steps
-    wants sites to be busy for a certain time, however few examples they have. Passes that begin within the task
-    are drawn with its `seed`.
+    wants sites to be busy for a certain time, however few examples they have. Passes that begin within the
+    task are drawn with its `seed`.
     """
     size, wanted = work.batch_size, work.steps or work.batches
     rest = -(-max(0, rows - start.row) // size)  # batches left in the pass

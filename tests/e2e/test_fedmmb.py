@@ -136,7 +136,7 @@ def test_jobs_of_a_controller_are_compared(scene: Site) -> None:
     assert "nonsense" in unknown.stderr
 
 
-def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -> None:
+def test_settings_that_are_probably_mistakes_are_warned_of_when_a_job_is_submitted(scene: Site) -> None:
     scene.controller()
     adam = "train={batches: 2, batch_size: 8, optimizer: {kind: adam}}"
     done = scene.cli("job", "submit", "job.yaml", "--set", "rule=fedmmb", "--set", adam, "--json")

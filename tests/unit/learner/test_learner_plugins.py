@@ -1,4 +1,4 @@
-"""Plugins in the tasks of a learner: what they remember, what is wrong with them, and how they work together."""
+"""Plugins in a learner's tasks: what they remember, how they fail, and how they work together."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -160,17 +160,17 @@ def test_a_batch_of_one_row_is_left_out_where_the_network_normalises_batches() -
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("negative", "batches 'odd': row -1 is none of the site's 23, which begin with 0"),
-        ("beyond", "batches 'odd': row 23 is none of the site's 23"),
+        ("negative", "batches 'odd': row -1 does not exist: the site has rows 0 to 22"),
+        ("beyond", "batches 'odd': row 23 does not exist"),
         *(
-            (what, "batches 'odd': a batch is a list of row numbers")
+            (what, "batches 'odd': a batch must be a list of row numbers")
             for what in ("fractions", "masks", "tables")
         ),
-        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("nothing", "words")),
-        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("complex", "sets")),
+        *((what, "batches 'odd': a batch must be a list of row numbers") for what in ("nothing", "words")),
+        *((what, "batches 'odd': a batch must be a list of row numbers") for what in ("complex", "sets")),
     ],
 )
-def test_rows_that_are_none_are_told(what: str, said: str) -> None:
+def test_batches_that_are_not_row_numbers_are_refused(what: str, said: str) -> None:
     with pytest.raises(PluginFailed, match=said):
         trained_by(run_of(APP, network(), data(), work(source=named("odd", what=what))))
 
@@ -194,9 +194,9 @@ def test_rows_may_be_any_array_of_integers(what: str) -> None:
     assert (done.steps, done.n_used) == (3, 18)
 
 
-def test_an_epoch_that_is_none_is_told() -> None:
+def test_an_epoch_that_is_not_iterable_is_refused() -> None:
     with pytest.raises(
-        PluginFailed, match="batches 'arrays': an epoch is a row of batches, this one is None"
+        PluginFailed, match="batches 'arrays': an epoch must be an iterable of batches, but is None"
     ):
         trained_by(run_of(APP, network(), data(), work(source=named("arrays", what="none"))))
 
@@ -204,14 +204,14 @@ def test_an_epoch_that_is_none_is_told() -> None:
 @pytest.mark.parametrize(
     ("method", "what", "said"),
     [
-        ("penalty", "float", "learner 'confused': a penalty is a tensor of one number, this one is 0.5"),
-        ("penalty", "vector", "learner 'confused': a penalty is a tensor of one number"),
-        ("finish", "none", "learner 'confused': it found None; it takes numbers by name"),
-        ("finish", "number", "learner 'confused': it found 7: 1.0; it takes a name"),
-        ("finish", "many", "the plugins found 101 numbers; 100 are allowed"),
+        ("penalty", "float", "learner 'confused': a penalty must be a tensor of one number, but is 0.5"),
+        ("penalty", "vector", "learner 'confused': a penalty must be a tensor of one number"),
+        ("finish", "none", "learner 'confused': it reported None; metrics must be numbers by name"),
+        ("finish", "number", "learner 'confused': it reported 7: 1.0; a metric is a name"),
+        ("finish", "many", "the plugins reported 101 metrics; 100 are allowed"),
     ],
 )
-def test_what_a_plugin_cannot_return_is_told_with_its_name(method: str, what: str, said: str) -> None:
+def test_what_a_plugin_must_not_return_is_refused_with_its_name(method: str, what: str, said: str) -> None:
     with pytest.raises((PluginFailed, TooLarge), match=said):
         trained_by(
             run_of(APP, network(), data(), work(plugins=(named("confused", method=method, what=what),)))
@@ -252,7 +252,7 @@ async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_i
         ),
     ],
 )
-def test_what_a_learner_cannot_do_is_refused_in_words(task: Train, said: str) -> None:
+def test_what_a_learner_cannot_do_is_refused_with_a_reason(task: Train, said: str) -> None:
     with pytest.raises(Refused, match=said):
         asked_of(APP, task)
 
@@ -265,7 +265,7 @@ def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
 
 def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
     with pytest.raises(
-        PluginFailed, match="learner 'diary': it found 'tasks', which another plugin has found, too"
+        PluginFailed, match="learner 'diary': it reported 'tasks', which another plugin has reported already"
     ):
         trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
 
@@ -278,7 +278,7 @@ def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(t
         do(trainer, named("clumsy", raises=True))
     assert str(raised.value) == "learner 'clumsy': KeyError: 'lost'"
     with pytest.raises(
-        PluginFailed, match=r"learner 'clumsy': it found 'no name': 1.0; it takes a name without spaces"
+        PluginFailed, match=r"learner 'clumsy': it reported 'no name': 1.0; a metric is a name without spaces"
     ):
         do(trainer, named("clumsy", tells="no name"))
     with pytest.raises(Refused, match="what the plugins remember is not JSON"):
@@ -332,7 +332,7 @@ def test_as_much_as_may_be_remembered_once_may_be_remembered_in_every_task(tmp_p
     assert notes.recall(task(3)) == {"much": "2" * 1_000_000}
 
 
-def test_what_a_plugin_still_holds_is_no_part_of_the_notes(tmp_path: Path) -> None:
+def test_what_a_plugin_still_holds_is_not_part_of_the_notes(tmp_path: Path) -> None:
     notes, mine = Notes(tmp_path), {"seen": [{"rows": [1]}]}
     notes.keep(task(1), mine)  # type: ignore[arg-type]
     mine["seen"][0]["rows"].append(2)

@@ -151,7 +151,7 @@ def test_in_every_pass_each_example_is_used_exactly_once(
 
 @pytest.mark.parametrize("rows", [20, 23])
 def test_a_window_as_large_as_the_data_is_an_epoch_of_fedavg(tmp_path: Path, rows: int) -> None:
-    """Both draw an order with the seed of the task that begins it; so the sequence is the same, batch by batch."""
+    """Both draw an order with the seed of the task that starts it, so the batches are the same."""
     site = Site(tmp_path, rows, 5, batches=-(-rows // 5))
     for _ in range(4):
         task = site.next()
@@ -480,7 +480,7 @@ def test_jobs_that_were_not_heard_of_for_the_longest_time_are_forgotten_in_memor
 
 def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     site = Site(tmp_path / "state", 23, 5, 2)
-    with pytest.raises(InvalidInput, match="is no id of a job"):
+    with pytest.raises(InvalidInput, match="is not a job id"):
         site.begin(site.next().model_copy(update={"job": JobId("../escape")}))
 
 

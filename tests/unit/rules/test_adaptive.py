@@ -68,7 +68,7 @@ def test_a_fall_of_exactly_the_threshold_is_a_failure_and_without_threshold_ever
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_fails_the_task(loss: float) -> None:
+def test_a_loss_that_is_not_a_number_fails_the_task(loss: float) -> None:
     with pytest.raises(Diverged, match="after epoch 2"):
         _epochs([1.0, 0.9, loss], tombstones=9)
 

@@ -1,4 +1,4 @@
-"""Windows through the learner's training loop and the controller's mean: what FedSMB and FedMMB equal (fedmmb §4, §7).
+"""Windows through the training loop and the mean: what FedSMB and FedMMB equal (fedmmb §4, §7).
 
 One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all the
 batches together. A window of all batches is an epoch of FedAvg.
@@ -188,7 +188,7 @@ def test_one_batch_a_round_is_central_sgd_on_all_batches_together(
 
 
 def test_equal_weights_are_another_method(tmp_path: Path, pool: Executor) -> None:
-    """The test above can fail: where batches differ in size, the mean must be weighted by the examples used."""
+    """The test above can fail: if batches differ in size, the mean must be weighted by examples used."""
     federation = Federation(
         tmp_path, pool, site_data((23, 4, 61), True, torch.float64), network().double(), 7, batches=1
     )

@@ -160,7 +160,8 @@ def test_the_prepass_reports_all_metrics_and_warns_if_they_disagree() -> None:
     assert told["runner_up"] == dict.fromkeys(METRICS), "of four layers, only one split has two on each side"
     assert told["divergences"]["cosine"] == [0.1, 0.9, 0.9, 0.9]
     assert told["warning"] == (
-        "the metrics would divide differently: eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
+        "the metrics would divide differently: "
+        "eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
     )
     assert work_of(play).tensors == names("one", "two")
     assert shown(play)[0]["layers"] == list(LAYERS)
@@ -445,7 +446,10 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         (
             {},
             TIED,
-            "layers: wherever the model is divided, a tied parameter crosses the split: one.weight and four",
+            (
+                "layers: wherever the model is divided, a tied parameter crosses the split: "
+                "one.weight and four.weight are one"
+            ),
         ),
         (
             {"split": 2, "blocks": True},
@@ -546,7 +550,7 @@ def test_another_site_is_asked_if_the_first_cannot_tell_or_leaves() -> None:
     )
 
 
-def test_a_site_that_is_slow_to_tell_is_named_and_its_answer_is_too_late_when_another_has_told() -> None:
+def test_a_site_that_is_slow_to_describe_the_model_is_named_and_comes_too_late_after_another() -> None:
     play = given_play()
     play.join("a", "b")
     (slow,) = play.tasks(Init).values()

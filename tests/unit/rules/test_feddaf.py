@@ -453,7 +453,7 @@ def test_slots_are_other_models_in_every_merge_so_their_weights_are_not_kept() -
 # Trouble.
 
 
-def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
+def test_a_fit_that_fails_leaves_the_last_one_in_use_with_a_warning() -> None:
     job = Federation(weigh={"refit": 1})
     job.begin()
     first = job.play_round()
@@ -503,7 +503,7 @@ def test_a_merge_waits_as_long_as_the_job_says() -> None:
     )
 
 
-def test_a_model_without_normalisation_layers_is_told_by_its_weights() -> None:
+def test_a_model_without_normalisation_layers_is_described_by_its_weights() -> None:
     job = Federation(model=BARE)
     job.begin()
     job.play_round()

@@ -1,4 +1,4 @@
-"""FedSMB and FedMMB at the controller: what tasks ask for, what updates are worth, what is refused (fedmmb §2, §3)."""
+"""FedSMB and FedMMB at the controller: their tasks, weights and refusals (fedmmb §2, §3)."""
 
 import json
 from typing import Any
@@ -141,7 +141,7 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
         ({"rule": "fedavg", "train": {"optimizer": {"kind": "adam"}}}, []),
     ],
 )
-def test_what_is_likely_not_meant_is_told(fields: dict[str, Any], words: list[str]) -> None:
+def test_settings_that_are_probably_mistakes_are_warned_of(fields: dict[str, Any], words: list[str]) -> None:
     given = spec(**fields)
     found = compose(given).warnings(given)
     assert len(found) == len(words)
