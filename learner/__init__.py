@@ -1,1 +1,1 @@
-"""The learner: trains on a site's data, which never leave the site."""
+"""The learner: trains on a site's data, which never leaves the site."""

@@ -5,10 +5,10 @@ from typing import Any
 from hansa.common.site.cli import site_group
 
 
-def _daemon(*given: Any) -> Any:
+def _daemon(*arguments: Any) -> Any:
     from hansa.learner.daemon import Learner
 
-    return Learner(*given)
+    return Learner(*arguments)
 
 
 learner = site_group("learner", _daemon)

@@ -1,1 +1,1 @@
-"""Pacers: when to ask, when to merge, when to stop."""
+"""Pacers: they decide when to ask sites, when to merge and when to stop."""

@@ -1,4 +1,4 @@
-"""The asynchronous pacer: every update is committed when it comes and answered with the newest model (Metis)."""
+"""The asynchronous pacer: every update is merged on arrival and answered with the newest model (Metis)."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View
 
-PATIENCE = 3  # failures in a row after which a site is left alone until it joins again
+PATIENCE = 3  # failures in a row after which a site gets no more tasks until it joins again
 
 
 def _sites(contributions: Sequence[Contribution]) -> set[SiteName]:
@@ -23,13 +23,11 @@ def _sites(contributions: Sequence[Contribution]) -> set[SiteName]:
 
 
 class AsyncState(BaseModel):
-    """What is under way."""
+    """Updates and failures so far."""
 
     taken: int = 0  # updates accepted
-    merged: int = 0  # updates committed
-    held: list[
-        Contribution
-    ] = []  # accepted; too few sites have answered to make a model of them (sites.together)
+    merged: int = 0  # updates merged
+    held: list[Contribution] = []  # accepted, but of too few sites for a model (sites.together)
     counted: set[SiteName] = set()  # sites with an update in the model
     cycles: dict[SiteName, int] = {}  # tasks given to each site
     failures: dict[SiteName, int] = {}  # in a row
@@ -52,49 +50,40 @@ class Async(Pacer[AsyncState]):
         return self.updates
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse a sample, and a promise on the number of sites in a model that one update at a time cannot keep."""
-        found: list[Problem] = []
+        """Refuse a sample, and a `sites.together` that merges of single updates cannot meet."""
+        problems: list[Problem] = []
         if not rule.sample.takes_all:
-            found.append(
-                self.clash(
-                    rule.sample, "every site that is free is asked, so there is nothing to draw; use all"
-                )
-            )
-        at, least = ("sites", "together"), spec.sites.together
+            why = "every site that is free is asked, so there is nothing to draw; use all"
+            problems.append(self.clash(rule.sample, why))
+        least = spec.sites.together
         if least > 1 and not rule.merge.remembers:
-            found.append(
-                (
-                    at,
-                    f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest",
-                )
-            )
+            why = f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest"
+            problems.append((("sites", "together"), why))
         elif self.updates < least:
-            found.append(
-                (("pace", "updates"), f"{self.updates} updates cannot be of {least} sites (sites.together)")
-            )
-        return found
+            why = f"{self.updates} updates cannot come from {least} sites (sites.together)"
+            problems.append((("pace", "updates"), why))
+        return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of parts that do little with one update at a time."""
         if rule.merge.remembers:
             return []
-        found: list[Problem] = []
+        problems: list[Problem] = []
         alone = "without rounds a proposal is made of one update"
         if rule.server.plain:
-            why = f"{rule.merge.kind}: {alone}, which then replaces the whole model; use incremental, or server mix"
-            found.append((("merge",), why))
+            why = f"{alone}, which then replaces the whole model; use incremental, or server mix"
+            problems.append((("merge",), f"{rule.merge.kind}: {why}"))
         if rule.weigh.evaluates:
-            found.append(
-                (("weigh",), f"{rule.weigh.kind}: {alone}, however much it is worth, unless it is nothing")
-            )
-        return found
+            why = f"{alone}, so its weight makes no difference unless it is 0"
+            problems.append((("weigh",), f"{rule.weigh.kind}: {why}"))
+        return problems
 
     def on_start(self, state: AsyncState, draw: Draw, view: View) -> list[Action]:
         """Ask every site that is free."""
         return [self._ask(state, site) for site in view.sites if site not in view.busy]
 
     def on_asked(self, state: AsyncState, task: Task) -> None:
-        """Nothing to remember: an open task is all there is."""
+        """Remember nothing: the engine knows the open tasks."""
 
     def on_joined(self, state: AsyncState, site: SiteName, view: View) -> list[Action]:
         """Ask a site that is new or back, unless it still has its task."""
@@ -103,7 +92,7 @@ class Async(Pacer[AsyncState]):
         return [self._ask(state, site)] if site in view.sites and not asked else []
 
     def on_result(self, state: AsyncState, contribution: Contribution, view: View) -> list[Action]:
-        """Commit an update; the first ones together, when they are of enough sites."""
+        """Merge an update; the first ones together, as soon as they come from enough sites."""
         self._require_open(state)
         state.taken += 1
         state.failures.pop(contribution.site, None)
@@ -118,7 +107,7 @@ class Async(Pacer[AsyncState]):
     def on_refused(
         self, state: AsyncState, contribution: Contribution, reason: str, view: View
     ) -> list[Action]:
-        """Answer an update that is not taken with the newest model: the site did nothing wrong."""
+        """Answer an update that is not merged with the newest model: the site did nothing wrong."""
         self._require_open(state)
         state.failures.pop(contribution.site, None)
         state.refused[contribution.site] = reason
@@ -129,7 +118,7 @@ class Async(Pacer[AsyncState]):
             raise Stale(f"the job has its {self.updates} updates")
 
     def on_lost(self, state: AsyncState, task: Task, reason: str, view: View) -> list[Action]:
-        """Ask a site that failed again, a few times; fail if nobody is left."""
+        """Ask a site that failed again, a few times; fail if no site is left."""
         state.failures[task.site] = state.failures.get(task.site, 0) + 1
         state.reasons[task.site] = reason
         if state.failures[task.site] < PATIENCE and task.site in view.sites:
@@ -137,7 +126,7 @@ class Async(Pacer[AsyncState]):
         return self._stop_if_stuck(state, view)
 
     def _stop_if_stuck(self, state: AsyncState, view: View) -> list[Action]:
-        """Fail if every site that is here has failed too often, or waits for such a one."""
+        """Fail if every connected site has failed too often or waits for one that has."""
         failed = {site for site, count in state.failures.items() if count >= PATIENCE}
         working = set(view.sites) - failed - _sites(state.held)
         if not failed or not view.sites or working or state.taken > state.merged + len(state.held):
@@ -146,24 +135,23 @@ class Async(Pacer[AsyncState]):
         if state.held:
             why = f"models of {view.together} sites cannot be made: {site} failed {PATIENCE} times in a row"
         else:
-            why = f"every site failed {PATIENCE} times in a row; {site}"
+            why = f"all sites failed {PATIENCE} times in a row; {site}"
         return [Stop(f"{why}: {state.reasons[site]}", failed=True)]
 
     def on_left(self, state: AsyncState, site: SiteName, view: View) -> list[Action]:
-        """Its task stays open: it may come back with the update."""
+        """Keep its task open: it may come back with the update."""
         return []
 
     def on_alarm(self, state: AsyncState, alarm: str, draw: Draw, view: View) -> list[Action]:
-        """There are no deadlines."""
+        """Do nothing: there are no deadlines."""
         return []
 
     def on_merged(self, state: AsyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
         """Give the sites whose updates were merged the newest model at once."""
         state.merged += len(sites)
         if state.merged >= self.updates:
-            return [
-                Stop(f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged")
-            ]
+            reason = f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged"
+            return [Stop(reason)]
         return [self._ask(state, site) for site in sites if site in view.sites and site not in view.busy]
 
     def _ask(self, state: AsyncState, site: SiteName) -> Ask:

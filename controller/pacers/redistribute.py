@@ -1,13 +1,11 @@
 """The redistributing pacer: models travel from site to site before they are averaged (RADFed; radfed §1, §3).
 
-A round has m slots. All begin with the community model. In each hop every slot goes to a site of its own,
-drawn anew, which trains what it receives; after S hops the slots are merged. With S = 1 this is a synchronous
-round of FedAvg with equal weights.
+A round has m slots, which all start as the community model. In each hop every slot goes to a newly drawn site
+of its own, which trains the model it receives; after S hops the slots are merged. With S = 1 this is a
+synchronous round of FedAvg with equal weights.
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -18,8 +16,9 @@ from hansa.common.values.bounds import HOPS, ROUNDS, SECONDS, SITES
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.tasks import Task
+from hansa.controller.pacers.assignment import draw_for_slots, draw_one, draw_unseen
 from hansa.controller.pacers.rounds import after_round
-from hansa.controller.pacers.trips import Errand, Slot, Trip, draw_order, draw_several, require_scope
+from hansa.controller.pacers.trips import Errand, Slot, Trip, require_scope
 from hansa.controller.plugin.actions import (
     Action,
     Ask,
@@ -41,26 +40,26 @@ TURNS = 1 << 32  # hops of a whole job that tasks can count
 
 @register("pace", "redistribute")
 class Redistribute(Pacer[Trip]):
-    """In each round models travel from site to site for so many hops, and are merged then.
+    """In each round models travel from site to site for a number of hops and are then merged.
 
-    A site receives the model that another site has trained, as it is. A slot whose site fails, leaves or is
-    late goes to another one, and skips the hop if there is none or that fails as well.
+    A site receives the model that another site has trained, unchanged. A slot whose site fails, leaves or is
+    late goes to another site; if there is none, or that one fails as well, the slot skips the hop.
     """
 
     common_rounds: ClassVar[bool] = True
     travels: ClassVar[bool] = True
     rounds: int = Field(10, ge=1, le=ROUNDS, strict=True, description="how many rounds")
     hops: int = Field(
-        20, ge=1, le=HOPS, strict=True, description="S, trainings of each travelling model in a round"
+        20, ge=1, le=HOPS, strict=True, description="S, how often each travelling model is trained in a round"
     )
     retries: int = Field(
         1, ge=0, le=SITES, strict=True, description="other sites to try in a hop when one fails"
     )
     catch_up: int = Field(
-        0, ge=0, le=HOPS, strict=True, description="further hops for models that were trained less often"
+        0, ge=0, le=HOPS, strict=True, description="extra hops for models that were trained less often"
     )
     no_repeat: bool = Field(
-        False, description="a model avoids sites it has been at in this round, while there are any"
+        False, description="a model avoids sites that have trained it in this round, if others are left"
     )
     weight: Literal["equal", "hops"] = Field(
         "equal", description="hops: weights are multiplied by how often a model was trained in the round"
@@ -70,7 +69,7 @@ class Redistribute(Pacer[Trip]):
     )
     divergence: Literal["none", "weights", "delta"] = Field(
         "weights",
-        description="measure how far the updates of each hop are apart: as they are, or their changes",
+        description="measure how far apart the updates of each hop are: their weights, or their changes",
     )
 
     def begin(self) -> Trip:
@@ -79,12 +78,12 @@ class Redistribute(Pacer[Trip]):
 
     @property
     def redistributes(self) -> bool:
-        """With one hop everybody trains the community model."""
+        """Whether sites see one another's models: with one hop all train the community model."""
         return self.hops > 1
 
     @property
     def trainings(self) -> int:
-        """Each travelling model is trained in every hop."""
+        """How often each travelling model is trained in a round."""
         return self.hops
 
     def rounds_asked(self) -> int:
@@ -92,35 +91,30 @@ class Redistribute(Pacer[Trip]):
         return self.rounds
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what takes an update for its site's own, for a slot is nobody's, and weights that nobody reads."""
-        found: list[Problem] = []
+        """Refuse merges that remember each site's last update, as slots have no site, and unused weights."""
+        problems: list[Problem] = []
         if self.rounds * self.hops >= TURNS:
-            found.append(
-                (
-                    (self.point, "rounds"),
-                    f"{self.rounds} rounds of {self.hops} hops are more than {TURNS - 1}",
-                )
-            )
+            why = f"{self.rounds} rounds of {self.hops} hops are more than the {TURNS - 1} hops of a job"
+            problems.append(((self.point, "rounds"), why))
         if rule.merge.remembers:
-            why = "a travelling model is no site's own, so there is no last one; use mean"
-            found.append(self.clash(rule.merge, why))
+            why = "a travelling model belongs to no site, so no site has a last update; use mean"
+            problems.append(self.clash(rule.merge, why))
         if self.weight == "hops" and isinstance(rule.merge, Coordinatewise | Selecting):
-            why = f"merge {rule.merge.kind} counts all models the same, however often they were trained; use equal"
-            found.append(((self.point, "weight"), why))
-        return found
+            why = "counts all models the same, however often they were trained; use equal"
+            problems.append(((self.point, "weight"), f"merge {rule.merge.kind} {why}"))
+        return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Tell that groups are sought among travelling models, not among sites."""
+        """Warn that joint weighers compare travelling models, not sites."""
         if rule.weigh.joint and self.hops > 1:
-            return [
-                (("weigh",), f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful")
-            ]
+            why = f"{rule.weigh.kind} sees models that were trained at many sites: rarely useful"
+            return [(("weigh",), why)]
         return []
 
     # Hops.
 
     def on_start(self, state: Trip, draw: Draw, view: View) -> list[Action]:
-        """Begin with as many slots as the sampler draws sites; all are the community model."""
+        """Start with as many slots as the sampler draws sites; all are the community model."""
         state.slots, state.hop, state.caught_up, state.lost = [], 0, 0, {}
         return self._begin_hop(state, draw, view)
 
@@ -133,55 +127,29 @@ class Redistribute(Pacer[Trip]):
     def _begin_hop(self, state: Trip, draw: Draw, view: View) -> list[Action]:
         state.hop += 1
         state.used, state.trained, state.gone = set(), [], {}
-        served = self._assign(state, draw, view)
-        if not served:  # nobody is here: the next to join lets it go on
+        assigned = self._assign(state, draw, view)
+        if not assigned:  # no site is connected: the hop starts when one joins
             state.hop -= 1
             state.phase = "stalled"
             return []
         state.phase = "open"
-        asks = [action for slot, site in served.items() for action in self._ask(state, slot, site, 0, view)]
+        asks = [action for slot, site in assigned.items() for action in self._ask(state, slot, site, 0, view)]
         return [*asks, *self._wake(view, state)]
 
     def _assign(self, state: Trip, draw: Draw, view: View) -> dict[int, SiteName]:
-        """Draw a site for each slot that is due; those trained least often come first if there are too few sites."""
+        """Draw a site for each slot that is due; with too few sites, slots trained least often come first."""
         if not state.slots:
             chosen = draw(view)
             state.slots = [Slot() for _ in chosen]
-            return dict(
-                enumerate(sorted(chosen))
-            )  # all slots are alike: the order is that of a synchronous round
+            return dict(enumerate(sorted(chosen)))  # all slots are equal: as in a synchronous round
         due = state.due(late=state.hop > self.hops)
-        if self.no_repeat:
-            return self._assign_unseen(state, due, draw, view)
-        chosen = draw_several(draw, view, state.hop, len(due))
-        return dict(zip(sorted(due[: len(chosen)]), chosen, strict=True))
-
-    def _assign_unseen(self, state: Trip, due: Sequence[int], draw: Draw, view: View) -> dict[int, SiteName]:
-        found: dict[int, SiteName] = {}
-        for i in due:
-            site = self._one(state, i, draw, view, set(found.values()), 0)
-            if site is None:
-                break
-            found[i] = site
-        return found
-
-    def _one(
-        self, state: Trip, i: int, draw: Draw, view: View, taken: AbstractSet[SiteName], attempt: int
-    ) -> SiteName | None:
-        """Draw one site that is not taken; one that the slot has not seen, if that matters and there is one."""
-        avoided = state.slots[i].seen if self.no_repeat else set()
-        at = replace(view, draw=(state.hop, i + 1, attempt))
-        for exclude in (taken | avoided, taken) if avoided else (taken,):
-            chosen = draw_order(draw(at, exclude), draw, at)
-            if chosen:
-                return chosen[0]
-        return None
+        return (draw_unseen if self.no_repeat else draw_for_slots)(state, due, draw, view)
 
     def _fill(self, state: Trip, draw: Draw, view: View) -> list[Action]:
-        """Give vacant slots to sites that were not used in this hop; without one they skip it."""
+        """Give vacant slots to sites that were not used in this hop; slots without a site skip the hop."""
         actions: list[Action] = []
         for i, attempts in sorted(state.vacant.items()):
-            site = self._one(state, i, draw, view, state.used, attempts)
+            site = draw_one(state, i, draw, view, state.used, attempts, self.no_repeat)
             if site is not None:
                 actions += self._ask(state, i, site, attempts, view)
         state.vacant = {}
@@ -190,7 +158,7 @@ class Redistribute(Pacer[Trip]):
     def _ask(self, state: Trip, i: int, site: SiteName, attempt: int, view: View) -> list[Action]:
         slot = state.slots[i]
         state.used.add(site)
-        # The task is not known yet: `on_asked` enters it.
+        # The task's id is not known yet: `on_asked` fills it in.
         state.errands[site] = Errand(task=TaskId(""), slot=i, attempt=attempt)
         turn = (view.round - 1) * self.hops + min(state.hop, self.hops)
         ask = Ask(site, start=slot.held, hop=state.hop, slot=i + 1, turn=turn)
@@ -209,7 +177,7 @@ class Redistribute(Pacer[Trip]):
         state.errands[task.site].task = task.id
 
     def on_result(self, state: Trip, contribution: Contribution, view: View) -> list[Action]:
-        """Let the slot be what came back."""
+        """Let the slot hold the update that came back."""
         site = contribution.site
         errand = state.errands.get(site)
         if state.phase != "open" or errand is None or errand.task != contribution.task.id:
@@ -241,14 +209,14 @@ class Redistribute(Pacer[Trip]):
         return self._vacate(state, task.site, reason, view)
 
     def on_left(self, state: Trip, site: SiteName, view: View) -> list[Action]:
-        """Give the slot of a site that is gone to another; what it may still send is not taken."""
+        """Give the slot of a site that left to another; an update that the site may still send is refused."""
         if state.phase != "open" or site not in state.errands:
             return []
         withdrawn = Withdraw(state.errands[site].task, "the site left; its model goes to another site")
         return [withdrawn, *self._vacate(state, site, "the site left", view)]
 
     def on_joined(self, state: Trip, site: SiteName, view: View) -> list[Action]:
-        """Go on if nobody was here."""
+        """Go on if the hop was waiting for a site."""
         return [NextHop()] if state.phase == "stalled" else []
 
     def on_alarm(self, state: Trip, alarm: str, draw: Draw, view: View) -> list[Action]:
@@ -281,12 +249,12 @@ class Redistribute(Pacer[Trip]):
     def _close_if_complete(self, state: Trip, view: View) -> list[Action]:
         if state.errands or state.vacant:
             return []
-        fresh = not any(slot.hops for slot in state.slots)  # later, slots skip a hop that nobody manages
-        if fresh and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
+        untrained = not any(slot.hops for slot in state.slots)  # later, slots skip a hop in which all fail
+        if untrained and view.sites and state.failed.keys() >= {*view.sites, *state.lost}:
             site, where = min(state.failed), f"hop {state.hop} of round {view.round}"
-            return [Stop(f"every site has failed by {where}; {site}: {state.failed[site]}", failed=True)]
+            return [Stop(f"all sites failed in {where}; {site}: {state.failed[site]}", failed=True)]
         if not state.trained and not view.sites:
-            state.hop -= 1  # all have left: the same hop again, once somebody is here
+            state.hop -= 1  # all sites have left: repeat the hop when one joins
             state.phase = "stalled"
             return []
         merging = state.hop >= self.hops and (state.even or state.caught_up >= self.catch_up)

@@ -21,11 +21,11 @@ class RoundState(BaseModel):
 
     done: int = 0  # finished rounds
     asked: dict[SiteName, TaskId] = {}
-    waiting: set[SiteName] = set()  # asked and neither answered nor failed; some may be away
+    waiting: set[SiteName] = set()  # asked, but neither answered nor failed; some may be disconnected
     received: dict[SiteName, Contribution] = {}
     lost: dict[SiteName, str] = {}
-    failed: set[SiteName] = set()  # those of `lost` that said so themselves or sent a bad update
-    failing: dict[SiteName, str] = {}  # all who did since an update came, in rounds before, too
+    failed: set[SiteName] = set()  # those of `lost` that reported a failure or sent a bad update
+    failing: dict[SiteName, str] = {}  # all that failed since the last update, in earlier rounds as well
     reissued: bool = False
     phase: Literal["idle", "open", "merging"] = "idle"
 
@@ -43,8 +43,8 @@ def after_round(done: int, rounds: int) -> list[Action]:
 class Rounds(Pacer[R], Generic[R]):
     """A pacer with common rounds. A round is merged when all its sites have answered.
 
-    At the deadline it is merged with those that have, if they are enough for the quorum. Below the quorum the
-    round is issued once more, to sites that failed or are late, and then what is there is merged.
+    At the deadline it is merged with the updates received, if they meet the quorum. Below the quorum the
+    round is issued once more, to sites that failed or are late, and then merged with whatever was received.
     """
 
     common_rounds: ClassVar[bool] = True
@@ -84,7 +84,7 @@ class Rounds(Pacer[R], Generic[R]):
         state.asked[task.site] = task.id
 
     def on_result(self, state: R, contribution: Contribution, view: View) -> list[Action]:
-        """Take an update of this round; merge when it was the last."""
+        """Take an update of this round; merge if it was the last."""
         site = contribution.site
         if (
             state.phase != "open"
@@ -108,20 +108,20 @@ class Rounds(Pacer[R], Generic[R]):
         return self._close_if_complete(state, view)
 
     def on_left(self, state: R, site: SiteName, view: View) -> list[Action]:
-        """Go on without a site that is gone, if the others make a quorum; it may still come back in time."""
+        """Go on without a site that left, if the others meet the quorum; it may still come back in time."""
         if state.phase != "open" or site not in state.waiting:
             return []
         state.lost[site] = "the site left"
         return self._close_if_complete(state, view)
 
     def on_joined(self, state: R, site: SiteName, view: View) -> list[Action]:
-        """Ask a site that failed and was away once more, if nobody who is here is awaited."""
+        """Ask a site that failed and left once more, if the round waits for no connected site."""
         if state.phase != "open" or site not in state.failed:
             return []
         return self._close_if_complete(state, view)
 
     def on_alarm(self, state: R, alarm: str, draw: Draw, view: View) -> list[Action]:
-        """At the deadline: close on quorum, or issue the round once more."""
+        """At the deadline, close the round if the quorum is met, or issue it once more."""
         if state.phase != "open" or alarm != self._alarm(state, view):
             return []
         if state.reissued or self._enough(state):
@@ -141,7 +141,7 @@ class Rounds(Pacer[R], Generic[R]):
         return [Wake(self.deadline, self._alarm(state, view))] if self.deadline else []
 
     def _reissue(self, state: R, view: View) -> list[Action]:
-        """Ask those that failed again, with a deadline of their own, which the late ones have, too."""
+        """Ask sites that failed again, with a new deadline, which also applies to late sites."""
         again = sorted(state.failed & set(view.sites))
         state.reissued = True
         state.failed -= set(again)
@@ -162,21 +162,14 @@ class Rounds(Pacer[R], Generic[R]):
             return []
         if not state.reissued and not self._enough(state) and state.failed & set(view.sites):
             return self._reissue(state, view)
-        if (
-            not state.waiting
-            and not state.received
-            and view.sites
-            and state.failing.keys() >= set(view.sites)
-        ):
+        all_fail = bool(view.sites) and state.failing.keys() >= set(view.sites)
+        if not state.waiting and not state.received and all_fail:
             site = min(state.failing)
-            return [
-                Stop(
-                    f"every site has failed by round {view.round}; {site}: {state.failing[site]}", failed=True
-                )
-            ]
+            reason = f"all sites failed in round {view.round}; {site}: {state.failing[site]}"
+            return [Stop(reason, failed=True)]
         if not state.waiting or self._enough(state):
             return self._close(state, "the site left")
-        return []  # below quorum: sites that are away may come back, or the deadline decides
+        return []  # below the quorum: disconnected sites may come back, or the deadline decides
 
     def _close(self, state: R, reason: str) -> list[Action]:
         actions: list[Action] = []
@@ -185,5 +178,5 @@ class Rounds(Pacer[R], Generic[R]):
             actions.append(Withdraw(state.asked[site], f"round closed: {state.lost[site]}"))
         state.waiting = set()
         state.phase = "merging"
-        parts = tuple(state.received[site] for site in sorted(state.received))
-        return [*actions, MergeNow(parts, dict(state.lost))]
+        contributions = tuple(state.received[site] for site in sorted(state.received))
+        return [*actions, MergeNow(contributions, dict(state.lost))]

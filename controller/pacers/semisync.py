@@ -16,7 +16,7 @@ LONGEST = 10_000  # epochs of the slowest site in a round
 
 
 class SemiSyncState(RoundState):
-    """A round under way and how fast each site was last."""
+    """A round under way, and each site's last measured speed."""
 
     seconds_per_step: dict[SiteName, float] = {}
     seconds_per_epoch: dict[SiteName, float] = {}
@@ -26,8 +26,8 @@ class SemiSyncState(RoundState):
 class SemiSync(Rounds[SemiSyncState]):
     """Every site trains for as long as the slowest needs for λ epochs, so that fast sites are not idle.
 
-    The first round measures: each site makes the job's epochs. After that a site gets as many steps as fit
-    into λ × the slowest site's epoch, measured anew in every round.
+    In the first round each site trains the job's epochs, and its speed is measured. After that a site gets as
+    many steps as fit into λ × the slowest site's epoch, measured again in every round.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -41,14 +41,13 @@ class SemiSync(Rounds[SemiSyncState]):
         return SemiSyncState()
 
     def asks(self, state: SemiSyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
-        """Give each site the steps that fit; the job's epochs while it has not been measured."""
+        """Give each site the steps that fit, or the job's epochs until its speed is known."""
         measured = {site: seconds for site, seconds in state.seconds_per_epoch.items() if site in view.sites}
-        # n steps fit into an epoch of n, though the quotient of two quotients may fall just short of n.
+        # n steps fit into an epoch of n steps, even if the quotient falls just short of n through rounding.
         length = self.periods * max(measured.values(), default=0) * (1 + 1e-9)
         fits = {site: length / state.seconds_per_step[site] for site in sites if site in measured}
-        steps = {
-            site: max(1, int(min(number, ASKED))) for site, number in fits.items()
-        }  # what sites say may be absurd
+        # Bounded, because the times that sites report may be absurd.
+        steps = {site: max(1, int(min(number, ASKED))) for site, number in fits.items()}
         return [Ask(site, steps=steps.get(site, 0)) for site in sites]
 
     def on_result(self, state: SemiSyncState, contribution: Contribution, view: View) -> list[Action]:
@@ -57,6 +56,6 @@ class SemiSync(Rounds[SemiSyncState]):
         facts = contribution.facts
         if facts.steps and facts.epochs:
             state.seconds_per_step[contribution.site] = max(facts.seconds, 1e-6) / facts.steps
-            # Hardly any of an epoch in a long time would be an infinite number, which no snapshot can hold.
+            # Bounded, because a tiny share of an epoch gives infinity, which a snapshot cannot hold.
             state.seconds_per_epoch[contribution.site] = min(max(facts.seconds, 1e-6) / facts.epochs, SECONDS)
         return actions

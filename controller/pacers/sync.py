@@ -8,8 +8,8 @@ from hansa.controller.pacers.rounds import Rounds, RoundState
 class Sync(Rounds[RoundState]):
     """All sites of a round train from the same model; the round is merged when all have answered.
 
-    At the deadline it is merged with those that have, if they are enough for the quorum. Below the quorum the
-    round is issued once more, to sites that failed or are late, and then what is there is merged.
+    At the deadline it is merged with the updates received, if they meet the quorum. Below the quorum the
+    round is issued once more, to sites that failed or are late, and then merged with whatever was received.
     """
 
     def begin(self) -> RoundState:

@@ -24,7 +24,7 @@ from hansa.controller.plugin.policies import Policy
 
 T = TypeVar("T")
 ACTIONS = get_args(Action)
-SCORES = TypeAdapter(dict[SiteName, Score])
+SCORES = TypeAdapter(dict[str, Score])
 METRICS = TypeAdapter(dict[str, float])
 REASONS = TypeAdapter(dict[SiteName, str])
 

@@ -274,6 +274,6 @@ class Weigher(Part[S], Generic[S]):
         """
         return {}
 
-    def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: S, contributions: Sequence[Contribution]) -> Mapping[str, Score]:
         """Return the scores behind the weights that `weigh` returned; they are shown with the version."""
         return {}

@@ -1,6 +1,6 @@
-"""Rules: named compositions of plugins, one file per paper or family. Importing this package registers them all.
+"""Rules: named compositions of plugins, one file per paper or family. Importing this package registers all.
 
-Packages of others register theirs through the entry point group `hansa.plugins`.
+Installed packages register theirs through the entry point group `hansa.plugins`.
 """
 
 from hansa.common.plugins.registry import discover

@@ -1,7 +1,7 @@
-"""Adaptive training (Stripelis and Ambite, 2020): what `train.until` makes of each training task.
+"""Adaptive training (Stripelis and Ambite, 2020): how `train.until` shapes each training task.
 
-The learner decides when its update is due (`hansa.learner.plugins.adaptive`). From here it has its thresholds
-and, once it has made enough cycles, a limit on how stale it may become: the median of its own effective
+The learner decides when its update is due (`hansa.learner.plugins.adaptive`). The controller sets its
+thresholds and, after enough cycles, a limit on how stale it may become: the median of its own effective
 staleness (metis-dvw §5).
 """
 
@@ -33,7 +33,7 @@ class Staleness(BaseModel):
 
 @register(TRAIN, "until")
 class Until(Duration[Staleness]):
-    """Sites train until their validation loss hardly falls, or their model is too stale."""
+    """Sites train until their validation loss hardly falls or their model is too stale."""
 
     adaptive: ClassVar[bool] = True
     epochs: int = Field(1, ge=1, le=EPOCHS, strict=True, description="of a site without validation data")
@@ -45,49 +45,51 @@ class Until(Duration[Staleness]):
         return self.epochs
 
     def begin(self) -> Staleness:
-        """Nothing is known."""
+        """Start without any measurements."""
         return Staleness()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse a pacer that sets the steps, jobs without validation data, and groups of unknown sites."""
-        found: list[Problem] = []
+        problems: list[Problem] = []
         if rule.pace.sets_steps:
-            why = f"pace: {rule.pace.kind} says how many steps each site makes; until cannot say it, too"
-            found.append((("train", "until"), why))
+            why = f"pace: {rule.pace.kind} sets the steps of each site, so until cannot set them as well"
+            problems.append((("train", "until"), why))
         if not spec.validation.fraction:
-            why = "train.until looks at the loss on a validation part of the sites' data; such as 0.05, not 0"
-            found.append((("validation", "fraction"), why))
+            why = "train.until needs validation data at the sites; use a fraction such as 0.05, not 0"
+            problems.append((("validation", "fraction"), why))
         known = spec.sites.names
         if known is not None:
             for name, group in self.until.groups.items():
                 at = ("train", "until", "groups", name, "sites")
-                strange = [site for site in group.sites if site not in known]
+                unknown = [site for site in group.sites if site not in known]
                 why = "is not among the job's sites.names"
-                found += [(at, f"{site} {why}" + suggestion(site, known)) for site in strange]
-        return found
+                problems += [(at, f"{site} {why}" + suggestion(site, known)) for site in unknown]
+        return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of a limit that pulls itself down (metis-dvw §8.5)."""
         if not self.until.rolling:
             return []
-        why = "every task that the limit on staleness ends is just above it and pulls it down, so tasks become shorter"
-        return [(("train", "until", "rolling"), f"{why} and shorter; without rolling the limit is fixed")]
+        why = (
+            "every task that the staleness limit ends pulls the limit down, so tasks get shorter and shorter"
+        )
+        return [(("train", "until", "rolling"), f"{why}; without rolling the limit is fixed")]
 
     def shape(self, state: Staleness, site: SiteName, work: Train, view: View) -> Train:
         """Let the learner decide, within the most epochs allowed."""
         vc_loss, tombstones = self.until.thresholds(site)
-        given = Adaptive(
+        trigger = Adaptive(
             vc_loss=vc_loss, tombstones=tombstones, limit=state.limits.get(site), epochs=work.epochs
         )
-        plugin = LocalPluginSpec(name=ADAPTIVE, args=given.model_dump())
+        plugin = LocalPluginSpec(name=ADAPTIVE, args=trigger.model_dump())
         return work.model_copy(update={"epochs": self.until.max_epochs, "plugins": (*work.plugins, plugin)})
 
     def merged(self, state: Staleness, contributions: Sequence[Contribution], view: View) -> None:
-        """Enter how stale each update was when it was merged."""
+        """Record how stale each update was when it was merged."""
         for c in contributions:
             cycles = state.cycles.setdefault(c.site, [])
             if c.site in state.limits and not self.until.rolling:
-                continue  # frozen: cycles that the limit ended would pull it down
+                continue  # the limit is fixed: cycles that it ended would pull it down
             cycles.append(c.staleness[1])
             if len(cycles) >= self.until.cycles:
                 state.limits[c.site] = float(statistics.median(cycles))
@@ -95,15 +97,15 @@ class Until(Duration[Staleness]):
     def diagnostics(
         self, state: Staleness, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Warn with the first merge of sites that a group names and nobody has seen: a name may be misspelt."""
-        named = {site: name for name, group in self.until.groups.items() for site in group.sites}
-        strange = sorted(named.keys() - view.examples.keys(), key=in_order) if view.version == 0 else []
-        said = [
-            f"{site} of group {named[site]} is not here" + suggestion(site, list(view.examples))
-            for site in strange
+        """Warn with the first merge if a group names sites that have not joined: a name may be misspelt."""
+        group_of = {site: name for name, group in self.until.groups.items() for site in group.sites}
+        absent = sorted(group_of.keys() - view.examples.keys(), key=in_order) if view.version == 0 else []
+        warnings = [
+            f"{site} of group {group_of[site]} has not joined" + suggestion(site, list(view.examples))
+            for site in absent
         ]
-        return {"warning": f"train.until: {listed(said)}"} if said else {}
+        return {"warning": f"train.until: {listed(warnings)}"} if warnings else {}
 
     def listens(self, state: Staleness) -> bool:
-        """Whether sites need to hear how far the job has come."""
+        """Whether sites need to know how far the job has come."""
         return bool(state.limits)

@@ -1,4 +1,4 @@
-"""How far the layers of sites' models are apart (divide-and-conquer §3); `splitting` says where to divide."""
+"""How far apart the layers of sites' models are (divide-and-conquer §3); `splitting` uses it."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ import numpy as np
 Metric = Literal["eq3", "cosine", "relative_l2"]
 METRICS: tuple[Metric, ...] = ("eq3", "cosine", "relative_l2")
 Pair = tuple[int, int]  # of models; the order matters
-Divergences = Sequence[float | None]  # of the layers, from the first on; none: nothing can be said
-MODELS, PAIRS = 32, 500  # with more models, so many pairs of them are drawn
+Divergences = Sequence[float | None]  # of the layers, from the first on; None: undefined
+MODELS, PAIRS = 32, 500  # with more than 32 models, 500 pairs of them are drawn
 
 
 def draw_pairs(models: int, rng: np.random.Generator) -> list[Pair]:
-    """Return all ordered pairs of models, or some of them if there are many."""
+    """Return all ordered pairs of models, or a random part of them if there are many."""
     if models <= MODELS:
         return list(itertools.permutations(range(models), 2))
     drawn = rng.choice(models * (models - 1), size=PAIRS, replace=False)
@@ -27,8 +27,8 @@ def divergences(
 ) -> dict[Metric, float | None]:
     """Return the mean divergence of one layer over pairs of models by every metric.
 
-    `pieces` are its weights, a row for each model, cut into columns. A pair with a model whose weights are
-    all zero says nothing; if no pair is left there is no divergence.
+    `pieces` are its weights, a row for each model, cut into columns. Pairs in which one model's weights are
+    all zero are left out; if no pair remains, the divergence is None.
     """
     squares = np.zeros(models)
     products = np.zeros(len(pairs))
@@ -48,7 +48,7 @@ def divergences(
     cosine = np.clip(1 - product / (one * other), 0, 2)
     apart = np.sqrt(np.maximum(one**2 + other**2 - 2 * product, 0))
     return {
-        "eq3": float((cosine / one).mean()),  # as printed: it depends on how large a layer is
+        "eq3": float((cosine / one).mean()),  # as printed; it depends on the size of the layer
         "cosine": float(cosine.mean()),
         "relative_l2": float((apart / one).mean()),
     }

@@ -1,18 +1,18 @@
-"""Divide-and-Conquer (Chandran et al., 2021): first layers and last layers are trained in turn, and travel alone.
+"""Divide-and-Conquer (Chandran et al., 2021): rounds train and transfer first and last layers in turn.
 
-Rounds 0 … R−1 are the pre-pass: the whole model is trained, and in the end the divergences of the sites'
-layers say where to divide. After it, feature rounds train the layers before the split and fine-tuning rounds
-those behind it, the others frozen. Only what was trained goes up, only what was merged goes down.
+Rounds 0 … R−1 are the pre-pass: they train the whole model, and the divergences of the sites' layers then
+decide where to divide it. After that, feature rounds train the layers before the split and fine-tuning rounds
+the layers after it, while the others are frozen. Sites upload only what they trained and download only what
+was merged.
 
-Where the paper leaves something open we chose: K > 2 sites are compared by pairs; pre-pass rounds count in
-the decay of the learning rate; the split follows from a rule (`splitting.choose_split`), not from looking at
-a plot. The paper's formula EQ3 divides a cosine distance, which has no unit, by a norm, so that large layers
-look less divergent than small ones. It is the default so that results can be compared with the paper's. All
-three metrics are in the history, with a warning if they would divide differently.
+Where the paper leaves something open, we chose: K > 2 sites are compared in pairs; pre-pass rounds count in
+the decay of the learning rate; a rule (`splitting.choose_split`) finds the split, not a look at a plot. The
+paper's formula EQ3 divides a cosine distance, which has no unit, by a norm, so large layers look less
+divergent than small ones. It is the default so that results can be compared with the paper's. The history has
+all three metrics, with a warning if they would divide differently.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue
@@ -27,20 +27,21 @@ from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.divergence import METRICS, Metric, divergences, draw_pairs
+from hansa.controller.rules.divergence import Metric
 from hansa.controller.rules.fedavg import FEDAVG
 from hansa.controller.rules.layers import Layers
-from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
+from hansa.controller.rules.prepass import Chooser, compare, comparison
+from hansa.controller.rules.splitting import Scale
 
-LEAST = 1e-30  # the learning rate after thousands of rounds: it is never 0
-PATIENCE = 3  # pre-pass rounds in a row that may fail to tell where to divide
+LEAST = 1e-30  # the learning rate never becomes 0, even after thousands of rounds
+PATIENCE = 3  # pre-pass rounds in a row that may fail to find a split
 Phase = Literal["prepass", "feature", "fine-tuning"]
 
 
 class Division(BaseModel):
-    """Where a job stands."""
+    """How far a job has come."""
 
-    round: int = 0  # communication rounds so far, those that had to be repeated not counted
+    round: int = 0  # communication rounds so far, without those that had to be repeated
     cycles: dict[SiteName, int] = {}  # merged updates of each site, where there are no common rounds
     split: int | None = None  # layers before the split
     report: dict[str, JsonValue] = {}  # of the last examination
@@ -49,7 +50,7 @@ class Division(BaseModel):
 
 @register("layers", "divide")
 class Divide(Policy[Division]):
-    """First layers (feature rounds) and last layers (fine-tuning rounds) are trained in turn, the others frozen."""
+    """Train first layers (feature rounds) and last layers (fine-tuning rounds) in turn; freeze the others."""
 
     needs_outline: ClassVar[bool] = True
     needs_anatomy: ClassVar[bool] = True
@@ -60,25 +61,25 @@ class Divide(Policy[Division]):
         None,
         ge=1,
         strict=True,
-        description="divide after this layer, counted from 1; none: the pre-pass finds out",
+        description="divide after this layer, counted from 1; none: the pre-pass decides",
     )
     metric: Metric = Field(
-        "eq3", description="divergence of a layer that says where to divide; eq3 is the paper's"
+        "eq3", description="divergence of layers that decides where to divide; eq3 is the paper's"
     )
     choose: Scale = Field(
         "raw",
-        description="levels of the divergences themselves; log: of their logarithms, the rule before, to compare",
+        description="fit levels to the divergences; log: to their logarithms (the former rule, to compare)",
     )
     min_ratio: float = Field(
         2.0,
         gt=1,
-        description="how many times as divergent the last layers must be; otherwise only the last is apart",
+        description="how many times as divergent the last layers must be; if not, only the last is split off",
     )
     margin: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="a split is clear if it costs at most this share of the runner-up; not with log",
+        description="a split is clear if it costs at most this share of the runner-up; ignored with log",
     )
     feature_epochs: int | None = Field(
         None,
@@ -105,40 +106,38 @@ class Divide(Policy[Division]):
     )
 
     def begin(self) -> Division:
-        """Nothing is known."""
+        """Start at the first round, without a split."""
         return Division()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse what has no common rounds to compare sites in, and what says itself how long sites train."""
-        found: list[Problem] = []
+        """Refuse pacers without common rounds to compare sites in, and parts that set how long to train."""
+        problems: list[Problem] = []
         alone = spec.sites.names is not None and len(set(spec.sites.names)) == 1
         common = rule.pace.common_rounds
         if not common and self.prepass:
             why = "a pre-pass compares updates of one round; give layers.split and set layers.prepass to 0"
-            found.append(self.clash(rule.pace, why))
+            problems.append(self.clash(rule.pace, why))
         if self.split is None and (not self.prepass or alone) and (common or not self.prepass):
-            why = (
-                "one site alone has no divergence"
-                if alone
-                else "without a pre-pass nothing tells where to divide"
-            )
-            found.append((("layers", "split"), f"{why}: give the layer after which to divide"))
+            why = "a single site has no divergence" if alone else "without a pre-pass no split can be found"
+            problems.append((("layers", "split"), f"{why}: give the layer after which to divide"))
         if rule.pace.sets_steps:
-            found.append(self.clash(rule.pace, "it says itself how many steps sites make in each phase"))
+            problems.append(self.clash(rule.pace, "it sets itself how many steps sites make in each phase"))
         if rule.train.adaptive:
-            why = "layers: divide says how many epochs each phase has; until cannot say it, too"
-            found.append((("train", "until"), why))
+            why = "layers: divide sets the epochs of each phase, so until cannot set them as well"
+            problems.append((("train", "until"), why))
         if rule.train.windows:
             why = "with train.batches tasks are windows of batches, not epochs; leave it out"
-            given = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
-            found += [(("layers", key), why) for key, value in given.items() if value is not None]
+            epochs = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
+            problems += [(("layers", key), why) for key, value in epochs.items() if value is not None]
         if self.restart and (not rule.server.plain or rule.merge.remembers):
-            what = rule.merge if rule.merge.remembers else rule.server
-            found.append(self.clash(what, "restart would leave what it carries on from the pre-pass"))
-        return found
+            stateful = rule.merge if rule.merge.remembers else rule.server
+            problems.append(
+                self.clash(stateful, "after a restart it would still carry state of the pre-pass")
+            )
+        return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Tell of a job that ends before anything is divided."""
+        """Warn of a job that ends before the model is divided."""
         rounds = rule.pace.rounds_asked()
         if not rule.pace.common_rounds or rounds > self.prepass:
             return []
@@ -148,7 +147,7 @@ class Divide(Policy[Division]):
         ]
 
     def misfits(self, model: Outline) -> list[Problem]:
-        """Refuse models that cannot be divided, or not where the job says."""
+        """Refuse models that cannot be divided, or not where the job wants it."""
         return self._layers(model).misfits(self.split)
 
     def shape(self, state: Division, site: SiteName, work: Train, view: View) -> Train:
@@ -159,14 +158,12 @@ class Divide(Policy[Division]):
         phase = self.phase_of(number)
         whole = self.feature_epochs or work.epochs
         epochs = (self.fine_epochs or max(1, whole // 5)) if phase == "fine-tuning" else whole
-        trainings = (
-            view.turn - 1 if view.turn else number
-        )  # where models travel, every hop is one (radfed §4)
+        trainings = view.turn - 1 if view.turn else number  # where models travel, one per hop (radfed §4)
         lr = work.optimizer.lr * self.decay**trainings * (self.fine_lr if phase == "fine-tuning" else 1.0)
         lr = max(lr, LEAST)
         tensors: tuple[str, ...] = ()
         if phase != "prepass":
-            split = self.split if self.split is not None else state.split
+            split = self._split(state)
             assert split is not None, "the pre-pass ends with a split"
             tensors = self.group(view.outline, split, phase)
         optimizer = work.optimizer.model_copy(update={"lr": lr})
@@ -179,7 +176,7 @@ class Divide(Policy[Division]):
         return "fine-tuning" if (number - self.prepass) % 2 else "feature"
 
     def group(self, model: Outline, split: int, phase: Phase) -> tuple[str, ...]:
-        """Return the tensors of a group: those of the layers before the split, or behind it."""
+        """Return the tensors of a group: those of the layers before the split, or after it."""
         first = phase == "feature"
         return tuple(name for name, rank in self._layers(model).ranks.items() if (rank < split) is first)
 
@@ -189,26 +186,13 @@ class Divide(Policy[Division]):
         """Compare the layers' matrices of all sites in pre-pass rounds; biases and norms do not count."""
         if state.round >= self.prepass or len(contributions) < 2 or view.outline is None:
             return None
-        model = view.outline
-        pairs: list[JsonValue] = [[i, j] for i, j in draw_pairs(len(contributions), view.rng("layers"))]
-        return {
-            "layers": self._layers(model).matrices(),
-            "pairs": pairs,
-        }
+        return comparison(self._layers(view.outline), len(contributions), view.rng("layers"))
 
     def examine(
         self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
     ) -> Findings:
         """Return the divergence of every layer by every metric."""
-        asked: Any = question
-        pairs = [(int(i), int(j)) for i, j in asked["pairs"]]
-        found: dict[str, list[float | None]] = {metric: [] for metric in METRICS}
-        for tensors in asked["layers"]:
-            pieces = (rows for tensor in tensors for rows in models.rows(contributions, tensor))
-            for metric, value in divergences(pieces, pairs, len(contributions)).items():
-                found[metric].append(value)
-        facts: dict[str, Any] = {"divergences": found, "sites": len(contributions), "pairs": len(pairs)}
-        return Findings(facts)
+        return compare(question, contributions, models)
 
     def examined(
         self,
@@ -218,44 +202,31 @@ class Divide(Policy[Division]):
         trouble: str,
         view: View,
     ) -> None:
-        """Take the divergences; after the last pre-pass round they say where to divide."""
+        """Take the divergences; after the last pre-pass round they decide where to divide."""
         assert view.outline is not None
         state.report = {"trouble": trouble} if trouble else {}
+        layers = self._layers(view.outline)
         if isinstance(facts, dict):
-            state.report = facts | self._choices(facts, view.outline)
-        if state.round == self.prepass - 1 and not trouble and self.split is None:
-            chosen = self._choice(state.report["divergences"], self.metric, view.outline)
-            for fault in self._layers(view.outline).faults(chosen.split):
-                raise Refused(f"the pre-pass chose to divide after layer {chosen.split}, but {fault}")
-            state.split = chosen.split
+            chooser = self.chooser(layers)
+            found: Any = facts["divergences"]
+            state.report = facts | chooser.report(found)
+            if self.split is not None:
+                return
+            warning = chooser.warning(found)
+            state.report |= {"warning": warning} if warning else {}
+            if state.round == self.prepass - 1:
+                split = chooser.choice(found).split
+                for fault in layers.faults(split):
+                    raise Refused(f"the pre-pass chose to divide after layer {split}, but {fault}")
+                state.split = split
 
-    def _choices(self, facts: Mapping[str, JsonValue], model: Outline) -> dict[str, JsonValue]:
-        """Return where every metric would divide, with a warning if they differ or nothing is clear."""
-        choices = {metric: self._choice(facts["divergences"], metric, model) for metric in METRICS}
-        told: dict[str, JsonValue] = {
-            "splits": {metric: choice.split for metric, choice in choices.items()},
-            "clear": {metric: choice.clear for metric, choice in choices.items()},
-            "best": {metric: _told(choice.best) for metric, choice in choices.items()},
-            "runner_up": {metric: _told(choice.runner_up) for metric, choice in choices.items()},
-        }
-        if self.split is not None:
-            return told
-        mine = choices[self.metric]
-        said = [] if mine.clear else [f"no clear split by {self.metric}: {mine.doubt}"]
-        if len({choice.split for choice in choices.values()}) > 1:
-            splits = ", ".join(f"{metric} after layer {choice.split}" for metric, choice in choices.items())
-            said.append(f"the metrics would divide differently: {splits}")
-        return told | ({"warning": "; ".join(said)} if said else {})
-
-    def _choice(self, found: Any, metric: Metric, model: Outline) -> Choice:
-        return choose_split(
-            found[metric], self.min_ratio, self._layers(model).free(), self.choose, self.margin
-        )
+    def chooser(self, layers: Layers) -> Chooser:
+        """Return what chooses a split of a model as this job wants it."""
+        return Chooser(self.metric, self.min_ratio, self.choose, self.margin, layers.free())
 
     def restarts(self, state: Division) -> bool:
         """Go back to version 0 when the split is known."""
-        known = self.split is not None or state.split is not None
-        return self.restart and known and state.round == self.prepass - 1
+        return self.restart and self._split(state) is not None and state.round == self.prepass - 1
 
     @property
     def may_restart(self) -> bool:
@@ -263,24 +234,26 @@ class Divide(Policy[Division]):
         return self.restart and self.prepass > 0
 
     def merged(self, state: Division, contributions: Sequence[Contribution], view: View) -> None:
-        """Go on to the next round, unless the last pre-pass round could not tell where to divide."""
+        """Go on to the next round, unless the last pre-pass round found no split."""
         if not view.common:
             for c in contributions:
                 state.cycles[c.site] = state.cycles.get(c.site, 0) + 1
             return
         report, state.report = state.report, {}
-        if self._repeats(state):
+        if self._lacks_split(state):
             state.repeats += 1
             if state.repeats >= PATIENCE:
-                why = report.get("trouble", "it takes updates of two sites or more")
-                raise Refused(
-                    f"{PATIENCE} pre-pass rounds could not tell where to divide: {why}; give layers.split"
-                )
+                why = report.get("trouble", "updates of at least two sites are needed")
+                raise Refused(f"{PATIENCE} pre-pass rounds found no split: {why}; give layers.split")
             return
         state.round, state.repeats = state.round + 1, 0
 
-    def _repeats(self, state: Division) -> bool:
-        return state.round == self.prepass - 1 and self.split is None and state.split is None
+    def _lacks_split(self, state: Division) -> bool:
+        """Whether the last pre-pass round has found no split."""
+        return state.round == self.prepass - 1 and self._split(state) is None
+
+    def _split(self, state: Division) -> int | None:
+        return self.split if self.split is not None else state.split
 
     # What operators see.
 
@@ -293,51 +266,43 @@ class Divide(Policy[Division]):
     def diagnostics(
         self, state: Division, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
-        """Return the phase with its settings, the divergences, and what to be warned of."""
+        """Return the phase with its settings, the divergences, and warnings."""
         number = self._number(state, contributions[0].site if contributions else None, view)
-        split = self.split if self.split is not None else state.split
-        told: dict[str, JsonValue] = {
+        report: dict[str, JsonValue] = {
             "phase": self.phase_of(number),
             "round": number,
-            "split": split,
+            "split": self._split(state),
             **state.report,
         }
         if contributions and isinstance(contributions[0].task.work, Train):
             work = contributions[0].task.work
-            told |= {"epochs": work.epochs, "lr": work.optimizer.lr}
-        warned = [str(told["warning"])] if "warning" in told else []
+            report |= {"epochs": work.epochs, "lr": work.optimizer.lr}
+        warnings = [str(report["warning"])] if "warning" in report else []
         if not number and not state.repeats and view.outline is not None:
-            told["layers"] = list(self._layers(view.outline).names)
-            remarks = view.outline.anatomy.remarks if view.outline.anatomy and not self.order else ()
-            warned += remarks
-        if view.common and self._repeats(state):
+            report["layers"] = list(self._layers(view.outline).names)
+            warnings += view.outline.anatomy.remarks if view.outline.anatomy and not self.order else ()
+        if view.common and self._lacks_split(state):
             trouble = state.report.get("trouble")
             why = (
                 f"the layers could not be compared ({trouble})"
                 if trouble
                 else "fewer than two sites took part"
             )
-            warned.append(f"the pre-pass round is repeated: {why}")
-        return told | ({"warning": "; ".join(warned)} if warned else {})
-
-    # The model.
+            warnings.append(f"the pre-pass round is repeated: {why}")
+        return report | ({"warning": "; ".join(warnings)} if warnings else {})
 
     def _number(self, state: Division, site: SiteName | None, view: View) -> int:
-        """Return the number of the round, or of the cycle that a site is in."""
+        """Return the number of the round, or of a site's cycle where there are no common rounds."""
         return state.round if view.common or site is None else state.cycles.get(site, 0)
 
     def _layers(self, model: Outline) -> Layers:
         return Layers(model, self.order, self.blocks)
 
 
-def _told(candidate: Candidate | None) -> JsonValue:
-    return asdict(candidate) if candidate else None
-
-
 DIVIDE = add_rule(
     Rule(
         name="divide",
-        summary="first and last layers are trained in turn and travel alone: half of FedAvg's traffic",
+        summary="first and last layers are trained and transferred in turn: half of FedAvg's traffic",
         paper="Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021",
         parts=FEDAVG.parts
         | {"layers": {"kind": "divide"}, "weigh": {"kind": "equal"}}

@@ -1,4 +1,4 @@
-"""Tasks of so many epochs: how long sites train unless a rule or a job says otherwise."""
+"""Tasks of a fixed number of epochs: how long sites train unless a rule or a job says otherwise."""
 
 from pydantic import Field
 
@@ -9,7 +9,7 @@ from hansa.controller.plugin.policies import Duration
 
 @register(TRAIN, "epochs")
 class Epochs(Duration):
-    """Every task goes through the site's data so many times."""
+    """Every task makes a fixed number of passes over the site's data."""
 
     epochs: int = Field(1, ge=1, le=EPOCHS, strict=True, description="of each task")
 

@@ -1,4 +1,4 @@
-"""FedAsync (Xie et al., 2019) and the server-side mixing that it rests on."""
+"""FedAsync (Xie et al., 2019) and the server-side mixing that it is based on."""
 
 from typing import ClassVar, Literal
 
@@ -11,36 +11,36 @@ from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.fedavg import FEDAVG
 
-POLYNOMIAL, HINGE = 0.5, 10.0  # what `a` is if the job does not say
+POLYNOMIAL, HINGE = 0.5, 10.0  # the defaults of `a`
 
 
 @register("server", "mix")
 class Mix(ServerUpdate):
     """The next model is (1 − α)·current + α·proposal; α may fall with the staleness of the update.
 
-    An update that was trained from the newest model has staleness 0 and counts with the full α. (Xie et al.
-    count from the version that is being made, which is one more.)
+    An update trained from the newest model has staleness 0 and counts with the full α. (Xie et al. count from
+    the version that is being made, which is one more.)
     """
 
     statistics: ClassVar[bool] = True  # a convex mixture keeps variances ≥ 0
     alpha: float = Field(0.6, ge=0, le=1, description="share of the proposal; 1 takes it as it is")
     staleness: Literal["constant", "polynomial", "hinge"] = Field(
         "constant",
-        description="how α falls with staleness d: not, by (d+1)^-a, or by 1/(a(d-b)+1) beyond d = b",
+        description="how α falls with staleness d: not at all, by (d+1)^-a, or by 1/(a(d-b)+1) beyond d = b",
     )
     a: float | None = Field(
         None, ge=0, description=f"default: {POLYNOMIAL:g} for polynomial, {HINGE:g} for hinge"
     )
-    b: int = Field(4, ge=0, strict=True, description="hinge only: staleness up to which α is whole")
+    b: int = Field(4, ge=0, strict=True, description="hinge only: staleness up to which α does not fall")
     max_staleness: int | None = Field(
         None,
         ge=0,
         strict=True,
-        description="an update staler than that is not taken; its site gets the newest model",
+        description="updates staler than this are not merged; their sites get the newest model",
     )
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse to mix into a model what is made of that model's own contributions already."""
+        """Refuse aggregators whose proposal contains the current model's contributions already."""
         if rule.merge.remembers:
             return [self.clash(rule.merge, "it averages every site's last update already; use merge mean")]
         return []
@@ -87,7 +87,7 @@ def _fedasync(name: str, how: str, summary: str) -> Rule:
     )
 
 
-FEDASYNC = _fedasync("fedasync", "polynomial", "every update is mixed in as it comes; stale ones count less")
+FEDASYNC = _fedasync("fedasync", "polynomial", "every update is mixed in on arrival; stale ones count less")
 FEDASYNC_CONSTANT = _fedasync("fedasync-constant", "constant", "every update is mixed in with the same share")
 FEDASYNC_HINGE = _fedasync(
     "fedasync-hinge", "hinge", "every update is mixed in; those staler than b hardly count"

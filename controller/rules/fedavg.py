@@ -16,12 +16,14 @@ from hansa.controller.plugin.parts import Nothing, Sampler, Weigher
 from hansa.controller.plugin.view import Contribution, View
 
 BatchNorm = Literal["mean", "pooled"]
-POOLED = "batch-norm variances: the mean of the sites', or pooled, the variance of all their data together"
+POOLED = (
+    "batch-norm variances: the mean of the sites' variances, or pooled, the variance of all data together"
+)
 
 
 @register("sample", "all")
 class All(Sampler):
-    """Every site that attends takes part in every round."""
+    """Every connected site takes part in every round."""
 
     takes_all: ClassVar[bool] = True
 
@@ -34,12 +36,12 @@ class All(Sampler):
 
 @register("sample", "uniform")
 class Uniform(Sampler):
-    """A random part of the sites takes part, drawn anew each round without replacement."""
+    """A random sample of the sites takes part, drawn in each round without replacement."""
 
     fraction: float = Field(1.0, gt=0, le=1, description="share of the sites; at least one is drawn")
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Tell of draws that are too small to make a model of."""
+        """Warn of draws that are too small for a model."""
         return too_few(self.fraction, spec)
 
     def choose(
@@ -52,7 +54,7 @@ class Uniform(Sampler):
 
 
 def how_many(fraction: float, view: View, eligible: Sequence[SiteName]) -> int:
-    """Return max(floor(fraction · sites), 1), or as many as there are."""
+    """Return max(floor(fraction · sites), 1), or fewer if fewer sites are eligible."""
     return min(len(eligible), _share(fraction, len(view.sites)))
 
 
@@ -61,17 +63,17 @@ def _share(fraction: float, sites: int) -> int:
 
 
 def too_few(fraction: float, spec: JobSpec) -> list[Problem]:
-    """Warn of a share of the sites that makes no model as long as no more sites attend than the job waits for."""
+    """Warn of a fraction that draws too few sites for a model if only the job's minimum of sites joins."""
     drawn, least = _share(fraction, spec.sites.min), spec.sites.together
     if drawn >= least:
         return []
-    why = f"of {spec.sites.min} sites {drawn} would be drawn, and a model takes {least} (sites.together)"
-    return [(("sample", "fraction"), f"{why}: none would be made")]
+    why = f"{drawn} of {spec.sites.min} sites would be drawn, and a model needs {least} (sites.together)"
+    return [(("sample", "fraction"), f"{why}: no model would be made")]
 
 
 @register("weigh", "examples")
 class ByExamples(Weigher):
-    """FedAvg: a contribution is worth the number of examples its site trains on."""
+    """FedAvg: the weight of a contribution is the number of examples its site trains on."""
 
     def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return n_train of each."""
@@ -80,7 +82,7 @@ class ByExamples(Weigher):
 
 @register("weigh", "equal")
 class Equal(Weigher):
-    """Every contribution is worth the same; no sizes are used."""
+    """Every contribution has the same weight; sizes are not used."""
 
     equal: ClassVar[bool] = True
 
@@ -103,21 +105,21 @@ class Mean(Aggregator):
 
 @register("merge", "incremental")
 class Incremental(Remembering):
-    """The mean of every site's last contribution, from sums that are kept: O(model) per merge (Metis)."""
+    """The mean of every site's last contribution, from running sums: O(model) per merge (Metis)."""
 
     kept: ClassVar[bool] = True
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse weights that would have to be found anew for every site with every update."""
+        """Refuse weighers that change the weights of all sites with every update."""
         if rule.weigh.joint:
-            why = "its weights are for all updates together, not for one; use merge latest"
+            why = "it weighs all updates together, not one at a time; use merge latest"
             return [self.clash(rule.weigh, why), *super().objections(spec, rule)]
         return super().objections(spec, rule)
 
 
 @register("merge", "latest")
 class Latest(Remembering):
-    """The mean of every site's last contribution, computed anew for each merge: O(model × sites)."""
+    """The mean of every site's last contribution, computed from scratch in each merge: O(model × sites)."""
 
     bn: BatchNorm = Field("mean", description=POOLED)
 
@@ -144,7 +146,8 @@ FEDAVG = add_rule(
     Rule(
         name="fedavg",
         summary="synchronous rounds, mean weighted by the sites' examples",
-        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017",
+        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, "
+        "2017",
         parts={
             "pace": {"kind": "sync"},
             "sample": {"kind": "all"},
@@ -159,7 +162,7 @@ FEDAVG = add_rule(
 ASYNC_FEDAVG = add_rule(
     Rule(
         name="async-fedavg",
-        summary="every update is merged as it comes, mean of all sites' last updates weighted by examples",
+        summary="every update is merged on arrival, mean of all sites' last updates weighted by examples",
         paper="Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020",
         parts=FEDAVG.parts | {"pace": {"kind": "async"}, "merge": {"kind": "incremental"}},
     )

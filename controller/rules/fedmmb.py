@@ -1,12 +1,12 @@
-"""FedSMB and FedMMB (Nasirigerdeh et al., 2020): a task is a window of one or a few batches instead of epochs.
+"""FedSMB and FedMMB (Nasirigerdeh et al., 2020): a task is a window of a few batches instead of epochs.
 
-The learner keeps the place in its data (`hansa.learner.training.window`) and moves on once an update is
-committed. From here it hears how many batches to take, and which of its updates was committed last: a learner
-that was killed between the commit and its own note of it still knows that the batches of that update are used
-up.
+The learner keeps its place in its data (`hansa.learner.training.window`) and moves on once an update is
+committed. The controller says how many batches to take, and which of the site's updates was committed last.
+So a learner that was killed after the commit, but before it made a note of it, still knows that the batches
+of that update are used up.
 
-One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all these
-batches together, exactly and for any data; docs/rules.md has the proof and what breaks it.
+With one batch at each site, plain SGD and weights by examples used, a round is one step of central SGD on all
+these batches together, exactly and for any data; docs/rules.md has the proof and what breaks it.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,16 @@ from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG, ByExamples
 
-PAPER = "Nasirigerdeh et al., Federated Multi-Mini-Batch: An Efficient Training Approach to Federated Learning …, 2020"
-FEW = 10  # batches after which an adaptive optimizer still has not got over its first steps
+PAPER = (
+    "Nasirigerdeh et al., Federated Multi-Mini-Batch: An Efficient Training Approach to Federated "
+    "Learning …, 2020"
+)
+FEW = 10  # with fewer batches an adaptive optimizer is still in its first, unscaled steps
 
 
 @register("weigh", "used")
 class ByUsed(Weigher):
-    """A contribution is worth the number of examples that its task trained on."""
+    """The weight of a contribution is the number of examples that its task trained on."""
 
     def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return n_used of each."""
@@ -54,46 +57,44 @@ class Window(Duration[Committed]):
 
     @property
     def usual_epochs(self) -> int:
-        """Return 1: a window is gone through once."""
+        """Return 1: a task makes one pass over its window."""
         return 1
 
     def begin(self) -> Committed:
-        """Nothing is committed."""
+        """Start without committed updates."""
         return Committed()
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Warn of optimizers that begin anew too often, and of weights that do not fit windows."""
-        found: list[Problem] = []
+        """Warn of optimizers that start over too often, and of weights that do not fit windows."""
+        problems: list[Problem] = []
         optimizer = spec.train.optimizer
         place = ("train", "optimizer")
-        anew = not spec.train.keep_optimizer
-        if anew and optimizer.kind != "sgd" and self.batches < FEW:
-            why = f"{optimizer.kind} begins anew with every task, and in its first steps it knows no scale"
-            found.append(
-                (place, f"{why}; with fewer than {FEW} batches use sgd, or an optimizer at the server")
-            )
-        if anew and optimizer.momentum and self.batches == 1:
-            why = "momentum begins anew with every task; over one batch it does nothing"
-            found.append((place, f"{why} (`server: {{kind: momentum}}` or train.keep_optimizer keep it)"))
+        starts_over = not spec.train.keep_optimizer
+        if starts_over and optimizer.kind != "sgd" and self.batches < FEW:
+            why = f"{optimizer.kind} starts over with every task, and its first steps are not scaled yet"
+            advice = f"with fewer than {FEW} batches use sgd, or an optimizer at the server"
+            problems.append((place, f"{why}; {advice}"))
+        if starts_over and optimizer.momentum and self.batches == 1:
+            why = "momentum starts over with every task, so it has no effect on a single batch"
+            problems.append((place, f"{why} (`server: {{kind: momentum}}` or train.keep_optimizer keep it)"))
         if isinstance(rule.weigh, ByExamples):
-            found.append(
-                (("weigh",), "examples counts all examples of a site; used counts those of its window")
-            )
-        return found
+            why = "examples counts all examples of a site; used counts those of its window"
+            problems.append((("weigh",), why))
+        return problems
 
     def shape(self, state: Committed, site: SiteName, work: Train, view: View) -> Train:
-        """Ask for so many batches; a pacer that says how many steps fit has the last word."""
+        """Ask for the next batches; a pacer that sets the number of steps overrides how many."""
         return work.model_copy(update={"batches": self.batches, "after": state.last.get(site, "")})
 
     def committed(self, state: Committed, contribution: Contribution) -> None:
-        """Remember it: its batches are used up."""
+        """Remember the update: its batches are used up."""
         state.last[contribution.site] = contribution.task.id
 
 
 FEDSMB = add_rule(
     Rule(
         name="fedsmb",
-        summary="one batch at each site in each round: with plain SGD, central training on all batches together",
+        summary="one batch per site and round: with plain SGD the same as central training on all batches",
         paper=PAPER,
         parts=FEDAVG.parts | {"weigh": {"kind": "used"}, TRAIN: {"kind": "batches", "batches": 1}},
     )
@@ -102,7 +103,7 @@ FEDSMB = add_rule(
 FEDMMB = add_rule(
     Rule(
         name="fedmmb",
-        summary="train.batches batches at each site in each round, mean weighted by the examples used",
+        summary="train.batches batches per site and round, mean weighted by the examples used",
         paper=PAPER,
         parts=FEDSMB.parts | {TRAIN: {"kind": "batches", "batches": 20}},
     )

@@ -1,6 +1,7 @@
-"""Server optimizers (Reddi et al., 2021; FedAvgM: Hsu et al., 2019): Δ = proposal − current is taken as a gradient.
+"""Server optimizers (Reddi et al., 2021; FedAvgM: Hsu et al., 2019).
 
-The denominator is √v + τ, and there is no bias correction. All arithmetic and all moments are in float64.
+They take Δ = proposal − current as a gradient. The denominator is √v + τ, and there is no bias correction.
+All arithmetic and all moments are in float64.
 """
 
 from abc import abstractmethod
@@ -17,18 +18,18 @@ REDDI = "Reddi et al., Adaptive Federated Optimization, 2021"
 
 
 class Optimizer(ServerUpdate):
-    """A server optimizer with a step of its own for every number (baselines §5)."""
+    """A server optimizer that scales the step of every number by itself (baselines §5)."""
 
     lr: float = Field(0.1, gt=0, description="η, the server's learning rate")
     beta1: float = Field(
         0.9, ge=0, lt=1, description="how much of the mean of Δ is kept from version to version"
     )
-    tau: float = Field(1e-3, gt=0, description="τ, the least denominator: the larger, the less adaptive")
-    v0: float | None = Field(None, ge=0, description="what v starts from; default: τ²")
+    tau: float = Field(1e-3, gt=0, description="τ, the smallest denominator: the larger, the less adaptive")
+    v0: float | None = Field(None, ge=0, description="the initial v; default: τ²")
 
     @property
     def moments(self) -> Mapping[str, float]:
-        """The mean of Δ, and that of its square."""
+        """The means of Δ and of its square."""
         return {"m": 0.0, "v": self.tau**2 if self.v0 is None else self.v0}
 
     @abstractmethod
@@ -60,12 +61,12 @@ class Adam(Optimizer):
 
 @register("server", "yogi")
 class Yogi(Optimizer):
-    """FedYogi: as FedAdam, but v changes by no more than a share of Δ², so that it forgets slowly."""
+    """FedYogi: like FedAdam, but v changes by no more than a share of Δ², so that it forgets slowly."""
 
     beta2: float = Field(0.99, ge=0, lt=1, description="1 − the share of Δ² by which v changes")
 
     def square(self, v: np.ndarray, squared: np.ndarray) -> np.ndarray:
-        """Go towards Δ² by a step that is as large as Δ², not as their difference."""
+        """Move v towards Δ² by a share of Δ², not of their difference."""
         return np.asarray(v - (1 - self.beta2) * squared * np.sign(v - squared))
 
 

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020): a proximal term holds each site's update near the model it started from."""
+"""FedProx (Li et al., 2020): a proximal term keeps each site's update near the model it started from."""
 
 from pydantic import Field
 
@@ -27,11 +27,11 @@ class ProximalTerm(Policy):
     """Sites minimise the loss plus μ/2·‖w − w′‖², where w′ is the model that the task started from."""
 
     mu: float = Field(
-        0.01, ge=0, description="μ; the sum is over all trained numbers, so small values matter"
+        0.01, ge=0, description="μ; the norm is over all trained numbers, so even small values matter"
     )
 
     def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
-        """Name the learner's plugin; with μ = 0 there is nothing to add, and training is that of FedAvg bit for bit."""
+        """Name the learner's plugin; with μ = 0 there is none, and training equals FedAvg's, bit for bit."""
         if not self.mu:
             return work
         plugin = LocalPluginSpec(name=PROXIMAL, args=Proximal(mu=self.mu).model_dump())

@@ -1,4 +1,4 @@
-"""The layers of a model: where it can be divided, and what stands on either side."""
+"""The layers of a model: where it can be divided, and what is on either side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class Layers:
 
     @property
     def ranks(self) -> dict[str, int]:
-        """How many layers come before that of each tensor."""
+        """How many layers come before each tensor's layer."""
         place = {name: rank for rank, name in enumerate(self.names)}
         ranks = dict(enumerate(place[name] for name in self.model.layers))
         return {tensor.name: ranks.get(tensor.layer, 0) for tensor in self.model.tensors}
 
     def matrices(self) -> list[JsonValue]:
-        """Return the weight matrices of each layer, without those of norms: an LSTM has several."""
+        """Return the weight matrices of each layer, without norms; a layer such as an LSTM has several."""
         return [self._matrices(self.model.layers.index(name)) for name in self.names]
 
     def _matrices(self, layer: int) -> list[JsonValue]:
@@ -47,7 +47,7 @@ class Layers:
         return [split for split in range(1, len(names)) if not set(block[:split]) & set(block[split:])]
 
     def free(self) -> list[int]:
-        """Return the legal splits that leave parameters on both sides which the app has not frozen."""
+        """Return the legal splits with parameters on both sides that the app has not frozen."""
         frozen = set(self.model.anatomy.frozen) if self.model.anatomy else ()
         ranks = self.ranks
         parameters = [t for t in self.model.tensors if t.role is Role.PARAM and t.layer not in frozen]
@@ -55,64 +55,61 @@ class Layers:
         return [split for split in self.legal() if _between(trained, split)]
 
     def crossed(self, split: int) -> list[str]:
-        """Say which parameters belong to both sides of a split."""
+        """Name the tied parameters that are on both sides of a split."""
         ranks, ties = self.ranks, self.model.anatomy.ties if self.model.anatomy else ()
         crossing = [tie for tie in ties if _between([ranks[name] for name in tie if name in ranks], split)]
         return [f"tied parameter crosses the split: {' and '.join(tie)} are one" for tie in crossing]
 
     def faults(self, split: int) -> list[str]:
-        """Say what is wrong with a split."""
-        found = [f"{crossed}; divide elsewhere" for crossed in self.crossed(split)]
-        return found if split in self.free() else [*found, "one side of it has nothing to train"]
+        """Return what is wrong with a split."""
+        faults = [f"{crossed}; divide elsewhere" for crossed in self.crossed(split)]
+        return faults if split in self.free() else [*faults, "one side of it has nothing to train"]
 
     def misfits(self, split: int | None) -> list[Problem]:
-        """Return why the model cannot be divided, or not by this split; none: the pre-pass will choose one."""
-        count, at = len(self.model.layers), ("layers", "split")
+        """Return why the model cannot be divided, or not at this split; None: the pre-pass chooses one."""
+        return self._model_misfits() or (self._undividable() if split is None else self._split_misfits(split))
+
+    def _model_misfits(self) -> list[Problem]:
+        """Return why the model cannot be divided at all."""
+        count = len(self.model.layers)
         if not count:
             return [(("layers",), "no part of the model has a matrix of weights")]
         if count < 2:
-            return [
-                (
-                    ("layers",),
-                    f"the model has one layer ({self.model.layers[0]}), and two are needed to divide it",
-                )
-            ]
+            why = f"the model has one layer ({self.model.layers[0]}), and two are needed to divide it"
+            return [(("layers",), why)]
         if self.order and sorted(self.order) != sorted(self.model.layers):
             odd = sorted(set(self.order) ^ set(self.model.layers)) or ["a layer twice"]
-            return [
-                (
-                    ("layers", "order"),
-                    f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}",
-                )
-            ]
+            why = f"name each of the model's {count} layers once; wrong: {', '.join(odd[:5])}"
+            return [(("layers", "order"), why)]
         if self.blocks and (self.model.anatomy is None or len(self.model.anatomy.blocks) != count):
-            return [(("layers", "blocks"), "the site that built the model told nothing of its blocks")]
-        legal = self.legal()
-        if not legal and self.blocks:
+            return [(("layers", "blocks"), "the site that built the model did not describe its blocks")]
+        if self.blocks and not self.legal():
             return [(("layers", "blocks"), "the whole model is one block: there is no place to divide it")]
-        free = self.free()
-        if not free:
-            return [
-                (("layers",), "the app has frozen layers: wherever it is divided, one side has none to train")
-            ]
-        if split is None:
-            tied = self.crossed(free[0])
-            everywhere = all(self.crossed(each) for each in free)
-            return [(("layers",), f"wherever it is divided, a {tied[0]}")] if everywhere else []
+        if not self.free():
+            why = "the app has frozen layers: wherever the model is divided, one side has nothing to train"
+            return [(("layers",), why)]
+        return []
+
+    def _undividable(self) -> list[Problem]:
+        """Return a problem if a tied parameter crosses every split that could be chosen."""
+        splits = self.free()
+        if not all(self.crossed(split) for split in splits):
+            return []
+        return [(("layers",), f"wherever the model is divided, a {self.crossed(splits[0])[0]}")]
+
+    def _split_misfits(self, split: int) -> list[Problem]:
+        count, at = len(self.model.layers), ("layers", "split")
         if split >= count:
             possible = "only 1 is" if count == 2 else f"1 to {count - 1} are"
             return [(at, f"{split} is out of range: the model has {count} layers, so {possible} possible")]
+        legal = self.legal()
         if split not in legal:
             near = ", ".join(map(str, legal))
-            return [
-                (
-                    at,
-                    f"layer {split} ({self.names[split - 1]}) is inside a block; between: {near}",
-                )
-            ]
-        return [(at, wrong) for wrong in self.faults(split)]
+            why = f"layer {split} ({self.names[split - 1]}) is inside a block; possible splits: {near}"
+            return [(at, why)]
+        return [(at, fault) for fault in self.faults(split)]
 
 
 def _between(ranks: Sequence[int], split: int) -> bool:
-    """Whether some layers come before a split and some behind it."""
+    """Whether some layers come before a split and some after it."""
     return bool(ranks) and min(ranks) < split <= max(ranks)

@@ -1,6 +1,6 @@
-"""What travels of a model: all of it, or only parameters, while batch-norm statistics and counters stay at the sites.
+"""What sites return: whole models, or only their parameters.
 
-Metis did the latter for its ResNets.
+In the latter case batch-norm statistics and counters stay at the sites, as Metis did it for its ResNets.
 """
 
 from typing import ClassVar
@@ -27,21 +27,20 @@ class All(Policy):
 
 @register("layers", "parameters")
 class ParametersOnly(Policy):
-    """Sites return what they train and keep statistics to themselves; evaluators find those of their own data."""
+    """Sites return only parameters and keep their statistics; evaluators use those of their own data."""
 
     needs_outline: ClassVar[bool] = True
     local_statistics: ClassVar[bool] = True
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse to pool what nobody sends."""
+        """Refuse to pool statistics that sites do not send."""
         if rule.merge.pools:
-            return [
-                (("merge", "bn"), "pooled does not go with layers parameters: statistics stay at the sites")
-            ]
+            why = "pooled does not go with layers parameters: statistics stay at the sites"
+            return [(("merge", "bn"), why)]
         return []
 
     def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
-        """Name the parameters; a model without anything else is returned whole."""
+        """Name the parameters; a model that has nothing else is returned whole."""
         tensors = view.outline.tensors if view.outline else ()
         if all(tensor.role is Role.PARAM for tensor in tensors):
             return work

@@ -1,7 +1,7 @@
-"""RADFed and its variants: models travel over many sites before they are averaged (pacer `redistribute`).
+"""RADFed and its variants: models travel from site to site before they are averaged (pacer `redistribute`).
 
-Aggregation Delayed Federated Learning (Xue et al., 2021). RADFedi draws sites by how large their gradients
-are; no correction for that (weights 1/p) is made in the merge, so it is biased on purpose.
+Aggregation Delayed Federated Learning (Xue et al., 2021). RADFedi draws sites by the size of their gradients.
+The merge does not correct for that (by weights 1/p), so it is biased on purpose.
 """
 
 import math
@@ -23,22 +23,22 @@ from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import FEDAVG, how_many, too_few
 
 PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"
-FLOOR = 1e-12  # of the largest score: the least that any site has
+FLOOR = 1e-12  # smallest score of a site, as a share of the largest
 LARGEST = 1e100  # score that a site may claim: sums of scores must stay finite
 
 
 class Scores(BaseModel):
-    """How large the gradients of each site were; who leaves keeps its score."""
+    """How large the gradients of each site were; a site that leaves keeps its score."""
 
     seen: dict[SiteName, float] = {}
 
 
 @register("sample", "importance")
 class ByImportance(Sampler[Scores]):
-    """Sites with large gradients take part more often: drawn without replacement in proportion to their scores.
+    """Sites are drawn without replacement in proportion to scores: those with large gradients more often.
 
     A score is the mean squared norm of the gradients at the weights that a site has trained, p ← (1 − γ)·p +
-    γ·p_new. Learners measure it with every task; nothing else has to be set for that.
+    γ·p_new. Learners measure it with every task; the job has to set nothing for that.
     """
 
     ranks: ClassVar[bool] = True
@@ -46,37 +46,41 @@ class ByImportance(Sampler[Scores]):
     gamma: float = Field(0.9, ge=0, le=1, description="γ, how much the newest measurement counts")
     init: Literal["mean", "probe"] = Field(
         "mean",
-        description="a new site has the mean of all scores; or all sites measure the first model beforehand",
+        description="a new site starts with the mean of all scores; or all sites measure the first model",
     )
-    per_example: bool = Field(False, description="norms of single examples' gradients; many times dearer")
+    per_example: bool = Field(
+        False, description="norms of single examples' gradients; many times as expensive"
+    )
     online: bool = Field(
-        False, description="norms of the last epoch's gradients as they come: free, but not final"
+        False,
+        description="norms of the last epoch's gradients during training: free, but not of the final model",
     )
     layers: tuple[str, ...] = Field((), description="only gradients of these modules, such as the classifier")
 
     def begin(self) -> Scores:
-        """Nothing is known."""
+        """Start without scores."""
         return Scores()
 
     @property
     def plugins(self) -> tuple[LocalPluginSpec, ...]:
-        """Learners measure their gradients."""
-        given = Importance(per_example=self.per_example, online=self.online, layers=self.layers)
-        return (LocalPluginSpec(name=IMPORTANCE, args=given.model_dump(mode="json")),)
+        """The learner's plugin that measures gradients."""
+        arguments = Importance(per_example=self.per_example, online=self.online, layers=self.layers)
+        return (LocalPluginSpec(name=IMPORTANCE, args=arguments.model_dump(mode="json")),)
 
     @property
     def probe(self) -> LocalPluginSpec | None:
-        """What to measure on the first model."""
+        """The plugin that measures the first model, if the job wants that."""
         return self.plugins[0] if self.init == "probe" else None
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse to measure two things at once."""
+        """Refuse to measure single examples during training."""
         if self.online and self.per_example:
-            return [((self.point, "online"), "training has gradients of batches only; leave per_example out")]
+            why = "training only has gradients of whole batches; leave per_example out"
+            return [((self.point, "online"), why)]
         return []
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Tell of draws that are too small to make a model of."""
+        """Warn of draws that are too small for a model."""
         return too_few(self.fraction, spec)
 
     def choose(
@@ -92,16 +96,16 @@ class ByImportance(Sampler[Scores]):
 
     def observe(self, state: Scores, contribution: Contribution) -> None:
         """Take the score of an update, merged or not."""
-        found = contribution.facts.metrics.get(IMPORTANCE)
-        if found is not None:
-            self._enter(state, contribution.site, found)
+        importance = contribution.facts.metrics.get(IMPORTANCE)
+        if importance is not None:
+            self._enter(state, contribution.site, importance)
 
     def probed(self, state: Scores, site: SiteName, importance: float) -> None:
         """Take a site's first score."""
         self._enter(state, site, importance)
 
     def _enter(self, state: Scores, site: SiteName, new: float) -> None:
-        """The first score is taken as it is; what is no score at all is ignored."""
+        """Take a site's first score as it is, and average later ones; ignore values that cannot be scores."""
         if not math.isfinite(new) or new < 0:
             return
         new = min(new, LARGEST)
@@ -112,7 +116,7 @@ class ByImportance(Sampler[Scores]):
 def draw_keys(scores: np.ndarray, chance: np.random.Generator, draws: int = 1) -> np.ndarray:
     """Return a key for every site in every draw: log p + Gumbel noise.
 
-    To take the largest is to draw sites one after the other, without replacement, in proportion to p.
+    Taking the largest keys draws sites one after the other, without replacement, in proportion to p.
     """
     top = scores.max(initial=0.0)
     known = np.maximum(scores / top, FLOOR) if top > 0 else np.ones(len(scores))
@@ -128,12 +132,10 @@ def _radfed(name: str, summary: str, parts: dict[str, dict[str, object]]) -> Rul
     return add_rule(Rule(name=name, summary=summary, paper=PAPER, parts=FEDAVG.parts | usual | parts))
 
 
-RADFED = _radfed(
-    "radfed", "models travel over many sites before they are averaged, all with equal weights", {}
-)
+RADFED = _radfed("radfed", "models travel from site to site before they are averaged with equal weights", {})
 RADFED_P = _radfed(
     "radfed-p",
-    "RADFed with a proximal term: each site stays near the model that it received",
+    "RADFed with a proximal term: each site stays near the model it received",
     {"local": {"kind": "proximal"}},
 )
 RADFED_M = _radfed(

@@ -1,4 +1,4 @@
-"""Robust aggregation: a few sites that send nonsense cannot carry the community model away.
+"""Robust aggregation: a few sites that send nonsense cannot ruin the community model.
 
 Medians and trimmed means: Yin et al., 2018. Krum and multi-Krum: Blanchard et al., 2017.
 """
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.values.words import counted
 from hansa.controller.plugin.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.fedavg import FEDAVG
@@ -20,17 +21,15 @@ BLANCHARD = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tole
 
 
 def _objections(part: Aggregator[Any], rule: Composition) -> list[Problem]:
-    """Refuse what would take the robustness away."""
-    found: list[Problem] = []
+    """Refuse parts that would undo the robustness."""
+    problems: list[Problem] = []
     if not rule.pace.common_rounds:
-        found.append(
-            part.clash(rule.pace, "it merges one update at a time, and one has nothing to be compared with")
-        )
+        why = "it merges one update at a time, so there is nothing to compare an update with"
+        problems.append(part.clash(rule.pace, why))
     if not rule.weigh.equal:
-        found.append(
-            part.clash(rule.weigh, "every site counts the same in it, whatever the site claims; use equal")
-        )
-    return found
+        why = "robust merges count every site the same, whatever it claims; use equal"
+        problems.append(part.clash(rule.weigh, why))
+    return problems
 
 
 @register("merge", "median")
@@ -44,12 +43,12 @@ class Median(Coordinatewise):
     def combine(self, rows: np.ndarray) -> np.ndarray:
         """Return the middle, or the mean of the two in the middle."""
         with np.errstate(over="ignore"):
-            made = np.asarray(np.median(rows, axis=0, overwrite_input=True))
-        huge = ~np.isfinite(made)  # the sum of the two is no number, but their mean is
+            medians = np.asarray(np.median(rows, axis=0, overwrite_input=True))
+        huge = ~np.isfinite(medians)  # the sum of the two overflowed, but their mean is finite
         if huge.any():
             least, most = np.sort(rows[:, huge], axis=0)[[(len(rows) - 1) // 2, len(rows) // 2]]
-            made[huge] = least / 2 + most / 2
-        return made
+            medians[huge] = least / 2 + most / 2
+        return medians
 
 
 @register("merge", "trimmed")
@@ -65,26 +64,25 @@ class TrimmedMean(Coordinatewise):
         return _objections(self, rule)
 
     def combine(self, rows: np.ndarray) -> np.ndarray:
-        """Sort, cut both ends off, and average in that order: it does not matter who came first.
+        """Sort, cut off both ends, and average in that order: the order of arrival does not matter.
 
-        The mean is taken from the least on, so that equal numbers give themselves.
+        The mean is that of distances from the smallest number, so that equal numbers give exactly themselves.
         """
         cut = self._cut(len(rows))
         rows.sort(axis=0)
-        kept = rows[cut : len(rows) - cut]
-        least = kept[0].copy()
-        huge = kept[-1] / 2 - least / 2 > np.finfo(np.float64).max / (
-            2 * len(kept)
-        )  # their sum may be no number
-        shares = kept[:, huge] / len(kept)
+        middle = rows[cut : len(rows) - cut]
+        least = middle[0].copy()
+        # Where numbers are this far apart, the sum of their distances may overflow.
+        huge = middle[-1] / 2 - least / 2 > np.finfo(np.float64).max / (2 * len(middle))
+        shares = middle[:, huge] / len(middle)
         with np.errstate(over="ignore", invalid="ignore"):
-            kept -= least
-            made = np.asarray(least + kept.mean(axis=0))
-        made[huge] = shares.sum(axis=0)
-        return made
+            middle -= least
+            means = np.asarray(least + middle.mean(axis=0))
+        means[huge] = shares.sum(axis=0)
+        return means
 
     def remark(self, count: int) -> str:
-        """Say so where it is no more robust than the mean."""
+        """Say so if the merge was no more robust than the mean."""
         if not self.trim or self._cut(count):
             return ""
         return f"{self.kind} left nothing out: {self.trim:g} of {count} updates is less than one"
@@ -96,14 +94,14 @@ class TrimmedMean(Coordinatewise):
 
 @register("merge", "krum")
 class Krum(Selecting):
-    """The update that is nearest to its neighbours, or the mean of the few that are (multi-Krum).
+    """The update that is nearest to its neighbours, or the mean of several such updates (multi-Krum).
 
     The score of an update is the sum of its squared distances to the n − f − 2 nearest others, over all
-    parameters and statistics; those with the least scores are taken.
+    parameters and statistics; the updates with the smallest scores are taken.
     """
 
     attackers: int = Field(
-        1, ge=0, strict=True, description="f, how many sites may be wrong; it takes 2f + 3 updates"
+        1, ge=0, strict=True, description="f, how many sites may be wrong; a merge needs 2f + 3 updates"
     )
     chosen: int = Field(
         1, ge=0, strict=True, description="updates to average, at most all but f; 0: all but f"
@@ -111,25 +109,26 @@ class Krum(Selecting):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse weights, merges of single updates, and models of fewer sites than promised."""
-        found = _objections(self, rule)
+        problems = _objections(self, rule)
         if 0 < self.chosen < spec.sites.together:
-            why = f"merge krum makes a model of {self.chosen}; set merge.chosen to 0 or to {spec.sites.together}"
-            found.append((("sites", "together"), why))
-        return found
+            used = counted(self.chosen, "update")
+            why = f"merge krum makes a model of {used}; set merge.chosen to 0 or to {spec.sites.together}"
+            problems.append((("sites", "together"), why))
+        return problems
 
     def taken(self, count: int) -> int:
-        """Return how many updates are averaged: never so many that an attacker must be among them."""
+        """Return how many updates are averaged: at most as many as there are honest sites."""
         return max(0, min(self.chosen or count, count - self.attackers))
 
     def select(self, distances: np.ndarray) -> Sequence[int]:
-        """Return the updates with the least scores; of equal ones, those of the first sites."""
+        """Return the updates with the smallest scores; of equal ones, those of the first sites."""
         count = len(distances)
         if count < 2 * self.attackers + 3:
             raise TooFew(
                 f"{count} updates came, and {2 * self.attackers + 3} are needed to outvote {self.attackers}"
             )
         others = np.sort(distances + np.diag(np.full(count, np.inf)), axis=1)
-        with np.errstate(over="ignore"):  # infinitely far is far
+        with np.errstate(over="ignore"):  # an infinite distance is fine
             scores = others[:, : count - self.attackers - 2].sum(axis=1)
         return [int(i) for i in np.argsort(scores, kind="stable")[: self.taken(count)]]
 

@@ -1,8 +1,8 @@
-"""What confusion matrices, counts of labels and losses say of a model in one number: the larger, the better.
+"""Scores: one number for a confusion matrix, counts of labels, or a loss; the larger, the better.
 
 A matrix (metis-dvw §1) has a row for each true and a column for each predicted class. Where an example may
 have several labels (metis-dvw §7) there are TP, FP and FN of each label instead. Counts of several sites are
-pooled first and scored then: the mean of scores is another number.
+pooled first and then scored: the mean of the sites' scores would be a different number.
 """
 
 import math
@@ -19,13 +19,13 @@ Kind = Literal["classes", "labels"]
 Shape = tuple[int, Kind]
 
 
-def shape_of(found: Evaluation) -> Shape:
-    """Return how many classes or labels a finding counts: those of one shape can be pooled."""
-    return (len(found.labels), "labels") if found.labels else (len(found.confusion), "classes")
+def shape_of(report: Evaluation) -> Shape:
+    """Return how many classes or labels a report counts; reports of one shape can be pooled."""
+    return (len(report.labels), "labels") if report.labels else (len(report.confusion), "classes")
 
 
 def unlike(shape: Shape, usual: Shape) -> str:
-    """Say how a finding differs from most."""
+    """Say how a report differs from most."""
     (size, kind), (others, their) = shape, usual
     if kind == their == "classes":
         return f"its matrix has {size} classes, most have {others}"
@@ -33,12 +33,12 @@ def unlike(shape: Shape, usual: Shape) -> str:
 
 
 def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
-    """Add up the matrices, or the counts of labels, of findings of one shape."""
+    """Add up the matrices, or the counts of labels, of reports of one shape."""
     return reduce(np.add, ((report.labels or report.confusion).array() for report in reports))
 
 
 def micro_f1(confusion: np.ndarray) -> float:
-    """Return 2TP / (2TP + FP + FN) over all classes; with one label per example that is the accuracy, exactly."""
+    """Return 2TP / (2TP + FP + FN) over all classes; with one label per example this equals the accuracy."""
     return micro_f1_of_labels(_by_class(confusion))
 
 
@@ -54,8 +54,8 @@ def _by_class(confusion: np.ndarray) -> np.ndarray:
 
 
 def micro_f1_of_labels(counts: np.ndarray) -> float:
-    """Return 2TP / (2TP + FP + FN) over all labels; where none occurs and none is predicted, nothing is wrong: 1."""
-    right, *wrong = counts.astype(object).sum(axis=0)  # in whole numbers of any size
+    """Return 2TP / (2TP + FP + FN) over all labels; 1 if no label occurs and none is predicted."""
+    right, *wrong = counts.astype(object).sum(axis=0)  # Python integers do not overflow
     return 2 * right / (2 * right + sum(wrong)) if right or any(wrong) else 1.0
 
 
@@ -67,8 +67,7 @@ def macro_f1_of_labels(counts: np.ndarray) -> float:
 
 def mcc(confusion: np.ndarray) -> float:
     """Return Matthews' correlation for any number of classes (Gorodkin, 2004); below chance counts as 0."""
-    # In whole numbers: where nearly all is one class, rounding could leave less than nothing to take the root
-    # of.
+    # In Python integers: if nearly all examples are of one class, rounding could make the radicands negative.
     predicted, true = confusion.sum(axis=0).astype(object), confusion.sum(axis=1).astype(object)
     total = int(confusion.sum())
     covariance = int(np.trace(confusion)) * total - int(predicted @ true)
@@ -77,14 +76,14 @@ def mcc(confusion: np.ndarray) -> float:
 
 
 def gmean(confusion: np.ndarray) -> float:
-    """Return the geometric mean of the recalls of the classes that occur; 0 if one is never found."""
+    """Return the geometric mean of the recalls of the classes that occur; 0 if one is never recognised."""
     true = confusion.sum(axis=1)
     recalls = np.diag(confusion)[true > 0] / true[true > 0]
     return float(np.exp(np.log(recalls).mean())) if (recalls > 0).all() else 0.0
 
 
 def inverse_loss(mean: float) -> float:
-    """Return 1 / (ε + mean loss); nothing for a loss that is no number."""
+    """Return 1 / (ε + mean loss); 0 for a loss that is not finite."""
     return 1 / (EPSILON + max(mean, 0.0)) if math.isfinite(mean) else 0.0
 
 

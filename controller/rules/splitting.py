@@ -1,4 +1,4 @@
-"""Where a network is best divided, by the divergences of its layers (divide-and-conquer §4).
+"""Finds where to divide a network from the divergences of its layers (divide-and-conquer §4).
 
 The paper does it by eye ("starts to increase around Layer5"); this rule is ours.
 """
@@ -11,17 +11,17 @@ from typing import Literal
 from hansa.controller.rules.divergence import Divergences
 
 Scale = Literal["raw", "log"]
-LEAST = 1e-12  # divergences below are as good as none
-FEW = 4  # layers from which on each side of a split must have two
+LEAST = 1e-12  # smaller divergences count as this
+FEW = 4  # with this many layers or more, each side of a split has at least two
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A split that a level was fitted to on either side: after layer `split`, counted from 1."""
+    """A possible split after layer `split`, counted from 1, with a level fitted to either side."""
 
     split: int
     cost: float  # the sum of the squared distances of layers from the level of their side
-    ratio: float  # the level behind the split divided by that before it
+    ratio: float  # the level after the split divided by the level before it
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Choice:
     """Where to divide, and what it was chosen from."""
 
     split: int
-    best: Candidate | None  # none: the divergence rises nowhere
-    runner_up: Candidate | None  # none: there is no other candidate
+    best: Candidate | None  # None: the divergence rises nowhere
+    runner_up: Candidate | None  # None: there is no other candidate
     doubt: str = ""  # why it is not clear
 
     @property
     def clear(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether there is no doubt about it."""
         return not self.doubt
 
 
@@ -48,12 +48,13 @@ def choose_split(
 ) -> Choice:
     """Divide where two levels fit the divergences best and the second is clearly higher.
 
-    If it is not `min_ratio` times as high, only the last layer is apart. If it costs more than `margin` times
-    what the runner-up costs, it is kept but not clear. From four layers on each side has two at least: a
-    single layer fits its own level perfectly, and the first is often far less divergent than all others.
-    `legal` are the splits to choose from; without it, all are.
+    If the second level is not `min_ratio` times as high, only the last layer is split off. If the split costs
+    more than `margin` times what the runner-up costs, it is taken but not clear. With four layers or more,
+    each side has at least two: a single layer fits its own level perfectly, and the first is often far less
+    divergent than all others. `legal` are the splits to choose from; by default all.
 
-    `log` is the rule as it was: levels of the logarithms, sides of any size, and no look at the runner-up.
+    `log` is the former rule: levels of the logarithms, sides of any size, and no comparison with the
+    runner-up.
     """
     heights = [max(value, LEAST) if value is not None else None for value in found]
     if scale == "log":
@@ -61,27 +62,28 @@ def choose_split(
     least = 2 if scale == "raw" and sum(height is not None for height in heights) >= FEW else 1
     allowed = sorted(legal if legal is not None else range(1, len(found)))
     candidates = [fit for split in allowed if (fit := _fitted(heights, split, least, scale)) is not None]
-    candidates.sort(
-        key=lambda fit: (float(f"{fit.cost:.12g}"), -fit.split)
-    )  # of equals the later; rounding is no lead
+    # Costs that differ only by rounding are equal, and of equal costs the later split wins.
+    candidates.sort(key=lambda fit: (float(f"{fit.cost:.12g}"), -fit.split))
     best, runner_up = [*candidates, None, None][:2]
     if best is None or best.ratio < min_ratio:
         why = "the divergence does not rise with depth"
         if best is not None:
-            why = f"behind layer {best.split} it is only {best.ratio:.2f} times as large, not {min_ratio:g} times"
+            ratio = f"{best.ratio:.2f} times as large, not {min_ratio:g} times"
+            why = f"after layer {best.split} it is only {ratio}"
         last = allowed[-1]
-        return Choice(last, best, runner_up, f"{why}; only the layers behind layer {last} are apart")
+        return Choice(last, best, runner_up, f"{why}; only the layers after layer {last} are split off")
     doubt = ""
     if scale == "raw" and runner_up is not None and best.cost > margin * runner_up.cost:
         doubt = (
             f"after layer {best.split} it costs {best.cost:.3g} and after layer {runner_up.split} "
-            f"{runner_up.cost:.3g}, which is too close; layer {best.split} is taken, compare both with layers.split"
+            f"{runner_up.cost:.3g}, which is too close; layer {best.split} is taken, compare both with "
+            "layers.split"
         )
     return Choice(best.split, best, runner_up, doubt)
 
 
 def _fitted(heights: Sequence[float | None], split: int, least: int, scale: Scale) -> Candidate | None:
-    """Fit a level to each side of a split; return nothing where a side is too small or the second is not higher."""
+    """Fit a level to each side of a split; None if a side is too small or the second level is not higher."""
     left = [height for height in heights[:split] if height is not None]
     right = [height for height in heights[split:] if height is not None]
     if min(len(left), len(right)) < least or _mean(right) <= _mean(left):

@@ -1,1 +1,1 @@
-"""The plugins of learners."""
+"""The plugins of learners: their contract, how tasks select them, and Hansa's own."""

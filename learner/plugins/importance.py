@@ -1,11 +1,11 @@
-"""How large a site's gradients are: the score that RADFedi draws sites by (radfed §2).
+"""The size of a site's gradients: the score by which RADFedi draws sites (radfed §2).
 
     batches      mean over mini-batches of ‖∇ℓ‖², in a pass over the training data after training (default)
     per_example  mean over examples of ‖∇ℓ‖²: the paper's formula, one gradient for each example
-    online       the same as batches, over those of the last epoch of training as they came: free
+    online       like batches, but over the batches of the last epoch during training: free
 
-All are of the app's loss, without a proximal term (online, with what a plugin's `penalty` adds), in training
-mode; nothing is updated. Scores of the three forms cannot be compared with one another, and sites with less
+All use the app's loss in training mode, without a proximal term (online: with what a plugin's `penalty`
+adds), and update nothing. Scores of different forms cannot be compared with one another, and sites with less
 than a batch of data have higher ones.
 """
 
@@ -25,8 +25,8 @@ from hansa.learner.plugins.contract import LocalPlugin, LocalRun
 from hansa.learner.training.batches import normalises, shuffled
 from hansa.learner.training.slow import require_wanted
 
-HELD = 4096  # squares that are held before they are summed up
-NUMBERS = 1 << 26  # of gradients of single examples that are held at once
+HELD = 4096  # squares to hold before they are summed up
+NUMBERS = 1 << 26  # in gradients of single examples held at the same time
 
 Parameters = dict[str, nn.Parameter]
 
@@ -34,16 +34,16 @@ Parameters = dict[str, nn.Parameter]
 class Gauge:
     """Measures the gradients of one task."""
 
-    def __init__(self, module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> None:
-        self._module, self._given = module, given
-        self._parameters = measured(module, given, tensors)
+    def __init__(self, module: nn.Module, form: Importance, tensors: Collection[str] = ()) -> None:
+        self._module, self._form = module, form
+        self._parameters = measured(module, form, tensors)
         self._epoch = 0
         self._mean = Mean()
 
     @property
     def watch(self) -> Callable[[int], None] | None:
-        """Who is to see the gradients of every batch, if they are measured as they come."""
-        return self._look if self._given.online else None
+        """A function to call with every batch's gradients, if they are measured during training."""
+        return self._look if self._form.online else None
 
     def _look(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -53,33 +53,32 @@ class Gauge:
     def score(
         self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
     ) -> float | None:
-        """Return the score of the module as it is, in training mode; none if there is nothing to be measured."""
+        """Return the score of the module as it is, in training mode; None if there is nothing to measure."""
         if not self._parameters:  # the layers that count are not trained in this task
             return None
-        if not self._given.online:
+        if not self._form.online:
             self._mean = self._pass(app, data, batch_size, seed, cancelled)
         return self._mean.value()
 
     def _pass(
         self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
     ) -> "Mean":
-        """Return the mean of the squared norms of all batches' or examples' gradients in a pass over the data."""
+        """Make a pass over the data; return the mean squared norm of all batches' or examples' gradients."""
         module, parameters = self._module, self._parameters
-        singles = _singles(app, module, parameters) if self._given.per_example else None
+        singles = _singles(app, module, parameters) if self._form.per_example else None
         generator = torch.Generator().manual_seed(seed)
-        found = Mean()
+        mean = Mean()
         with _unchanged(module):
             for rows in shuffled(len(data), batch_size, generator, normalises(module)):
                 require_wanted(cancelled)
                 x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
                 if singles is not None:
-                    found.add(singles(x, data.y[rows]))
+                    mean.add(singles(x, data.y[rows]))
                 else:
                     loss = loss_of(app, module(x), data.y[rows])
-                    found.add(
-                        [_square(torch.autograd.grad(loss, list(parameters.values()), allow_unused=True))]
-                    )
-        return found
+                    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+                    mean.add([_square(gradients)])
+        return mean
 
 
 class Mean:
@@ -87,20 +86,23 @@ class Mean:
 
     def __init__(self) -> None:
         self._held: list[torch.Tensor] = []
-        self._sum, self._count = 0.0, 0  # of those that are held no longer
+        self._sum, self._count = 0.0, 0  # of those summed up
 
     def add(self, squares: list[torch.Tensor]) -> None:
-        """Take some more."""
+        """Add squares to the mean."""
         self._held += squares
         if len(self._held) >= HELD:
-            self._sum, self._count = (
-                self._sum + float(torch.stack(self._held).sum()),
-                self._count + len(self._held),
-            )
+            self._sum += float(torch.stack(self._held).sum())
+            self._count += len(self._held)
             self._held = []
 
+    @property
+    def pending(self) -> int:
+        """How many squares have not been summed up yet."""
+        return len(self._held)
+
     def value(self) -> float | None:
-        """Return the mean; none if there was nothing."""
+        """Return the mean; None if there were no squares."""
         if not self._count:
             return float(torch.stack(self._held).mean()) if self._held else None
         rest = float(torch.stack(self._held).sum()) if self._held else 0.0
@@ -111,34 +113,34 @@ class Mean:
 class Score(LocalPlugin[Gauge], Importance):
     """Measures how large the gradients are."""
 
-    alone = "sample importance: the app trains by a function of its own, whose gradients nobody sees"
+    alone = "sample importance: the app trains by a function of its own, whose gradients cannot be seen"
 
     def begin(self, run: LocalRun) -> Gauge:
-        """Find out which parameters count."""
+        """Choose the parameters that count."""
         return Gauge(run.model, self, run.work.tensors)
 
     def watch(self, held: Gauge, run: LocalRun) -> None:
-        """Measure a batch, if batches are measured as they come."""
+        """Measure a batch, if gradients are measured during training."""
         if held.watch is not None:
             held.watch(run.epoch)
 
     def finish(self, held: Gauge, run: LocalRun) -> Mapping[str, float]:
-        """Make a pass over the data, unless that was done."""
-        found = held.score(run.app, run.examples, run.work.batch_size, run.seed, run.cancelled)
-        return {} if found is None else {IMPORTANCE: found}
+        """Return the score; it takes a pass over the data, unless gradients were measured during training."""
+        score = held.score(run.app, run.examples, run.work.batch_size, run.seed, run.cancelled)
+        return {} if score is None else {IMPORTANCE: score}
 
 
-def measured(module: nn.Module, given: Importance, tensors: Collection[str] = ()) -> Parameters:
+def measured(module: nn.Module, form: Importance, tensors: Collection[str] = ()) -> Parameters:
     """Return the parameters whose gradients count: those that are trained, in the layers that are named."""
     named = dict(module.named_parameters())
     trained = {n: each for n, each in named.items() if each.requires_grad and (not tensors or n in tensors)}
-    if not given.layers:
+    if not form.layers:
         return trained
-    for layer in given.layers:
+    for layer in form.layers:
         if not any(_within(name, layer) for name in named):
             raise InvalidApp(f"sample.layers: the app's model has no parameters in {layer!r}")
     return {
-        name: each for name, each in trained.items() if any(_within(name, layer) for layer in given.layers)
+        name: each for name, each in trained.items() if any(_within(name, layer) for layer in form.layers)
     }
 
 
@@ -155,11 +157,8 @@ def _singles(
             "sample.per_example: batch normalisation mixes the examples of a batch; leave per_example out"
         )
     trained = {name: each.detach() for name, each in parameters.items()}
-    held = (
-        *module.named_parameters(),
-        *module.named_buffers(),
-    )  # each once, though it may have several names
-    rest = {name: each.detach() for name, each in held if name not in trained}
+    tensors = (*module.named_parameters(), *module.named_buffers())  # each once, even if it has several names
+    rest = {name: each.detach() for name, each in tensors if name not in trained}
 
     def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return loss_of(app, functional_call(module, values | rest, (x.unsqueeze(0),)), y.unsqueeze(0))
@@ -173,7 +172,7 @@ def _singles(
     def norms(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         try:
             return list(each(x, y))
-        except RuntimeError as error:  # a network may do what cannot be done for each example apart
+        except RuntimeError as error:  # a network may use operations that cannot be vectorised over examples
             raise InvalidApp(
                 f"sample.per_example: not possible for the app's model: {one_line(error)}"
             ) from error
@@ -182,18 +181,18 @@ def _singles(
 
 
 def _square(gradients: "Collection[torch.Tensor | None]") -> torch.Tensor:
-    """Return the squared norm of gradients together, in double precision."""
-    found = [each.double().square().sum() for each in gradients if each is not None]
-    return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
+    """Return the squared norm of all gradients together, in double precision."""
+    squares = [each.double().square().sum() for each in gradients if each is not None]
+    return torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
 
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Put buffers back: running statistics change whenever a module in training mode sees data."""
-    held = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    """Restore buffers: running statistics change whenever a module in training mode sees data."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         yield
     finally:
         with torch.no_grad():
             for name, buffer in module.named_buffers():
-                buffer.copy_(held[name])
+                buffer.copy_(before[name])

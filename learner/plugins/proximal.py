@@ -20,7 +20,7 @@ class Pull:
         self._mu = mu
 
     def __call__(self) -> None:
-        """Add μ·(w − w′) to the gradients; a parameter that a batch does not use is pulled, too, if it has moved."""
+        """Add μ·(w − w′) to the gradients, even of parameters that a batch does not use."""
         with torch.no_grad():
             for parameter, anchor in zip(self._parameters, self._anchors, strict=True):
                 apart = parameter - anchor
@@ -34,7 +34,7 @@ class Pull:
 
 @register("learner", PROXIMAL)
 class NearStart(LocalPlugin[Pull], Proximal):
-    """Holds an update near the model that its task starts from."""
+    """Keeps an update near the model that its task starts from."""
 
     alone = "local proximal: the app trains by a function of its own, which cannot be held back"
 
@@ -43,5 +43,5 @@ class NearStart(LocalPlugin[Pull], Proximal):
         return Pull(run.model, self.mu, run.work.tensors)
 
     def pull(self, held: Pull, run: LocalRun) -> None:
-        """Add the gradient of the term; as a part of the loss it would cost a pass over all parameters more."""
+        """Add the gradient of the term; in the loss it would cost another pass over all parameters."""
         held()

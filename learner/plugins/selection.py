@@ -1,4 +1,4 @@
-"""The plugins of learners: which there are, which a task asks for, and how they take part in its training."""
+"""Which plugins a task asks for, and how they take part in its training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from hansa.learner.training.loop import Hooks
 from hansa.learner.training.slow import Cancelled
 
 P = TypeVar("P", LocalPlugin[Any], BatchSource)
-# What a plugin may raise as an answer, because people are told of it in other words than of a fault.
+# Errors that a plugin may raise on purpose; they have messages of their own and are not faults of the plugin.
 FORESEEN = (Cancelled, Diverged, InvalidInput, Unequipped)
 WORDS = {"learner": "the learner's plugin", "batches": "the source of batches"}
 
@@ -33,7 +33,7 @@ discover(())
 
 
 def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin[Any]], BatchSource | None]:
-    """Return the plugins and the source of batches that a task asks for; to leave one out would be another method."""
+    """Return the plugins and the source of batches that a task asks for; none may be missing."""
     if work.keep_optimizer and app.train is not None:
         raise InvalidApp(
             "train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own"
@@ -42,24 +42,25 @@ def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin[Any]], BatchSource
         raise Refused(
             f"batches {work.source.name!r}: a task that is a window of batches has no other source of them"
         )
-    plugins = [_made(LocalPlugin, "learner", spec, app) for spec in work.plugins]
-    source = _made(BatchSource, "batches", work.source, app) if work.source else None  # type: ignore[type-abstract]
-    return plugins, source
+    plugins = [_instance(LocalPlugin, "learner", spec, app) for spec in work.plugins]
+    if work.source is None:
+        return plugins, None
+    return plugins, _instance(BatchSource, "batches", work.source, app)  # type: ignore[type-abstract]
 
 
 def probe_of(app: App, work: Probe) -> Score:
-    """Return who measures gradients without training."""
-    found = _made(LocalPlugin, "learner", work.plugin, app)
-    if not isinstance(found, Score):
-        raise Refused(f"learner {found.kind!r} takes part in training, and this task has none")
-    return found
+    """Return the plugin that measures gradients without training."""
+    plugin = _instance(LocalPlugin, "learner", work.plugin, app)
+    if not isinstance(plugin, Score):
+        raise Refused(f"learner {plugin.kind!r} takes part in training, but a probe does not train")
+    return plugin
 
 
-def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
+def _instance(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
     cls = kinds(point).get(spec.name)
     if cls is None:
-        lacking = f"{WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}"
-        raise Unequipped(f"the rule asks for {lacking}")
+        missing = f"{WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}"
+        raise Unequipped(f"the rule asks for {missing}")
     assert issubclass(cls, kind)
     if app.train is not None:
         raise InvalidApp(cls.alone)
@@ -73,8 +74,8 @@ def _made(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
 class Company:
     """The plugins of one task at work.
 
-    What a plugin raises becomes PluginFailed, except what is foreseen: a task that was withdrawn or diverges, an
-    app or data that cannot be used, a site that lacks something.
+    Errors of plugins become PluginFailed, except those that are foreseen: a task that was withdrawn or
+    diverges, an app or data that cannot be used, a site that lacks something.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Company:
                 self._held.append((plugin, plugin.begin(run)))
 
     def hooks(self, awaken: Callable[[], object]) -> Hooks:
-        """Return what the training loop is to call: nothing that no plugin has a use for."""
+        """Return what the training loop has to call, without hooks that no plugin uses."""
         return Hooks(
             course=self._run,
             awaken=awaken,
@@ -104,17 +105,19 @@ class Company:
         metrics: dict[str, float] = {}
         for plugin, held in self._held:
             with calling(plugin, *FORESEEN):
-                found = plugin.finish(held, self._run)
-            for name, number in _require_metrics(plugin, found).items():
+                reported = plugin.finish(held, self._run)
+            for name, number in _require_metrics(plugin, reported).items():
                 if name in metrics:
-                    raise PluginFailed(plugin, f"it found {name!r}, which another plugin has found, too")
+                    raise PluginFailed(
+                        plugin, f"it reported {name!r}, which another plugin has reported already"
+                    )
                 metrics[name] = float(number)
         if len(metrics) > METRICS:
-            raise TooLarge(f"the plugins found {len(metrics)} numbers; {METRICS} are allowed")
+            raise TooLarge(f"the plugins reported {len(metrics)} metrics; {METRICS} are allowed")
         return metrics
 
     def _having(self, method: str) -> list[tuple[LocalPlugin[Any], Any]]:
-        """Return the plugins that have a method of their own."""
+        """Return the plugins that override a method."""
         usual = getattr(LocalPlugin, method)
         return [(plugin, held) for plugin, held in self._held if getattr(type(plugin), method) is not usual]
 
@@ -136,13 +139,13 @@ class Company:
             if term is None:
                 continue
             if not isinstance(term, torch.Tensor) or term.ndim:
-                raise PluginFailed(plugin, f"a penalty is a tensor of one number, this one is {term!r:.100}")
+                raise PluginFailed(plugin, f"a penalty must be a tensor of one number, but is {term!r:.100}")
             terms.append(term)
         return torch.stack(terms).sum() if terms else None
 
     def _enough(self) -> bool:
         enough = False
-        for plugin, held in self._held:  # all are asked, as each may count epochs
+        for plugin, held in self._held:  # ask all of them, as each may count epochs
             with calling(plugin, *FORESEEN):
                 enough |= bool(plugin.after_epoch(held, self._run))
         return enough
@@ -153,40 +156,40 @@ class Company:
         with calling(self._source, *FORESEEN) as source:
             epoch = source.epoch(self._run, generator)
         if not isinstance(epoch, Iterable):
-            raise PluginFailed(source, f"an epoch is a row of batches, this one is {epoch!r:.100}")
-        row, end = iter(epoch), object()
+            raise PluginFailed(source, f"an epoch must be an iterable of batches, but is {epoch!r:.100}")
+        rest, end = iter(epoch), object()
         while True:
             with calling(source, *FORESEEN):
-                rows: Any = next(row, end)
+                rows: Any = next(rest, end)
             if rows is end:
                 return
             yield _require_rows(source, rows, count)
 
 
-def _require_metrics(plugin: LocalPlugin[Any], found: object) -> Mapping[str, float]:
+def _require_metrics(plugin: LocalPlugin[Any], metrics: object) -> Mapping[str, float]:
     """Return the metrics of a plugin, if they are numbers by name."""
-    if not isinstance(found, Mapping):
-        raise PluginFailed(plugin, f"it found {found!r:.100}; it takes numbers by name")
-    for name, number in found.items():
+    if not isinstance(metrics, Mapping):
+        raise PluginFailed(plugin, f"it reported {metrics!r:.100}; metrics must be numbers by name")
+    for name, number in metrics.items():
         if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(number, int | float):
             odd = f"{name!r}: {number!r:.100}"
-            raise PluginFailed(plugin, f"it found {odd}; it takes a name without spaces, and a number")
-    return found
+            raise PluginFailed(plugin, f"it reported {odd}; a metric is a name without spaces, and a number")
+    return metrics
 
 
 def _require_rows(
-    source: BatchSource, given: "Iterable[int] | torch.Tensor | np.ndarray", count: int
+    source: BatchSource, batch: "Iterable[int] | torch.Tensor | np.ndarray", count: int
 ) -> torch.Tensor:
-    """Return a batch as a tensor, if it has row numbers of the site's data; negative ones are not wrapped around."""
-    try:  # an array may be in any order in memory
-        rows = given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given))
+    """Return a batch as a tensor, if it has row numbers of the site's data; negative ones are refused."""
+    try:  # copied, because torch cannot read arrays with negative strides
+        rows = batch if isinstance(batch, torch.Tensor) else torch.from_numpy(np.array(batch))
     except (TypeError, ValueError):
         rows = torch.empty(0)
     odd_kind = rows.is_floating_point() or rows.is_complex() or rows.dtype is torch.bool
     if rows.ndim != 1 or odd_kind or not len(rows):
-        raise PluginFailed(source, f"a batch is a list of row numbers, this one is {given!r:.100}")
+        raise PluginFailed(source, f"a batch must be a list of row numbers, but is {batch!r:.100}")
     rows = rows.long()
     if rows.min() < 0 or rows.max() >= count:
         odd = rows.min() if rows.min() < 0 else rows.max()
-        raise PluginFailed(source, f"row {int(odd)} is none of the site's {count}, which begin with 0")
+        raise PluginFailed(source, f"row {int(odd)} does not exist: the site has rows 0 to {count - 1}")
     return rows

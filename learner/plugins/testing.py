@@ -1,6 +1,6 @@
-"""The contract of learners' plugins, as checks that run over any of them: see `hansa.plugin.testing`.
+"""The contract of learners' plugins, as checks that run over any plugin: see `hansa.plugin.testing`.
 
-The checks train a small network on a few rows, on the processor.
+The checks train a small network on a few rows, on the CPU.
 """
 
 import json
@@ -47,7 +47,7 @@ def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any)
 
 
 def trained_by(run: LocalRun) -> tuple[Trained, dict[str, float]]:
-    """Train as the task asks, with the plugins that it names; return what was done and what they found."""
+    """Train as the task asks, with the plugins it names; return what was done and the plugins' metrics."""
     company = Company(*asked_of(run.app, run.work), run)
     hooks = company.hooks(run.model.train)
     done = train(run.app, run.model, run.examples, run.work, run.seed, lambda *_: None, run.cancelled, hooks)
@@ -56,7 +56,7 @@ def trained_by(run: LocalRun) -> tuple[Trained, dict[str, float]]:
 
 
 def network() -> nn.Module:
-    """Return a network that normalises and drops out."""
+    """Return a network with batch normalisation and dropout."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 2))
 
@@ -72,7 +72,7 @@ APP = App(model=network, classes=2)
 
 
 def work(plugin: Plugin | None = None, **more: Any) -> Train:
-    """Return a task that names a plugin, after its way over the wire."""
+    """Return a task that names a plugin, as it arrives over the wire."""
     if plugin is not None:
         spec = LocalPluginSpec(name=plugin.kind, args=json.loads(plugin.model_dump_json()))
         more |= {"plugins": (spec,)} if isinstance(plugin, LocalPlugin) else {"source": spec}
@@ -89,36 +89,36 @@ def state(module: nn.Module) -> dict[str, bytes]:
 
 
 def gives_the_same_update_again(plugin: Plugin) -> None:
-    """The same task gives the same update and the same memory, whatever chance others have drawn."""
-    made = []
+    """The same task gives the same update and the same memory, whatever was drawn before."""
+    results = []
     for disturbance in (1, 2):
         module = network()
         run = run_of(APP, module, data(), work(plugin), memory={"mine": [1]})
-        torch.manual_seed(disturbance)  # what others have drawn must not count
-        done, found = trained_by(run)
-        made.append((state(module), done, repr(found), json.dumps(run.memory)))
+        torch.manual_seed(disturbance)  # the state of the global generator must not matter
+        done, metrics = trained_by(run)
+        results.append((state(module), done, repr(metrics), json.dumps(run.memory)))
         require(plugin, done.steps > 0, "nothing was trained")
         require(plugin, run.memory["mine"] == [1], "it changed the notes of others")
-    require(plugin, made[0] == made[1], "the same task gave two different updates")
+    require(plugin, results[0] == results[1], "the same task gave two different updates")
 
 
 def measures_without_training(plugin: LocalPlugin[Any]) -> None:
-    """To begin and to finish change nothing, and what is found can be told."""
+    """`begin` and `finish` change nothing, and metrics are numbers that can be sent."""
     module = network()
     run = run_of(APP, module, data(), work(plugin))
     before = state(module)
     held = plugin.begin(run)
     require(plugin, state(module) == before, "begin() changed the network")
     module.train()
-    found = plugin.finish(held, run)
-    require(plugin, state(module) == before, "finish() changed the network: to measure is not to train")
-    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics=found)
+    metrics = plugin.finish(held, run)
+    require(plugin, state(module) == before, "finish() changed the network: it may measure, but not train")
+    facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics=metrics)
     numbers = all(isinstance(value, float) for value in facts.metrics.values())
-    require(plugin, numbers, f"it found {dict(facts.metrics)}: not all are numbers")
+    require(plugin, numbers, f"it reported {dict(facts.metrics)}: not all are numbers")
 
 
 def trains_only_the_tensors_of_its_task(plugin: LocalPlugin[Any]) -> None:
-    """What a task does not name stays as it is."""
+    """Tensors that a task does not name stay unchanged."""
     module = network()
     before = state(module)
     frozen = module.get_submodule("0")
@@ -131,7 +131,7 @@ def trains_only_the_tensors_of_its_task(plugin: LocalPlugin[Any]) -> None:
 
 
 def yields_rows_by_the_chance_it_is_given(source: BatchSource) -> None:
-    """A source yields rows of the site's data, the same ones from the same generator."""
+    """A source yields rows of the site's data, the same rows from the same generator."""
     run = run_of(APP, network(), data(), work(source))
     orders = []
     for _ in range(2):
@@ -145,7 +145,7 @@ def yields_rows_by_the_chance_it_is_given(source: BatchSource) -> None:
 
 
 def checks_of(plugin: Plugin) -> list[Check]:
-    """Return the checks for the contract that a plugin is derived from."""
+    """Return the checks of the contract that a plugin implements."""
     if isinstance(plugin, BatchSource):
         return [gives_the_same_update_again, yields_rows_by_the_chance_it_is_given]
     return [gives_the_same_update_again, measures_without_training, trains_only_the_tensors_of_its_task]

@@ -1,1 +1,1 @@
-"""Training: batches, optimizers, the loop, and what is kept from task to task."""
+"""Training: batches, optimizers, the loop, and what learners keep from task to task."""

@@ -10,7 +10,7 @@ from hansa.learner.plugins.contract import BatchSource, LocalRun
 
 
 def normalises(module: nn.Module) -> bool:
-    """Whether a network, as it is, normalises over the batch, so that a batch of one row is no use."""
+    """Whether a network normalises over the batch in its current mode, so that it cannot train on one row."""
     return any(
         isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules()
     )
@@ -19,7 +19,7 @@ def normalises(module: nn.Module) -> bool:
 def shuffled(rows: int, size: int, generator: torch.Generator, drop_single: bool) -> Iterator[torch.Tensor]:
     """Yield one epoch's batches of row numbers in random order; the last may be smaller.
 
-    A last batch of one row is dropped if asked: batch normalisation cannot normalise a single value.
+    With `drop_single` a last batch of one row is dropped: batch normalisation cannot normalise one value.
     """
     order = torch.randperm(rows, generator=generator)
     for start in range(0, rows, size):
@@ -31,8 +31,8 @@ def shuffled(rows: int, size: int, generator: torch.Generator, drop_single: bool
 
 @register("batches", "shuffled")
 class Shuffled(BatchSource):
-    """All examples, in an order that is drawn anew for every epoch. A task that names no source has this one."""
+    """All examples, in a new random order for every epoch. This is the default source."""
 
     def epoch(self, run: LocalRun, generator: torch.Generator) -> Iterator[torch.Tensor]:
-        """Draw an order."""
+        """Yield batches in a random order."""
         return shuffled(len(run.examples), run.work.batch_size, generator, drop_single=False)

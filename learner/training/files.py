@@ -1,4 +1,4 @@
-"""What a learner keeps of each job in its state directory: one small file, through restarts."""
+"""What a learner keeps of each job in its state directory across restarts: one small file."""
 
 import logging
 from pathlib import Path
@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import NAME, JobId
 
 log = logging.getLogger(__name__)
-KEPT = 1000  # jobs; nobody tells a learner that a job has ended
+KEPT = 1000  # jobs; learners are not told when a job ends
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -19,18 +19,18 @@ class JobFiles(Generic[M]):
     """A value for each job, in memory and in a folder of files."""
 
     def __init__(self, folder: Path, kind: type[M], what: str) -> None:
-        """`what` it is that a restart loses if it cannot be written."""
+        """`what` names the values in the message when a file cannot be written."""
         self._folder, self._kind, self._what = folder, kind, what
-        self._held: dict[JobId, M] = {}  # a disk that is full must not end training
+        self._values: dict[JobId, M] = {}  # in memory as well: a full disk must not end training
 
     def __contains__(self, job: JobId) -> bool:
         """Whether a job's value is in memory."""
-        return job in self._held
+        return job in self._values
 
     def get(self, job: JobId) -> M | None:
         """Return a job's value, if there is one that can be read."""
-        if job in self._held:
-            return self._held[job]
+        if job in self._values:
+            return self._values[job]
         path = self._path(job)
         try:
             return self._kind.model_validate_json(path.read_bytes())
@@ -41,9 +41,9 @@ class JobFiles(Generic[M]):
             return None
 
     def put(self, job: JobId, value: M, durable: bool) -> None:
-        """Keep a value in the place of the job's one before."""
-        self._held.pop(job, None)
-        self._held[job] = value
+        """Replace a job's value."""
+        self._values.pop(job, None)
+        self._values[job] = value
         path = self._path(job)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,14 +55,14 @@ class JobFiles(Generic[M]):
             log.error("%s: cannot be written: %s; a restart would lose %s", path, error.strerror, self._what)  # noqa: TRY400
 
     def _make_room(self) -> None:
-        """Forget the jobs that were not heard of for the longest time."""
-        held = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-        for path in held[:-KEPT]:
+        """Forget the jobs whose values were written longest ago."""
+        paths = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        for path in paths[:-KEPT]:
             path.unlink(missing_ok=True)
-        while len(self._held) > KEPT:
-            self._held.pop(next(iter(self._held)))
+        while len(self._values) > KEPT:
+            self._values.pop(next(iter(self._values)))
 
     def _path(self, job: JobId) -> Path:
         if not NAME.fullmatch(job):
-            raise InvalidInput(f"{job!r} is no id of a job")
+            raise InvalidInput(f"{job!r} is not a job id")
         return self._folder / f"{job}.json"

@@ -1,10 +1,10 @@
-"""Training of a part of a network: everything else stays as it is, bit for bit (divide-and-conquer §2).
+"""Training of some tensors of a network: all others stay unchanged, bit for bit (divide-and-conquer §2).
 
-Frozen parameters need no gradients and are no business of the optimizer, or weight decay and momentum would
+Frozen parameters need no gradients and are not given to the optimizer, or weight decay and momentum would
 move them. Frozen modules are in evaluation mode: running statistics do not move, and dropout is off.
-Recurrent ones stay in training mode, without their dropout: cuDNN takes gradients through them in no other.
-Where the frozen part comes first, nothing of it needs a gradient, so the backward pass ends where training
-begins.
+Recurrent ones stay in training mode, without their dropout: cuDNN computes gradients through them in that
+mode only. Where the frozen layers come first, none of them needs a gradient, so the backward pass ends where
+the trained layers begin.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from hansa.common.values.errors import InvalidApp
 
 
 class Scope:
-    """Freezes all of a network but some tensors, within a `with` block; without names it freezes nothing."""
+    """Freezes all tensors of a network except the named ones in a `with` block; without names, nothing."""
 
     def __init__(self, module: nn.Module, tensors: Collection[str]) -> None:
         self._module = module
@@ -32,10 +32,10 @@ class Scope:
                 raise InvalidApp(
                     f"tied parameter crosses the split: {' and '.join(tie)} are one; choose another split"
                 )
-        held = dict(module.named_parameters(remove_duplicate=False))
-        trained = {id(parameter) for name, parameter in held.items() if name in named}
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        trained = {id(parameter) for name, parameter in parameters.items() if name in named}
         self._frozen = [p for p in module.parameters() if p.requires_grad and id(p) not in trained]
-        if not any(p.requires_grad for p in held.values() if id(p) in trained):
+        if not any(p.requires_grad for p in parameters.values() if id(p) in trained):
             raise InvalidApp(
                 "none of the tensors that the task asks for can be trained: the app has frozen them"
             )
@@ -59,7 +59,7 @@ class Scope:
             part.dropout = dropout
 
     def awaken(self) -> None:
-        """Put the network into training mode, but for what is frozen."""
+        """Put the network into training mode, except for frozen modules."""
         self._module.train()
         for part in self._asleep:
             part.eval()
@@ -68,30 +68,27 @@ class Scope:
 
 
 def _asleep(module: nn.Module, trained: Collection[str]) -> list[nn.Module]:
-    """Return the modules none of whose tensors are trained; one without tensors goes with the layer it follows."""
+    """Return the modules without trained tensors; one without any tensors goes with the layer it follows."""
     _, layer_of = layers_of(module)
     awake_layers = {layer_of[_owner(name)] for name in trained if _owner(name) in layer_of}
     own: dict[str, list[str]] = {}
     for name in module.state_dict():
         own.setdefault(_owner(name), []).append(name)
-    found: list[nn.Module] = []
+    asleep: list[nn.Module] = []
 
     def visit(name: str, part: nn.Module) -> bool:
-        """Return whether a module is awake, having listed what sleeps below it."""
-        below = [visit(f"{name}.{child}" if name else child, each) for child, each in part.named_children()]
-        if name in own or not below:
-            awake = (
-                any(tensor in trained for tensor in own[name])
-                if name in own
-                else layer_of[name] in awake_layers
-            )
-            below.append(awake)
-        if not any(below):
-            found.append(part)
-        return any(below)
+        """Collect the modules asleep in a module, and return whether it is awake itself."""
+        awake = [visit(f"{name}.{child}" if name else child, each) for child, each in part.named_children()]
+        if name in own:
+            awake.append(any(tensor in trained for tensor in own[name]))
+        elif not awake:
+            awake.append(layer_of[name] in awake_layers)
+        if not any(awake):
+            asleep.append(part)
+        return any(awake)
 
     visit("", module)
-    return found
+    return asleep
 
 
 def _owner(tensor: str) -> str:

@@ -1,4 +1,4 @@
-"""The training loop: plain PyTorch on tensors in memory, nothing between the batches that a hand-written loop lacks."""
+"""The training loop: plain PyTorch on tensors in memory, as lean as a hand-written loop."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,23 +28,20 @@ class Trained:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What plugins of the learner do while it trains."""
+    """What the learner's plugins do while it trains."""
 
-    course: Course | None = None  # is told how far training is
+    course: Course | None = None  # kept up to date with how far training has come
     pull: Callable[[], None] | None = None  # may change the gradients of a batch
-    enough: Callable[[], bool] | None = None  # says after an epoch whether an update is due
-    awaken: Callable[[], object] | None = (
-        None  # puts a module of which only a part is trained into training mode
-    )
+    enough: Callable[[], bool] | None = None  # returns after an epoch whether an update is due
+    awaken: Callable[[], object] | None = None  # puts a partly frozen module into training mode
     watch: Callable[[], None] | None = None  # sees the gradients of a batch, before `pull`
-    penalty: Callable[[], torch.Tensor | None] | None = None  # is added to the loss of a batch
-    batches: Callable[[torch.Generator], Iterable[torch.Tensor]] | None = (
-        None  # of an epoch, instead of all shuffled
-    )
+    penalty: Callable[[], torch.Tensor | None] | None = None  # returns a term to add to the loss of a batch
+    # Returns the batches of an epoch; by default all examples, shuffled.
+    batches: Callable[[torch.Generator], Iterable[torch.Tensor]] | None = None
 
 
 NO_HOOKS = Hooks()
-HELD = 4096  # losses of batches before they are summed up: a window may have any number of them
+HELD = 4096  # losses of batches to hold before they are summed up: a window may have any number of them
 
 
 def train(
@@ -59,12 +56,12 @@ def train(
     window: Window | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Trained:
-    """Train in place for the epochs or steps asked, on a `window`, or until it is `enough`.
+    """Train in place for the task's epochs or steps, on a `window`, or until a hook says `enough`.
 
-    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer`
-    it is a new one: no state survives from task to task.
+    Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` a
+    new one is used: no state survives from task to task.
     """
-    torch.manual_seed(seed)  # dropout and the like; shuffling has a stream of its own
+    torch.manual_seed(seed)  # for dropout and the like; shuffling has a generator of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
     awaken = hooks.awaken or module.train
@@ -92,7 +89,7 @@ def train(
             if hooks.pull is not None:
                 hooks.pull()
             optimizer.step()
-            losses.append(loss.detach())  # summed up after many: nothing but training between two batches
+            losses.append(loss.detach())  # summed up later, so that nothing holds up the next batch
             sizes.append(len(rows))
             if len(sizes) == HELD:
                 total, seen = total + _summed(losses, sizes), seen + sum(sizes)
@@ -109,7 +106,7 @@ def train(
         if hooks.enough is not None:
             if hooks.enough():
                 break
-            awaken()  # it may have been measured meanwhile
+            awaken()  # the model may have been evaluated meanwhile
     return Trained(course.steps, used, used / len(data) if len(data) else 0.0, mean)
 
 
@@ -127,7 +124,7 @@ def _epoch(
     hooks: Hooks,
     cancelled: Callable[[], bool],
 ) -> Iterable[torch.Tensor]:
-    """Return the batches of an epoch: those of the window or source that the task names, or all examples shuffled."""
+    """Return the batches of an epoch: of the task's window or source, or all examples shuffled."""
     if window is not None:
         return window.batches(drop_single, cancelled)
     if hooks.batches is not None:

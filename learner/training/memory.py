@@ -1,6 +1,6 @@
-"""What a learner remembers of a job from task to task: some as long as it lives, and plugins' notes through restarts.
+"""What a learner remembers of a job from task to task: in memory, and plugins' notes across restarts.
 
-A task that is done again, because its update did not arrive, starts from what it started from the first time
+A task that is done again, because its update did not arrive, starts from the same memory as the first time
 and gives the same update, bit for bit.
 """
 
@@ -24,7 +24,7 @@ LARGEST = 1 << 20  # bytes of a job's notes
 
 @dataclass
 class Memory(Generic[T]):
-    """What was known before and after the last task. It lives as long as the learner."""
+    """What was known before and after the last task, for as long as the learner runs."""
 
     before: T
     after: T
@@ -53,16 +53,16 @@ class Notes:
         self._files = JobFiles(state / FOLDER, Note, "what the plugins remember")
 
     def recall(self, task: Task) -> dict[str, JsonValue]:
-        """Return what the plugins of a task start from; it is theirs to change."""
-        held = self._files.get(task.job)
-        if held is None:
+        """Return what the plugins of a task start from: a copy that they may change."""
+        note = self._files.get(task.job)
+        if note is None:
             return {}
-        return deepcopy(held.before if held.task == task.id else held.after)
+        return deepcopy(note.before if note.task == task.id else note.after)
 
     def keep(self, task: Task, after: dict[str, JsonValue]) -> None:
-        """Write down what they know after the task."""
+        """Write down what the plugins know after the task."""
         try:
-            note = Note(task=task.id, before=self.recall(task), after=after)  # a copy, to the bottom
+            note = Note(task=task.id, before=self.recall(task), after=after)  # validation makes a deep copy
             size = len(note.model_dump_json(include={"after"}).encode())
         except ValueError:
             raise Refused(

@@ -1,4 +1,4 @@
-"""Optimizers of learners, and what they remember from task to task if a job wants that (`train.keep_optimizer`)."""
+"""Optimizers of learners, and what they remember from task to task (`train.keep_optimizer`)."""
 
 import logging
 from typing import Any
@@ -10,7 +10,7 @@ from hansa.common.values.tasks import Task
 from hansa.common.values.training import OptimizerSpec
 
 log = logging.getLogger(__name__)
-States = dict[str, dict[str, Any]]  # momentum and the like, by the parameter they belong to
+States = dict[str, dict[str, Any]]  # momentum and the like, by the name of the parameter
 
 
 def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
@@ -32,11 +32,11 @@ def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimi
 
 
 def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Let an optimizer go on from what is known; parameters that nothing is known of start anew."""
+    """Let an optimizer go on from earlier states; parameters without one start afresh."""
     if not states and task.round > 1:
         log.warning(
-            "task %s: no optimizer state of the job's tasks before is here; this is the site's first, or the learner"
-            " was restarted",
+            "task %s: there is no optimizer state from earlier tasks of the job; this is the site's first"
+            " task, or the learner was restarted",
             task.id,
         )
     for name, parameter in module.named_parameters():
@@ -45,11 +45,11 @@ def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module
 
 
 def states_after(states: States, optimizer: torch.optim.Optimizer, module: nn.Module) -> States:
-    """Return what the optimizer knows now; what it has not touched stays as it was."""
-    held = {
+    """Return the optimizer's states now; parameters that it has not touched keep their earlier state."""
+    current = {
         name: _copied(optimizer.state[p]) for name, p in module.named_parameters() if p in optimizer.state
     }
-    return states | held
+    return states | current
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

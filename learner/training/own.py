@@ -1,4 +1,4 @@
-"""Training by a function of the app's own, in whatever framework: it gets arrays and returns arrays."""
+"""Training by a function of the app's own, in any framework: it gets arrays and returns arrays."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -29,30 +29,31 @@ def train_own(
     device: str = "cpu",
     data: Path = Path(),
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """Let the user's own function train; the arrays are its own. A window's examples are all that it gets.
+    """Let the app's function train; it may change the arrays. In a window it gets the window's examples only.
 
-    A window that goes through the data several times is trained on pass by pass, so that it takes no more
-    memory than the data do.
+    A window that covers several passes over the data is trained on pass by pass, so that it takes no more
+    memory than the data itself.
     """
     if window is None:
-        return _trained(app, task, work, seed, arrays, examples, progress, drag, device, data)
+        return _call(app, task, work, seed, arrays, examples, progress, drag, device, data)
     once = work.model_copy(update={"epochs": 1, "steps": 0})
-    made: Mapping[str, np.ndarray] = arrays
+    trained: Mapping[str, np.ndarray] = arrays
     total = {"n_used": 0, "steps": 0, "epochs": 0.0, "seconds": 0.0}
     for rows in window.passes(drag):
         steps = int(total["steps"])
 
-        def heard(epoch: int, own: int, loss: float, before: int = steps) -> None:
+        def report(epoch: int, own: int, loss: float, before: int = steps) -> None:
             progress(epoch, before + own, loss)
 
         part = examples.take(rows.numpy())
-        made, facts = _trained(app, task, once, seed, arrays | dict(made), part, heard, drag, device, data)
+        start = arrays | dict(trained)
+        trained, facts = _call(app, task, once, seed, start, part, report, drag, device, data)
         facts["epochs"] *= len(part) / len(examples)
-        total = {name: held + facts[name] for name, held in total.items()}
-    return made, total
+        total = {name: value + facts[name] for name, value in total.items()}
+    return trained, total
 
 
-def _trained(
+def _call(
     app: App,
     task: Task,
     work: Train,
@@ -64,11 +65,11 @@ def _trained(
     device: str,
     data: Path,
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """Call the user's function once."""
+    """Call the app's function once."""
     assert app.train is not None
     per_epoch = -(-len(examples) // work.batch_size)
     steps = work.steps or work.epochs * per_epoch
-    if steps > STEPS:  # before the function has trained for nothing: no update can have so many
+    if steps > STEPS:  # checked first, because an update with more steps would be refused
         raise Refused(f"the task asks for {steps} steps ({work.epochs} epochs); at most {STEPS} are allowed")
     run = TrainingRun(
         examples=examples,
@@ -86,9 +87,9 @@ def _trained(
         data=data,
     )
     started = time.monotonic()
-    made = app.train(arrays, run)
+    trained = app.train(arrays, run)
     require_wanted(drag)
     seconds = time.monotonic() - started
     epochs = steps / per_epoch if per_epoch else 0.0
     used = round(epochs * len(examples))
-    return made, {"n_used": used, "steps": steps, "epochs": epochs, "seconds": seconds}
+    return trained, {"n_used": used, "steps": steps, "epochs": epochs, "seconds": seconds}

@@ -1,4 +1,4 @@
-"""A machine that is slower than it is, so that fast and slow sites can be tried on one machine."""
+"""Slows training down, so that fast and slow sites can be tried out on one machine."""
 
 import time
 from collections.abc import Callable
@@ -18,24 +18,26 @@ def require_wanted(cancelled: Callable[[], bool]) -> None:
 
 
 class Drag:
-    """Makes training take `factor` times as long: whenever it is asked, it rests in proportion to the work since.
+    """Makes training take `factor` times as long, by resting in proportion to the work done.
 
-    The training loop asks before each batch whether its task was withdrawn, and this is who answers.
+    The training loop calls it before each batch to ask whether its task was withdrawn; it rests, then
+    answers.
     """
 
-    def __init__(self, factor: float, cancelled: Event) -> None:
+    def __init__(self, factor: float, cancelled: Event, clock: Callable[[], float] = time.monotonic) -> None:
         self._factor = factor
         self._cancelled = cancelled
-        self._since = time.monotonic()
+        self._clock = clock
+        self._since = clock()
 
     def __call__(self) -> bool:
-        """Rest, then say whether the task was withdrawn."""
+        """Rest, then return whether the task was withdrawn."""
         self.rest()
         return self._cancelled.is_set()
 
     def rest(self) -> None:
         """Rest for the work done since the last rest; a withdrawal ends it."""
         if self._factor > 1:
-            worked = time.monotonic() - self._since
+            worked = self._clock() - self._since
             self._cancelled.wait(worked * (self._factor - 1))
-            self._since = time.monotonic()
+            self._since = self._clock()

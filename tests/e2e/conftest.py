@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from hansa.common.process.state import read_note
 from hansa.common.run.nursery import Nursery
+from tests.e2e.until import until
 from tests.redis_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,10 @@ def pause(x):
     time.sleep(float(os.environ.get("HANSA_TEST_PAUSE", "0")))
     return x
 
-app = App(model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), classes=2, transform=pause)
+def build():
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+
+app = App(model=build, classes=2, transform=pause)
 '''
 # An app that trains by itself, and learns nothing.
 OWN_APP = """
@@ -122,13 +125,11 @@ class Site:
         write.close()
         with os.fdopen(os.dup(read.fileno())) as answers:
             ready = answers.readline().startswith("ready ")
-        # One that is to be killed somewhere may be dead by now: its sites wait for it, and come at once.
+        # A controller that a test kills at some point may be dead already; its sites wait for the next one.
         assert ready or "HANSA_KILL_AT" in env, self.log(name).read_text()
         read.close()
-        note = read_note(state, "controller")  # empty if it was killed while it wrote it
-        self.address = (
-            note["address"] if ready else note.get("address", listen)
-        )  # it may have died before it listened
+        note = read_note(state, "controller")  # empty if it was killed before it wrote the note
+        self.address = note["address"] if ready else note.get("address", listen)
         return self.address
 
     def daemon(
@@ -184,12 +185,8 @@ class Site:
         process.join()
 
     def until(self, what: Any, seconds: float = 30, otherwise: str = "it did not happen in time") -> Any:
-        """Ask until the answer is true; end-to-end tests have no other way to see inside."""
-        end = time.monotonic() + seconds
-        while not (answer := what()):
-            assert time.monotonic() < end, otherwise
-            time.sleep(0.05)
-        return answer
+        """Ask until the answer is true."""
+        return until(what, seconds, otherwise)
 
     def close(self) -> None:
         names: Sequence[str] = list(self.nursery.processes)

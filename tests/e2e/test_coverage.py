@@ -1,4 +1,4 @@
-"""A real asynchronous federation in which each site has one class: what stops it is over the examples of all sites."""
+"""A real asynchronous federation with one class per site: the metric that stops it covers all sites."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Divide-and-Conquer with real learners and evaluators: bytes on the wire, and with which other parts it goes."""
+"""Divide-and-Conquer with real learners and evaluators: bytes on the wire, and other parts it goes with."""
 
 import json
 import socket

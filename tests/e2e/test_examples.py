@@ -143,7 +143,7 @@ def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> 
 
 
 def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
-    """A twin of the groups example: six sites in the place of twenty, and noise with a bright row for clothes."""
+    """A twin of the groups example: six sites instead of twenty, and noise with a bright row for clothes."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
     job, out = "examples/groups/feddaf.yaml", tmp_path / "out"
     changes = (

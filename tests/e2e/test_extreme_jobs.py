@@ -1,4 +1,4 @@
-"""Whatever an operator submits, sites serve the next job: random jobs with extreme numbers, against real processes.
+"""After any job sites serve the next one: random jobs with extreme numbers, against real processes.
 
 `HANSA_EXTREME_JOBS=500 pytest tests/e2e/test_extreme_jobs.py -s` is the long form; `HANSA_EXTREME_SEED`
 chooses others.

@@ -136,12 +136,12 @@ def test_jobs_of_a_controller_are_compared(scene: Site) -> None:
     assert "nonsense" in unknown.stderr
 
 
-def test_what_is_likely_not_meant_is_told_when_a_job_is_submitted(scene: Site) -> None:
+def test_settings_that_are_probably_mistakes_are_warned_of_when_a_job_is_submitted(scene: Site) -> None:
     scene.controller()
     adam = "train={batches: 2, batch_size: 8, optimizer: {kind: adam}}"
     done = scene.cli("job", "submit", "job.yaml", "--set", "rule=fedmmb", "--set", adam, "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("hansa: warning: train.optimizer: adam begins anew with every task")
+    assert done.stderr.startswith("hansa: warning: train.optimizer: adam starts over with every task")
     assert "warnings" in scene.json("job", "show", json.loads(done.stdout)["job"])
     refused = scene.cli("job", "submit", "job.yaml", "--set", "train.batches=2")
     assert refused.returncode == 2

@@ -22,6 +22,7 @@ from hansa.common.models.frames import FRAME
 from hansa.common.pki import files
 from tests.consortium import Consortium
 from tests.e2e.conftest import ROOT, write_data
+from tests.e2e.until import until
 from tests.redis_server import redis_binary, tls_redis_binary
 
 PASSWORD = "correct-horse-battery"
@@ -30,6 +31,7 @@ from torch import nn
 from hansa import App
 app = App(model=lambda: nn.Sequential(nn.Linear(2, 150_000), nn.ReLU(), nn.Linear(150_000, 2)), classes=2)
 """
+OUTAGE = 3  # seconds for which a link is down
 MODEL = (150_000 * 3 + 150_000 * 2 + 2) * 4  # bytes
 JOB_TEXT = """
 name: hosts
@@ -126,7 +128,7 @@ class Hosts:
         until(written.exists, 10, "the slow link did not come up")
 
     def packets_lost(self) -> int | None:
-        """Stop the process that is a link and return how many packets it lost; None if the kernel was the link."""
+        """Stop a link's process and return how many packets it lost; None if the kernel was the link."""
         if "link" not in self.processes:
             return None
         self.processes["link"].terminate()
@@ -165,14 +167,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield held
     finally:
         held.close()
-
-
-def until(what: Any, seconds: float, otherwise: Any) -> Any:
-    end = time.monotonic() + seconds
-    while not (answer := what()):
-        assert time.monotonic() < end, otherwise() if callable(otherwise) else otherwise
-        time.sleep(0.1)
-    return answer
 
 
 def start_redis(hosts: Hosts, pki: Consortium) -> str:
@@ -266,7 +260,8 @@ def test_a_federation_of_separate_hosts_survives_its_links(hosts: Hosts) -> None
     before = hosts.received(3)
     until(lambda: hosts.received(3) > before + FRAME // 2, 90, logs)
     hosts.inside("c", "ip", "link", "set", hosts.device(3, "y"), "down")
-    time.sleep(3)
+    cut = time.monotonic()
+    until(lambda: time.monotonic() > cut + OUTAGE)
     hosts.inside("c", "ip", "link", "set", hosts.device(3, "y"), "up")
     killed = hosts.inside("c", "ss", "-HK", "dst", "10.77.3.1", check=False).stdout.strip()
     until(lambda: ask("job", "show", job)["status"] in ("completed", "failed"), 200, logs)

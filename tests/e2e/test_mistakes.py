@@ -143,12 +143,12 @@ def check(scene: Site, mistake: Mistake) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_mistake_without_a_controller_is_told_truly(scene: Site, name: str) -> None:
+def test_a_mistake_without_a_controller_is_explained_correctly(scene: Site, name: str) -> None:
     prepare(scene.folder)
     check(scene, ALONE[name])
 
 
-def test_mistakes_with_a_running_federation_are_told_truly(scene: Site) -> None:
+def test_mistakes_with_a_running_federation_are_explained_correctly(scene: Site) -> None:
     prepare(scene.folder)
     scene.controller()
     scene.daemon("learner", "north", data="good.npz")

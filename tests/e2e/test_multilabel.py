@@ -1,4 +1,4 @@
-"""Examples with several labels: real learners and evaluators, against gradient descent and F1 in plain numpy."""
+"""Examples with several labels: real learners and evaluators against gradient descent and F1 in numpy."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def _write(scene: Site) -> dict[str, tuple[Examples, Examples]]:
 
 
 def _trained(examples: Examples) -> np.ndarray:
-    """Descend along the gradient of the binary cross-entropy, a mean over examples and labels; the bias comes last."""
+    """Descend the gradient of the mean binary cross-entropy over examples and labels; the bias comes last."""
     x = np.hstack([examples.x, np.ones((len(examples), 1))])
     weights = np.zeros((6, 3))
     for _ in range(STEPS):
@@ -68,7 +68,8 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
     for site in SITES:
         scene.daemon("learner", site)
         scene.daemon("evaluator", site)
-    train = f"{{epochs: {STEPS}, batch_size: 100, optimizer: {{lr: {LR}}}}}"  # a batch is all of a site's examples
+    # A batch is all of a site's examples.
+    train = f"{{epochs: {STEPS}, batch_size: 100, optimizer: {{lr: {LR}}}}}"
     changes = (
         f"train={train}",
         f"validation.fraction={FRACTION}",
@@ -103,8 +104,10 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
     assert "micro_f1" in scene.cli("job", "show", "plane").stdout
 
     for change, why in {
-        "weigh.metric=mcc": "weigh.metric mcc needs confusion matrices; use micro_f1, macro_f1 or inverse_loss",
-        "survey={classes: true}": "survey.classes: no classes to count: the app's examples do not have one label each",
+        "weigh.metric=mcc": "weigh.metric mcc needs confusion matrices; use micro_f1, macro_f1 "
+        "or inverse_loss",
+        "survey={classes: true}": "survey.classes: no classes to count: the app's "
+        "examples do not have one label each",
     }.items():
         refused = scene.cli(
             "job", "submit", "job.yaml", "--wait", *words, "--set", change, "--set", "name=refused"

@@ -1,4 +1,4 @@
-"""Data of one's own: files of sites under `hansa run`, tables at standing sites, and the documents' own loader."""
+"""Own data: files of sites under `hansa run`, tables at running sites, and the loader in the documents."""
 
 import json
 import re

@@ -142,7 +142,7 @@ def test_a_run_names_a_site_that_failed_in_every_round(tmp_path: Path) -> None:
     assert json.loads(short.stdout)["warnings"] == report["warnings"]
 
 
-def test_watch_show_and_wait_name_a_failing_site_and_say_once_that_nobody_evaluates(scene: Site) -> None:
+def test_watch_show_and_wait_name_a_failing_site_and_say_once_that_no_site_evaluates(scene: Site) -> None:
     (scene.folder / "app.py").write_text(FAILING_APP)
     scene.controller()
     for site in "ab":

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,11 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
-from hansa.learner.daemon import task_seed
+from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa
+from tests.e2e.until import until
 
 DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
 
@@ -43,6 +43,18 @@ def processes_below(folder: Path) -> list[str]:
             if any(name.startswith(str(folder)) for name in open_files):
                 found.append((entry / "cmdline").read_text())
     return found
+
+
+def fork_server_imports(run: int) -> bool:
+    """Whether another process in the session of a run has begun to import libraries."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != run:
+            try:
+                if os.getsid(int(entry.name)) == run and "numpy" in (entry / "maps").read_text():
+                    return True
+            except OSError:
+                continue
+    return False
 
 
 def test_settings_of_another_federation_do_not_disturb_a_run(tmp_path: Path) -> None:
@@ -131,10 +143,7 @@ def test_killing_a_run_leaves_no_process_and_keeps_the_state(tmp_path: Path) -> 
     run.kill()
     run.communicate(timeout=60)
     assert run.returncode == -9
-    end = time.monotonic() + 20
-    while processes_below(out) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert processes_below(out) == []
+    until(lambda: not processes_below(out), 20, lambda: str(processes_below(out)))
     assert (out / "controller" / "journal.sqlite").exists()
 
 
@@ -143,7 +152,7 @@ def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tm
     run = start_run(out)
     assert run.stdout is not None
     assert run.stdout.readline().startswith("starting a controller")
-    time.sleep(0.5)  # the fork server imports now
+    until(lambda: fork_server_imports(run.pid))
     os.killpg(run.pid, signal.SIGINT)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130

@@ -86,7 +86,7 @@ def test_a_daemon_that_keeps_going_can_work_as_soon_as_its_data_come(scene: Site
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_edit_of_the_app_is_told_by_site_the_daemon_and_the_job(scene: Site) -> None:
+def test_an_edit_of_the_app_is_reported_by_site_daemon_and_job(scene: Site) -> None:
     (scene.folder / "helper.py").write_text("WIDTH = 8\n")
     (scene.folder / "app.py").write_text(
         APP_TEXT.replace("import os", "import helper, os").replace("8", "helper.WIDTH")

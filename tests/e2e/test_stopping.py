@@ -34,7 +34,7 @@ def test_a_stopped_learner_finishes_its_task_if_it_may(scene: Site, drain: str, 
 
 
 def test_a_learner_in_a_task_of_any_number_of_batches_stops_at_once(scene: Site) -> None:
-    """The longest rounds that semisync allows, of tasks that are windows of batches: weeks of steps in one task."""
+    """The longest rounds that semisync allows, on windows of batches: weeks of steps in one task."""
     scene.controller()
     learner = scene.daemon("learner", "a")
     sets = ["rule=semisync-fedavg", "pace={lambda: 10000.0, rounds: 2}", "train={batches: 1, batch_size: 1}"]

@@ -1,4 +1,4 @@
-"""Standardisation over the real wire: learners tell sums, everybody trains and measures by what they add up to."""
+"""Standardisation over the real wire: learners report sums, and all sites standardise by their total."""
 
 import json
 from pathlib import Path

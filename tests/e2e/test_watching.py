@@ -14,6 +14,7 @@ import pytest
 
 from tests.cutting_proxy import CuttingProxy
 from tests.e2e.conftest import Site
+from tests.e2e.until import until
 
 SLOW = ("--set", "sites.min=1", "--set", "pace.rounds=8", "--set", "train.epochs=1")
 
@@ -40,13 +41,11 @@ class Watched(Site):
     async def version(self, least: int) -> None:
         """Wait until a job has made a version."""
 
-        def made() -> bool:
+        def is_there() -> bool:
             done = self.cli("job", "list", "--json")
             return done.returncode == 0 and any(job["version"] >= least for job in json.loads(done.stdout))
 
-        async with asyncio.timeout(60):
-            while not await asyncio.to_thread(made):
-                await asyncio.sleep(0.1)
+        await asyncio.to_thread(until, is_there, 60)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ async def test_a_job_whose_every_site_fails_ends_failed_with_its_last_model(tmp_
     async with serving(tmp_path) as served, LightSite(served.address, "a", answer=refuse).attending():
         runner = await ended(await submit(served, job()))
         assert runner.view().status == "failed"
-        assert runner.view().reason == "every site has failed by round 1; a: out of paper"
+        assert runner.view().reason == "all sites failed in round 1; a: out of paper"
         assert runner.view().version == 0
         np.testing.assert_array_equal(model_of(served, runner)["layer.weight"], np.zeros((3, 4)))
 

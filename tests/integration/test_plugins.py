@@ -228,7 +228,7 @@ class Fickle(Equal):
         found: np.ndarray = odd.get(self.where, np.ones(len(contributions)))
         return found
 
-    def scores(self, state: Nothing, contributions: Sequence[Contribution]) -> Mapping[SiteName, Score]:
+    def scores(self, state: Nothing, contributions: Sequence[Contribution]) -> Mapping[str, Score]:
         """Return no scores, perhaps."""
         odd: Any = {"a": "much"} if self.where == "scores" else {}
         return odd  # type: ignore[no-any-return]
@@ -370,7 +370,7 @@ async def test_weights_that_are_not_finite_leave_the_model_as_it_is_and_the_job_
             odd = entry.version % 3 == 0
             assert not odd or digests[entry.version] == digests[entry.version - 1]
             assert entry.note == (
-                "weigh dizzy gave weights that are not finite; the model before is kept" if odd else ""
+                "weigh dizzy gave weights that are not finite; the previous model is kept" if odd else ""
             )
     _assert_sound(tmp_path, "", runner.id)
 

@@ -38,7 +38,7 @@ def weigh(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[
         return tuple(member_of(c, float(weight)) for c, weight in weighed), ""
     # The last update of a site that already counts goes on counting.
     newcomers = tuple(member_of(c, 0.0) for c in contributions if not standing(job, c.site))
-    note = f"{weigher.point} {weigher.kind} gave weights that are not finite; the model before is kept"
+    note = f"{weigher.point} {weigher.kind} gave weights that are not finite; the previous model is kept"
     return newcomers, note
 
 
@@ -63,7 +63,7 @@ def require_company(job: Job, added: tuple[Member, ...]) -> tuple[tuple[Member, 
     few = {0: "no site's update", 1: "only one site's update"}.get(
         count, f"only the updates of {count} sites"
     )
-    note = f"{few} would count, but a model takes {least} (sites.together); the model before is kept"
+    note = f"{few} would count, but a model takes {least} (sites.together); the previous model is kept"
     return tuple(replace(member, weight=0.0) for member in added), note
 
 

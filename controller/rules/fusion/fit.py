@@ -1,4 +1,4 @@
-"""The whole fit: from vectors of statistics to weights, with what an operator may want to know of it (feddaf §3)."""
+"""The whole fit: from vectors of statistics to weights, with details for operators (feddaf §3)."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +9,7 @@ from hansa.controller.rules.fusion.mixture import groups
 from hansa.controller.rules.fusion.reduce import Spectrum, adjusted, reduced
 from hansa.controller.rules.fusion.weights import capped, fused, mixing, pruned
 
-FEWEST = 4  # contributions; two groups of two are the least that can be told apart
+FEWEST = 4  # contributions; two groups of two are the smallest that can be told apart
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Fit:
-    """What came of it, in the order of the vectors."""
+    """The result of a fit, in the order of the vectors."""
 
     weights: np.ndarray  # p: K, adds up to one
     allocation: np.ndarray  # r: K × M, rows add up to one
@@ -34,9 +34,9 @@ class Fit:
     statistics: int = 0  # coordinates that differ between contributions
     rank: int = 0  # R
     edge: float = 0.0  # eigenvalues up to here are noise
-    top: float = 0.0  # the largest
+    top: float = 0.0  # the largest eigenvalue
     why: str = ""  # why the weights are the base weights, if they are
-    warning: str = ""  # if that is no good sign
+    warning: str = ""  # if that may be a sign of a problem
 
 
 def fit(
@@ -44,11 +44,11 @@ def fit(
 ) -> Fit:
     """Weigh K contributions by their statistics (K × D), base weights (adding up to one) and optimizer steps.
 
-    Its bits depend on the order of the contributions: sort them by site before.
+    The result depends, in its last bits, on the order of the contributions: sort them by site first.
     """
     count = len(base)
     if count < FEWEST:
-        return _alone(base, f"{count} contributions; groups are looked for from {FEWEST} on")
+        return _alone(base, f"{count} contributions; groups are sought from {FEWEST} on")
     if not np.isfinite(vectors).all():
         odd = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         why = f"statistics of {len(odd)} of {count} contributions are not finite"
@@ -69,7 +69,7 @@ def fit(
         allocation = allocate(spectrum.scores, mixture, seed)
     allocation = pruned(allocation, base)
     if allocation.shape[1] == 1:
-        return _alone(base, "of several groups only one is left that anything belongs to", spectrum)
+        return _alone(base, "of several groups, only one has members", spectrum)
     shares = mixing(allocation, base, method.theta)
     weights = capped(fused(allocation, base, shares), base, method.max_boost)
     return Fit(weights, allocation, shares, spectrum.statistics, spectrum.rank, spectrum.edge, spectrum.top)

@@ -1,4 +1,4 @@
-"""Groups of scores: a mixture of spheres of one size, by EM from Ward's clusters (feddaf §3, steps 3 and 4)."""
+"""Groups of scores: a mixture of equal spheres, by EM from Ward's clusters (feddaf §3, steps 3 and 4)."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from scipy.cluster.hierarchy import cut_tree, ward
 from scipy.special import logsumexp
 
 ITERATIONS = 100
-SETTLED = 1e-10  # relative gain of the likelihood below which EM has arrived
+SETTLED = 1e-10  # relative gain of the likelihood below which EM has converged
 LEAST_VARIANCE = 1e-4
 PENALTY = 2.0  # times BIC's: plain BIC splits tight groups that lie on a line
 
@@ -44,8 +44,8 @@ def groups(scores: np.ndarray, most: int, least: int) -> Mixture:
     highest = max(1, min(most, len(scores) // 2))
     labels = cut_tree(ward(scores), n_clusters=list(range(1, highest + 1))).T
     best: Mixture | None = None
-    for found in labels:
-        candidate = expectation_maximisation(scores, found)
+    for clusters in labels:
+        candidate = expectation_maximisation(scores, clusters)
         fits = candidate.components == 1 or candidate.sizes.min() >= least
         if fits and (best is None or candidate.cost < best.cost):
             best = candidate
@@ -54,7 +54,7 @@ def groups(scores: np.ndarray, most: int, least: int) -> Mixture:
 
 
 def expectation_maximisation(scores: np.ndarray, labels: np.ndarray) -> Mixture:
-    """Fit a mixture with one spherical variance, beginning at clusters."""
+    """Fit a mixture with one spherical variance, starting from clusters."""
     count, rank = scores.shape
     allocation = np.eye(int(labels.max()) + 1)[labels]
     before = -np.inf

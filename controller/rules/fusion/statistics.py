@@ -1,7 +1,7 @@
-"""What a model tells of the data that it was trained on, as one vector of numbers (feddaf §2).
+"""What a model reveals about the data it was trained on, as one vector of numbers (feddaf §2).
 
-Normalisation layers tell the most: their running statistics are those of the data. A model without any is
-described by its weights; the last layer's follow from the labels.
+Normalisation layers reveal the most: their running statistics are those of the data. A model without any is
+described by its weights; those of the last layer depend on the labels.
 """
 
 from collections.abc import Callable, Collection
@@ -12,9 +12,9 @@ import numpy as np
 
 from hansa.common.models.model import ModelSpec, Role
 
-MOST = 200_000  # numbers of a vector; of more, so many are drawn
-EPSILON = 1e-5  # torch's, where nobody says
-TINY = 1e-12  # added to the variance of weights: a unit whose weights are all alike has one, too
+MOST = 200_000  # numbers of a vector; from longer ones this many are drawn
+EPSILON = 1e-5  # torch's default
+TINY = 1e-12  # added to the variance of weights, which is 0 for a unit whose weights are all equal
 FALLBACK = "the model has no normalisation layer; its weights are described instead (weigh.stats: weights)"
 Kind = Literal["norm", "weights"]
 Read = Callable[[str], np.ndarray]  # a tensor by its name
@@ -29,7 +29,7 @@ class Source:
     eps: float = 0.0
 
     def numbers(self, tensor: np.ndarray) -> np.ndarray:
-        """Return a tensor's part of the vector, float64."""
+        """Return a tensor's section of the vector, in float64."""
         values = np.asarray(tensor, dtype=np.float64)
         if self.take == "values":
             return values.ravel()
@@ -47,54 +47,52 @@ class Plan:
     sources: tuple[Source, ...]
 
     def vector(self, read: Read, seed: int = 0) -> np.ndarray:
-        """Return the vector of a model; of a very long one a part, which follows from seed and length alone."""
-        with np.errstate(
-            invalid="ignore", divide="ignore"
-        ):  # whoever uses it looks for numbers that are none
-            parts = [source.numbers(read(source.tensor)) for source in self.sources]
-        whole = np.concatenate(parts) if parts else np.zeros(0)
+        """Return the vector of a model; of a very long one a sample, drawn by seed and length alone."""
+        with np.errstate(invalid="ignore", divide="ignore"):  # callers check for NaN and infinity
+            sections = [source.numbers(read(source.tensor)) for source in self.sources]
+        whole = np.concatenate(sections) if sections else np.zeros(0)
         if len(whole) <= MOST:
             return whole
-        return np.asarray(
-            whole[np.sort(np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:MOST])]
-        )
+        drawn = np.sort(np.random.default_rng([seed, len(whole)]).permutation(len(whole))[:MOST])
+        return np.asarray(whole[drawn])
 
 
 def plan(spec: ModelSpec, stats: Literal["auto", "norm", "weights"]) -> Plan:
-    """Say what describes models of a kind; raise ValueError if the job insists on what there is not."""
-    normal = _of_norms(spec)
-    if stats == "norm" and not normal:
+    """Choose the tensors that describe a model; raise ValueError if the job insists on missing norms."""
+    norms = _of_norms(spec)
+    if stats == "norm" and not norms:
         raise ValueError("the model has no normalisation layer")
-    if stats != "weights" and normal:
-        return Plan("norm", normal)
+    if stats != "weights" and norms:
+        return Plan("norm", norms)
     return Plan("weights", _of_weights(spec))
 
 
 def _of_norms(spec: ModelSpec) -> tuple[Source, ...]:
     """Take every channel's running mean, log deviation, shift and scale, as far as a layer has them.
 
-    Learners say which tensors belong to normalisation layers. Models that come without a learner's word
-    (files of others, apps that bring arrays) are known by the names that torch gives to running statistics.
+    Learners report which tensors belong to normalisation layers. In models that learners have not described
+    (files from elsewhere, apps that use arrays) these are found by torch's names for running statistics.
     """
-    told = {info.name: info.norm for info in spec.tensors if info.norm is not None} or _named(spec)
+    epsilons = {info.name: info.norm for info in spec.tensors if info.norm is not None} or _named(spec)
     return tuple(
-        Source(info.name, "deviations" if info.name.endswith("running_var") else "values", told[info.name])
+        Source(
+            info.name, "deviations" if info.name.endswith("running_var") else "values", epsilons[info.name]
+        )
         for info in spec.tensors
-        if info.name in told and info.is_float and info.elements
+        if info.name in epsilons and info.is_float and info.elements
     )
 
 
 def named_norms(names: Collection[str]) -> set[str]:
-    """Return what comes before the names of running statistics, where there are any."""
-    parts = {name.removesuffix("running_var") for name in names if name.endswith("running_var")}
-    return {part for part in parts if f"{part}running_mean" in names}
+    """Return the prefixes of running statistics among names."""
+    prefixes = {name.removesuffix("running_var") for name in names if name.endswith("running_var")}
+    return {prefix for prefix in prefixes if f"{prefix}running_mean" in names}
 
 
 def _named(spec: ModelSpec) -> dict[str, float]:
-    norms = named_norms(spec.names)
-    return {
-        part + name: EPSILON for part in norms for name in ("running_mean", "running_var", "weight", "bias")
-    }
+    prefixes = named_norms(spec.names)
+    endings = ("running_mean", "running_var", "weight", "bias")
+    return {prefix + ending: EPSILON for prefix in prefixes for ending in endings}
 
 
 def _of_weights(spec: ModelSpec) -> tuple[Source, ...]:

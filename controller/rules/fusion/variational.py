@@ -1,9 +1,9 @@
-"""FedDAF's variational autoencoder over the scores of contributions (feddaf §3, step 5). Importing it imports torch.
+"""FedDAF's variational autoencoder over the scores of contributions (feddaf §3, step 5); it imports torch.
 
 Every contribution k is allocated to M shared components z̃_m by b_k, a logistic normal, and by c_k, switches
-that break sticks λ from a Kumaraswamy distribution (an Indian buffet); a decoder makes the scores of z_k =
-Σ_m r_km z̃_m again. It begins at the solution of EM: from a random start it collapses, and every contribution
-is allocated alike.
+that break sticks λ from a Kumaraswamy distribution (an Indian buffet); a decoder reconstructs the scores from
+z_k = Σ_m r_km z̃_m. Training starts from the solution of EM: from a random start it collapses, and every
+contribution gets the same allocation.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from hansa.controller.rules.fusion.mixture import Mixture
 
 STEPS, RATE, CLIP = 200, 0.02, 5.0
 WIDTH = 16  # of the hidden layers
-SHARPEST = 8.0  # scale of the encoder at the start, however small EM's variance is
+SHARPEST = 8.0  # largest initial scale of the encoder, however small EM's variance is
 TEMPERATURE = 0.5  # of the relaxed switches
 BELIEF = 0.1  # weight of the divergences from the priors
 STICKS = 4.0  # the prior of λ is Beta(4, 1)
 SPREAD = 16.0  # prior variance of the logits of b
-EDGE = 1e-3  # uniform numbers stay so far from 0 and 1
+EDGE = 1e-3  # uniform numbers stay this far from 0 and 1
 EULER = 0.5772156649015329
 DOUBLE = torch.float64
 
@@ -36,18 +36,18 @@ def stick_mean(zeta: Tensor, kappa: Tensor) -> Tensor:
 
 
 def stick_divergence(zeta: Tensor, kappa: Tensor, prior: float = STICKS) -> Tensor:
-    """Return KL(Kumaraswamy(ζ, κ) ‖ Beta(prior, 1)), a closed form because the second parameter is 1."""
+    """Return KL(Kumaraswamy(ζ, κ) ‖ Beta(prior, 1)), in closed form because the second parameter is 1."""
     slope = (zeta - prior) / zeta * (-EULER - torch.digamma(kappa) - 1 / kappa)
     return slope + torch.log(zeta * kappa / prior) - (kappa - 1) / kappa
 
 
 def warm_up() -> None:
-    """Make one small step: the first of a process has torch import a part of itself, which takes seconds."""
+    """Make one small step: the first step of a process takes seconds, because torch imports more modules."""
     allocate(np.eye(2), Mixture(np.eye(2), 1.0, np.eye(2), 0.0), (0, 0), steps=1)
 
 
 def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int], steps: int = STEPS) -> np.ndarray:
-    """Return the allocation K × M after training from EM's solution; `seed` is the job's and the number of the fit."""
+    """Train from EM's solution and return the allocation K × M; `seed` has the job's and the fit's number."""
     with _one_thread():
         chance = torch.Generator().manual_seed(
             int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
@@ -66,7 +66,7 @@ def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int], steps: i
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums over several threads are not the same bits on every machine."""
+    """Use one thread: sums over several threads differ in their last bits between machines."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -113,8 +113,8 @@ class _Autoencoder(nn.Module):
         logits, spread, zeta, kappa = self.encode(points)
         b = torch.softmax(logits + torch.exp(spread / 2) * _normal(logits, chance), dim=1)
         sticks = (1 - _uniform(zeta, chance) ** (1 / kappa)) ** (1 / zeta)
-        held = torch.cumprod(sticks, dim=1).clamp(1e-6, 1 - 1e-6)
-        switches = torch.sigmoid((torch.logit(held) + torch.logit(_uniform(held, chance))) / TEMPERATURE)
+        open_ = torch.cumprod(sticks, dim=1).clamp(1e-6, 1 - 1e-6)  # how likely each switch is on
+        switches = torch.sigmoid((torch.logit(open_) + torch.logit(_uniform(open_, chance))) / TEMPERATURE)
         r = b * (switches + 1e-4)
         r = r / r.sum(dim=1, keepdim=True)
         drawn = self.means + torch.exp(self.log_variances / 2) * _normal(self.means, chance)
@@ -124,18 +124,18 @@ class _Autoencoder(nn.Module):
         return (fit + BELIEF * self.divergence(logits, spread, zeta, kappa)) / len(points)
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return the scores that components make."""
+        """Return the scores of mixed components."""
         return z @ self.linear + self.shift + torch.tanh(z @ self.decoder + self.decoder_bias) @ self.residual
 
     def divergence(self, logits: Tensor, spread: Tensor, zeta: Tensor, kappa: Tensor) -> Tensor:
-        """Return how far the posteriors are from the priors; of the shared components once, not per contribution."""
+        """Return how far the posteriors are from the priors; shared components count once."""
         centred = logits - logits.mean(dim=1, keepdim=True)
         of_b = 0.5 * (centred**2 / SPREAD + torch.exp(spread) - spread - 1).sum()
         of_z = 0.5 * (torch.exp(self.log_variances) + self.means**2 - 1 - self.log_variances).sum()
         return of_b + stick_divergence(zeta, kappa).sum() + of_z
 
     def allocation(self, points: Tensor) -> Tensor:
-        """Return r by means, not by samples."""
+        """Return r from means instead of samples."""
         logits, _, zeta, kappa = self.encode(points)
         r = torch.softmax(logits, dim=1) * torch.cumprod(stick_mean(zeta, kappa), dim=1)
         return r / r.sum(dim=1, keepdim=True)

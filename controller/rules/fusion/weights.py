@@ -1,8 +1,8 @@
-"""From groups to weights: every component is a mean of its own, and components count by π (feddaf §3, steps 6–9).
+"""From groups to weights: components are averaged, and their means are weighted by π (feddaf §3, steps 6–9).
 
 The paper's coefficients π·b·c do not add up to one: with one component they add up to the number of clients.
 Normalised within each component they do. With π = N, the shares of EM, the weights would be the base weights
-again, whatever the groups: all of the effect is that Eq. 10 keeps π close to equal.
+again, whatever the groups: the whole effect comes from Eq. 10, which keeps π close to equal.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ OCCUPIED = 0.5  # contributions that a component must have to be kept
 
 
 def pruned(allocation: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """Drop components that hardly anything belongs to."""
+    """Drop components that have hardly any members."""
     mass = base @ allocation
     kept = allocation[:, len(base) * mass >= OCCUPIED]
     rows = kept.sum(axis=1, keepdims=True)
     lost = rows[:, 0] <= 0
-    if lost.any():  # it belonged to dropped components alone: shared out as the others are
+    if lost.any():  # members of dropped components only: allocate them like the average of the others
         kept = np.where(lost[:, None], base @ kept, kept)
         rows = kept.sum(axis=1, keepdims=True)
     return np.asarray(kept / rows)
@@ -35,7 +35,7 @@ def fused(allocation: np.ndarray, base: np.ndarray, shares: np.ndarray) -> np.nd
 
 
 def capped(weights: np.ndarray, base: np.ndarray, boost: float) -> np.ndarray:
-    """Let no weight exceed `boost` times its base weight; what is cut off goes to the others in proportion."""
+    """Cap weights at `boost` times their base weight; what is cut off goes to the others in proportion."""
     limit = boost * base
     weights, full = weights.copy(), np.zeros(len(weights), dtype=bool)
     while True:

@@ -76,7 +76,7 @@ def test_a_job_fails_when_every_connected_site_fails() -> None:
     fail(play, "a", 3)
     fail(play, "b", 2)
     effects = play.fail(task_of(play, "b"), "no memory")
-    assert endings(effects) == [("failed", "every site failed 3 times in a row; a: out of memory")]
+    assert endings(effects) == [("failed", "all sites failed 3 times in a row; a: out of memory")]
 
 
 def test_a_job_does_not_fail_while_an_update_is_being_merged() -> None:

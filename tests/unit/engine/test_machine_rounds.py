@@ -281,7 +281,7 @@ def test_when_every_site_fails_twice_the_job_fails_naming_one() -> None:
     play.fail(again["b"], "disk full")
     ((status, reason),) = endings(play.quarantine(again["a"], "NaN"))
     assert status == "failed"
-    assert reason == "every site has failed by round 1; a: update quarantined: NaN"
+    assert reason == "all sites failed in round 1; a: update quarantined: NaN"
 
 
 def test_a_site_that_fails_when_it_is_drawn_alone_does_not_end_the_job_of_the_others() -> None:
@@ -315,7 +315,7 @@ def test_when_every_site_has_failed_whenever_it_was_drawn_the_job_fails() -> Non
         if merges(effects):
             play.merged()
     assert seen == {"a", "b"}
-    reason = f"every site has failed by round {play.machine.state.round}; a: no disk at a"
+    reason = f"all sites failed in round {play.machine.state.round}; a: no disk at a"
     assert endings(effects) == [("failed", reason)]
 
 

@@ -10,7 +10,7 @@ from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.rulebook.compose import compose
-from hansa.learner.daemon import task_seed
+from hansa.learner.trainer import task_seed
 from tests.unit.engine import evaluated_updates
 from tests.unit.engine.play import Play, job_spec, sent
 from tests.unit.engine.travel import (
@@ -276,7 +276,7 @@ def test_a_slot_that_lags_behind_is_evaluated_when_it_has_caught_up_not_before()
     [
         (
             radfed(merge={"kind": "latest"}),
-            "merge: latest does not go with pace redistribute: a travelling model is no",
+            "merge: latest does not go with pace redistribute: a travelling model belongs to no site",
         ),
         (radfed(merge={"kind": "incremental"}), "merge: incremental does not go with pace redistribute"),
         (sync(evaluate={"virtual": True}), "evaluate.virtual: pace sync has no travelling models"),

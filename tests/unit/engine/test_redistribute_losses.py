@@ -280,7 +280,7 @@ def test_if_every_site_fails_the_job_fails(fraction: float, retries: int) -> Non
     ((status, reason),) = endings(effects)
     assert failed == {"a", "b", "c", "d"}
     assert status == "failed"
-    assert reason.startswith("every site has failed by hop ")
+    assert reason.startswith("all sites failed in hop ")
     assert reason.endswith("; a: no memory")
 
 

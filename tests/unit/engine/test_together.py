@@ -94,8 +94,11 @@ def test_without_rounds_a_job_fails_if_its_sites_cannot_be_enough() -> None:
             {"rule": "fedasync"},
             "sites.together: pace async with merge mean makes a model of one site's update",
         ),
-        ({"rule": "krum"}, "sites.together: merge krum makes a model of 1; set merge.chosen"),
-        ({"rule": "async-fedavg", "pace": {"updates": 2}}, "pace.updates: 2 updates cannot be of 3 sites"),
+        ({"rule": "krum"}, "sites.together: merge krum makes a model of 1 update; set merge.chosen"),
+        (
+            {"rule": "async-fedavg", "pace": {"updates": 2}},
+            "pace.updates: 2 updates cannot come from 3 sites",
+        ),
         (
             {"rule": "async-fedavg", "merge": {"drop_on_leave": True}},
             "merge.drop_on_leave: would leave models of fewer sites",
@@ -120,7 +123,7 @@ def test_drawing_too_few_sites_for_the_promise_causes_a_warning(job: dict[str, A
     spec = job_spec(sites={"min": 4, "together": 3}, **job)
     warnings = compose(spec).warnings(spec)
     assert [where for where, _ in warnings] == [("sample", "fraction")] * warned
-    assert all("a model takes 3 (sites.together): none would be made" in why for _, why in warnings)
+    assert all("a model needs 3 (sites.together): no model would be made" in why for _, why in warnings)
 
 
 def test_the_promise_needs_so_many_sites_to_start() -> None:

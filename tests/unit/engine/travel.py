@@ -19,7 +19,7 @@ from hansa.controller.engine.orders import ExamineHop, Merge
 from hansa.controller.pacers.trips import Trip
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.bench import Bench
-from hansa.learner.daemon import task_seed
+from hansa.learner.trainer import task_seed
 from tests.unit.engine.play import JOB, Play
 from tests.unit.samples import keep, spec_of, values
 

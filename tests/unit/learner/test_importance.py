@@ -159,7 +159,7 @@ def test_scores_follow_what_sites_measure(gamma: float, wanted: float) -> None:
 @pytest.mark.parametrize("form", ["online", "per_example"])
 def test_either_form_of_the_score_goes_but_not_both(form: str) -> None:
     machine_of(job_spec(**importance(**{form: True})))
-    with pytest.raises(InvalidJob, match="batches only"):
+    with pytest.raises(InvalidJob, match="of whole batches"):
         machine_of(job_spec(**importance(online=True, per_example=True)))
 
 

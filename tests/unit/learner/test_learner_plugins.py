@@ -1,4 +1,4 @@
-"""Plugins in the tasks of a learner: what they remember, what is wrong with them, and how they work together."""
+"""Plugins in a learner's tasks: what they remember, how they fail, and how they work together."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,7 @@ from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLar
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.daemon import Learner
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.plugins.testing import APP, data, network, state, work
@@ -23,7 +24,7 @@ from hansa.learner.training.memory import Notes
 from tests.unit.learner.local import run_of, trained_by
 from tests.unit.learner.local_parts import AllRounder, Diary, Some
 from tests.unit.learner.test_learning_tasks import LINEAR, do
-from tests.unit.learner.test_partial_tasks import TORCH, learner_of
+from tests.unit.learner.test_partial_tasks import TORCH, trainer_of
 
 OWN = App(model=dict, task="regression", train=lambda arrays, _: arrays, evaluate=lambda *_: None)  # type: ignore[arg-type]
 
@@ -159,17 +160,17 @@ def test_a_batch_of_one_row_is_left_out_where_the_network_normalises_batches() -
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("negative", "batches 'odd': row -1 is none of the site's 23, which begin with 0"),
-        ("beyond", "batches 'odd': row 23 is none of the site's 23"),
+        ("negative", "batches 'odd': row -1 does not exist: the site has rows 0 to 22"),
+        ("beyond", "batches 'odd': row 23 does not exist"),
         *(
-            (what, "batches 'odd': a batch is a list of row numbers")
+            (what, "batches 'odd': a batch must be a list of row numbers")
             for what in ("fractions", "masks", "tables")
         ),
-        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("nothing", "words")),
-        *((what, "batches 'odd': a batch is a list of row numbers") for what in ("complex", "sets")),
+        *((what, "batches 'odd': a batch must be a list of row numbers") for what in ("nothing", "words")),
+        *((what, "batches 'odd': a batch must be a list of row numbers") for what in ("complex", "sets")),
     ],
 )
-def test_rows_that_are_none_are_told(what: str, said: str) -> None:
+def test_batches_that_are_not_row_numbers_are_refused(what: str, said: str) -> None:
     with pytest.raises(PluginFailed, match=said):
         trained_by(run_of(APP, network(), data(), work(source=named("odd", what=what))))
 
@@ -193,9 +194,9 @@ def test_rows_may_be_any_array_of_integers(what: str) -> None:
     assert (done.steps, done.n_used) == (3, 18)
 
 
-def test_an_epoch_that_is_none_is_told() -> None:
+def test_an_epoch_that_is_not_iterable_is_refused() -> None:
     with pytest.raises(
-        PluginFailed, match="batches 'arrays': an epoch is a row of batches, this one is None"
+        PluginFailed, match="batches 'arrays': an epoch must be an iterable of batches, but is None"
     ):
         trained_by(run_of(APP, network(), data(), work(source=named("arrays", what="none"))))
 
@@ -203,14 +204,14 @@ def test_an_epoch_that_is_none_is_told() -> None:
 @pytest.mark.parametrize(
     ("method", "what", "said"),
     [
-        ("penalty", "float", "learner 'confused': a penalty is a tensor of one number, this one is 0.5"),
-        ("penalty", "vector", "learner 'confused': a penalty is a tensor of one number"),
-        ("finish", "none", "learner 'confused': it found None; it takes numbers by name"),
-        ("finish", "number", "learner 'confused': it found 7: 1.0; it takes a name"),
-        ("finish", "many", "the plugins found 101 numbers; 100 are allowed"),
+        ("penalty", "float", "learner 'confused': a penalty must be a tensor of one number, but is 0.5"),
+        ("penalty", "vector", "learner 'confused': a penalty must be a tensor of one number"),
+        ("finish", "none", "learner 'confused': it reported None; metrics must be numbers by name"),
+        ("finish", "number", "learner 'confused': it reported 7: 1.0; a metric is a name"),
+        ("finish", "many", "the plugins reported 101 metrics; 100 are allowed"),
     ],
 )
-def test_what_a_plugin_cannot_return_is_told_with_its_name(method: str, what: str, said: str) -> None:
+def test_what_a_plugin_must_not_return_is_refused_with_its_name(method: str, what: str, said: str) -> None:
     with pytest.raises((PluginFailed, TooLarge), match=said):
         trained_by(
             run_of(APP, network(), data(), work(plugins=(named("confused", method=method, what=what),)))
@@ -220,7 +221,8 @@ def test_what_a_plugin_cannot_return_is_told_with_its_name(method: str, what: st
 async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_it_unanswered(
     tmp_path: Path,
 ) -> None:
-    learner = learner_of(tmp_path, LINEAR)
+    trainer = trainer_of(tmp_path, LINEAR)
+    learner = Learner(trainer.options, trainer.shelf)
 
     def trained() -> None:
         trained_by(run_of(APP, network(), data(), work(plugins=(named("ended"),))))
@@ -250,7 +252,7 @@ async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_i
         ),
     ],
 )
-def test_what_a_learner_cannot_do_is_refused_in_words(task: Train, said: str) -> None:
+def test_what_a_learner_cannot_do_is_refused_with_a_reason(task: Train, said: str) -> None:
     with pytest.raises(Refused, match=said):
         asked_of(APP, task)
 
@@ -263,35 +265,35 @@ def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
 
 def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
     with pytest.raises(
-        PluginFailed, match="learner 'diary': it found 'tasks', which another plugin has found, too"
+        PluginFailed, match="learner 'diary': it reported 'tasks', which another plugin has reported already"
     ):
         trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
 
 
-async def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
-    learner = learner_of(tmp_path, LINEAR)
-    _, facts = do(learner, named("diary"))
+def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, LINEAR)
+    _, facts = do(trainer, named("diary"))
     assert facts.metrics == {"tasks": 1.0}
     with pytest.raises(PluginFailed) as raised:
-        do(learner, named("clumsy", raises=True))
+        do(trainer, named("clumsy", raises=True))
     assert str(raised.value) == "learner 'clumsy': KeyError: 'lost'"
     with pytest.raises(
-        PluginFailed, match=r"learner 'clumsy': it found 'no name': 1.0; it takes a name without spaces"
+        PluginFailed, match=r"learner 'clumsy': it reported 'no name': 1.0; a metric is a name without spaces"
     ):
-        do(learner, named("clumsy", tells="no name"))
+        do(trainer, named("clumsy", tells="no name"))
     with pytest.raises(Refused, match="what the plugins remember is not JSON"):
-        do(learner, named("clumsy", remembers="sets"))
+        do(trainer, named("clumsy", remembers="sets"))
     with pytest.raises(TooLarge, match="1048576 are allowed"):
-        do(learner, named("clumsy", remembers="much"))
+        do(trainer, named("clumsy", remembers="much"))
 
 
 @pytest.mark.parametrize("score", [named("importance"), named("importance", online=True)])
-async def test_to_measure_in_the_midst_of_training_changes_neither_it_nor_what_others_find(
+def test_a_plugin_that_evaluates_during_training_changes_neither_it_nor_what_others_find(
     tmp_path: Path, score: LocalPluginSpec
 ) -> None:
-    learner = learner_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
-    plain, facts = do(learner, score)
-    both, more = do(learner, named("curious"), score)
+    trainer = trainer_of(tmp_path, TORCH)  # it drops out and normalises, in training mode
+    plain, facts = do(trainer, score)
+    both, more = do(trainer, named("curious"), score)
     assert np.array_equal(plain, both)
     assert facts.metrics["importance"] == more.metrics["importance"]
 
@@ -330,7 +332,7 @@ def test_as_much_as_may_be_remembered_once_may_be_remembered_in_every_task(tmp_p
     assert notes.recall(task(3)) == {"much": "2" * 1_000_000}
 
 
-def test_what_a_plugin_still_holds_is_no_part_of_the_notes(tmp_path: Path) -> None:
+def test_what_a_plugin_still_holds_is_not_part_of_the_notes(tmp_path: Path) -> None:
     notes, mine = Notes(tmp_path), {"seen": [{"rows": [1]}]}
     notes.keep(task(1), mine)  # type: ignore[arg-type]
     mine["seen"][0]["rows"].append(2)

@@ -124,14 +124,14 @@ def test_what_a_task_does_not_train_keeps_its_state() -> None:
     assert memory.after.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
 
-def test_a_state_that_is_missing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_state_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     memory, module, spec = OptimizerMemory(), network(), KINDS[0]
     with caplog.at_level(logging.WARNING):
         remembered(memory, module, task(1, 1, spec))
         remembered(memory, module, task(2, 2, spec))
         assert not caplog.records, "a first round starts from nothing, and the second from the first"
         remembered(OptimizerMemory(), module, task(3, 3, spec))
-    assert "task j-3: no optimizer state" in caplog.text
+    assert "task j-3: there is no optimizer state" in caplog.text
     assert "or the learner was restarted" in caplog.text
 
 

@@ -1,6 +1,6 @@
 """Training tasks for some tensors only: what comes back, and what stays (divide-and-conquer §2, §8)."""
 
-import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +17,7 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
-from hansa.learner.daemon import Learner
+from hansa.learner.trainer import Trainer
 
 TORCH = """
 from torch import nn
@@ -50,7 +50,8 @@ app = App(
 Made = tuple[Manifest, dict[str, np.ndarray], UpdateFacts]
 
 
-def learner_of(folder: Path, text: str) -> Learner:
+def trainer_of(folder: Path, text: str, pulse: Callable[[JobId], int | None] = lambda _: None) -> Trainer:
+    """Return a trainer for an app, with twenty random examples."""
     (folder / "app.py").write_text(text)
     rng = np.random.default_rng(0)
     np.savez(folder / "data.npz", x=rng.normal(size=(20, 3)).astype(np.float32), y=rng.integers(0, 2, 20))
@@ -58,13 +59,13 @@ def learner_of(folder: Path, text: str) -> Learner:
     options = SiteOptions(
         Identity("127.0.0.1:1", SiteName("a"), "learner"), folder / "data.npz", (ref,), folder
     )
-    return Learner(options, Shelf((ref,), folder / "data.npz", "train"))
+    return Trainer(options, Shelf((ref,), folder / "data.npz", "train"), pulse)
 
 
-def do(learner: Learner, tensors: tuple[str, ...]) -> tuple[dict[str, np.ndarray], Made]:
-    """Train from the app's own first model; return that and what comes of it."""
-    ref = learner.options.apps[0]
-    app = learner.shelf.get(ref).app
+def do(trainer: Trainer, tensors: tuple[str, ...]) -> tuple[Task, dict[str, np.ndarray], Made]:
+    """Train from the app's own first model; return the task, that model and the update."""
+    ref = trainer.options.apps[0]
+    app = trainer.shelf.get(ref).app
     network = networks.build(app, 7, "cpu")
     spec = networks.describe(network)
     payload = networks.payload_of(network, spec)
@@ -89,35 +90,37 @@ def do(learner: Learner, tensors: tuple[str, ...]) -> tuple[dict[str, np.ndarray
         validation=ValidationSpec(fraction=0.2),
         work=work,
     )
-    loop = asyncio.get_running_loop()
-    manifest, made, facts = learner._train(app, task, work, seal(spec, payload), arrays, Event(), loop)
-    return arrays, (manifest, views(Layout(manifest.spec), made), facts)
+    manifest, made, facts = trainer.train(
+        app, task, work, seal(spec, payload), arrays, Event(), lambda _: None
+    )
+    return task, arrays, (manifest, views(Layout(manifest.spec), made), facts)
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_network_returns_exactly_the_tensors_of_its_task(tmp_path: Path, first: bool) -> None:
-    learner = learner_of(tmp_path, TORCH)
-    start, _ = do(learner, ())
+def test_a_network_returns_exactly_the_tensors_of_its_task(tmp_path: Path, first: bool) -> None:
+    trainer = trainer_of(tmp_path, TORCH)
+    _, start, _ = do(trainer, ())
     names = tuple(name for name in start if name.startswith("4.") is not first)
     before = {name: array.tobytes() for name, array in start.items()}
     for _ in range(2):  # the second time the network has been trained before
-        _, (manifest, made, facts) = do(learner, names)
+        task, _, (manifest, made, facts) = do(trainer, names)
         assert manifest.spec.names == names
         assert all(made[name].tobytes() != before[name] for name in names)
-        held = learner._networks[JobId("j")].state_dict()
-        assert all(held[name].numpy().tobytes() == before[name] for name in before if name not in names)
+        network = trainer.jobs.network(trainer.shelf.get(task.app).app, task)
+        after = network.state_dict()
+        assert all(after[name].numpy().tobytes() == before[name] for name in before if name not in names)
         assert facts.steps == (6 if first else 8)  # a batch of one is no use to a norm that is trained
         assert facts.evaluation is not None
 
 
-async def test_an_app_that_trains_by_itself_hears_what_counts_and_the_rest_is_left_as_it_was(
+def test_an_app_that_trains_by_itself_knows_which_tensors_count_and_the_rest_is_left_as_it_was(
     tmp_path: Path,
 ) -> None:
-    learner = learner_of(tmp_path, OWN)
-    _, (manifest, made, facts) = do(learner, ("w2", "b2"))
+    trainer = trainer_of(tmp_path, OWN)
+    _, _, (manifest, made, facts) = do(trainer, ("w2", "b2"))
     assert manifest.spec.names == ("w2", "b2")
     assert manifest.spec.layers == ("w1", "w2")
     assert all((array == 1).all() for array in made.values())
     assert facts.evaluation is not None
     assert facts.evaluation.loss_sum == 4 + 1  # w1 and b1 count as they were
-    assert learner.shelf.get(learner.options.apps[0]).app.train.__globals__["seen"] == [("w2", "b2")]  # type: ignore[union-attr]
+    assert trainer.shelf.get(trainer.options.apps[0]).app.train.__globals__["seen"] == [("w2", "b2")]  # type: ignore[union-attr]

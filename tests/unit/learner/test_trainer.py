@@ -1,7 +1,6 @@
 """The training loop: the optimizer's arithmetic, seeds, counts and cancellation (baselines §8.11)."""
 
 import math
-import time
 from threading import Event
 
 import pytest
@@ -301,27 +300,40 @@ def test_measuring_between_epochs_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), measured.parameters(), strict=True))
 
 
-def test_a_slow_learner_takes_so_many_times_as_long_and_learns_the_same() -> None:
-    def work(x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.01)
-        return x
+class Clock(Event):
+    """A clock that moves only when somebody works or waits for the cancellation, which never comes."""
 
-    app = App(model=_network, classes=2, transform=work)
+    now = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return self.is_set()
+
+
+def test_a_slow_learner_takes_that_many_times_as_long_and_learns_the_same() -> None:
     seconds, weights = [], []
     for factor in (1.0, 4.0):
-        network, drag = _network(), Drag(factor, Event())
-        started = time.monotonic()
+        clock = Clock()
+
+        def work(x: torch.Tensor, clock: Clock = clock) -> torch.Tensor:
+            clock.now += 1.0
+            return x
+
+        app = App(model=_network, classes=2, transform=work)
+        network, drag = _network(), Drag(factor, clock, clock.read)
         train(app, network, _data(40), _work(), 1, _ignore, drag)
         drag.rest()
-        seconds.append(time.monotonic() - started)
+        seconds.append(clock.now)
         weights.append(network.state_dict())
-    assert seconds[1] > 2 * seconds[0]
+    assert seconds[1] == 4 * seconds[0] > 0
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_withdrawal_ends_the_rest_of_a_slow_learner() -> None:
-    cancelled = Event()
-    drag = Drag(1e9, cancelled)
-    time.sleep(0.01)
+    cancelled, seconds = Event(), iter([0.0, 1.0, 1.0])
+    drag = Drag(1e9, cancelled, lambda: next(seconds))
     cancelled.set()
     assert drag()

@@ -22,8 +22,8 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
-from hansa.learner.daemon import task_seed
 from hansa.learner.plugins import importance
+from hansa.learner.trainer import task_seed
 from hansa.learner.training import files as module
 from hansa.learner.training import loop as trainer
 from hansa.learner.training.batches import shuffled
@@ -151,7 +151,7 @@ def test_in_every_pass_each_example_is_used_exactly_once(
 
 @pytest.mark.parametrize("rows", [20, 23])
 def test_a_window_as_large_as_the_data_is_an_epoch_of_fedavg(tmp_path: Path, rows: int) -> None:
-    """Both draw an order with the seed of the task that begins it; so the sequence is the same, batch by batch."""
+    """Both draw an order with the seed of the task that starts it, so the batches are the same."""
     site = Site(tmp_path, rows, 5, batches=-(-rows // 5))
     for _ in range(4):
         task = site.next()
@@ -334,9 +334,9 @@ def test_the_same_task_gets_the_same_window_however_often_it_is_delivered(tmp_pa
     site.acknowledge(task)
     assert site.begin(task) == once  # delivered again after the receipt: nothing moves
     site.acknowledge(task)
-    held = site.windows._marks.get(JOB)
-    assert held is not None
-    assert (held.task, held.taken, held.committed) == (task.id, 1, True)
+    mark = site.windows.bookmark(JOB)
+    assert mark is not None
+    assert (mark.task, mark.taken, mark.committed) == (task.id, 1, True)
     second = site.take()
     assert not set(flat([once])) & set(flat([second]))
     assert len(flat([once, second, site.take()])) == 23
@@ -352,9 +352,9 @@ def test_taken_counts_committed_windows_alone(tmp_path: Path) -> None:
     site.after = task.id  # the note was lost
     site.restart()
     site.take()
-    held = site.windows._marks.get(JOB)
-    assert held is not None
-    assert (held.taken, held.committed) == (3, True)
+    mark = site.windows.bookmark(JOB)
+    assert mark is not None
+    assert (mark.taken, mark.committed) == (3, True)
 
 
 def test_a_lost_memory_begins_anew_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -471,16 +471,16 @@ def test_jobs_that_were_not_heard_of_for_the_longest_time_are_forgotten_in_memor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT", 3)
-    site = Site(tmp_path, 23, 5, 2)
-    for name in ("j1", "j2", "j3", "j1", "j4"):
-        site.begin(site.next().model_copy(update={"job": JobId(name)}))
-    assert list(site.windows._marks._held) == ["j3", "j1", "j4"]
+    files = module.JobFiles(tmp_path / "windows", Place, "the place in the data")
+    for number, name in enumerate(("j1", "j2", "j3", "j1", "j4")):
+        files.put(JobId(name), Place(seed=number), durable=False)
+    assert [name for name in ("j1", "j2", "j3", "j4") if JobId(name) in files] == ["j1", "j3", "j4"]
     assert sorted(path.stem for path in (tmp_path / "windows").iterdir()) == ["j1", "j3", "j4"]
 
 
 def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     site = Site(tmp_path / "state", 23, 5, 2)
-    with pytest.raises(InvalidInput, match="is no id of a job"):
+    with pytest.raises(InvalidInput, match="is not a job id"):
         site.begin(site.next().model_copy(update={"job": JobId("../escape")}))
 
 
@@ -571,4 +571,4 @@ def test_the_mean_of_squares_is_the_same_however_few_are_held(monkeypatch: pytes
     for value in values:
         mean.add([value])
     assert mean.value() == pytest.approx(11)
-    assert len(mean._held) < 5
+    assert mean.pending < 5

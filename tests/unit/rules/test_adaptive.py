@@ -68,7 +68,7 @@ def test_a_fall_of_exactly_the_threshold_is_a_failure_and_without_threshold_ever
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_fails_the_task(loss: float) -> None:
+def test_a_loss_that_is_not_a_number_fails_the_task(loss: float) -> None:
     with pytest.raises(Diverged, match="after epoch 2"):
         _epochs([1.0, 0.9, loss], tombstones=9)
 
@@ -120,14 +120,14 @@ def test_thresholds_may_differ_by_group() -> None:
     assert all(isinstance(task.work, Train) and task.work.epochs == 50 for task in tasks.values())
 
 
-def test_a_site_of_a_group_that_is_not_here_is_warned_of_once() -> None:
+def test_a_site_of_a_group_that_has_not_joined_is_warned_of_once() -> None:
     play = _play(groups={"slow": {"sites": ["b", "be"], "tombstones": 0}})
     for _ in range(2):
         _cycle(play, "a", 3)
     told = [record.diagnostics for record in play.machine.state.history]
     assert told == [
         {},
-        {"train": {"warning": "train.until: be of group slow is not here (did you mean 'b'?)"}},
+        {"train": {"warning": "train.until: be of group slow has not joined (did you mean 'b'?)"}},
         {},
     ]
 
@@ -216,13 +216,13 @@ def test_the_adaptive_rule_needs_no_words_and_others_can_have_them() -> None:
 
 
 def test_semisynchronous_rounds_leave_nothing_to_decide() -> None:
-    with pytest.raises(InvalidJob, match=r"train\.until: pace: semisync says how many steps"):
+    with pytest.raises(InvalidJob, match=r"train\.until: pace: semisync sets the steps of each site"):
         compose(job_spec(rule="semisync-fedavg", train={"until": {}}))
 
 
 def test_without_validation_data_there_is_nothing_to_go_by() -> None:
     with pytest.raises(
-        InvalidJob, match=r"validation\.fraction: train\.until looks at the loss on a validation part"
+        InvalidJob, match=r"validation\.fraction: train\.until needs validation data at the sites"
     ):
         compose(job_spec(rule="async-fedavg", train={"until": {}}, validation={"fraction": 0}))
 

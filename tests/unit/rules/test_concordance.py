@@ -1,4 +1,4 @@
-"""Windows through the learner's training loop and the controller's mean: what FedSMB and FedMMB equal (fedmmb §4, §7).
+"""Windows through the training loop and the mean: what FedSMB and FedMMB equal (fedmmb §4, §7).
 
 One batch at each site, plain SGD and weights by the examples used are one step of central SGD on all the
 batches together. A window of all batches is an epoch of FedAvg.
@@ -25,8 +25,8 @@ from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rules.fedopt import Momentum
-from hansa.learner.daemon import task_seed
 from hansa.learner.plugins.proximal import Pull
+from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.window import Windows
 from tests.unit.community.test_mean import Bench, Weighted, tensors
@@ -83,7 +83,7 @@ class Federation:
         self.windows = [Windows(self.folder / f"{number}") for number in range(len(self.data))]
 
     def round(self, number: int) -> Arrays:
-        updates = [self._train(site, number) for site in range(len(self.data))]
+        updates = [self.train(site, number) for site in range(len(self.data))]
         self.weights.append([weight for _, weight in updates])
         self.bench.current = self.bench.merge(
             [Weighted(self.bench.keep(state), weight) for state, weight in updates]
@@ -91,7 +91,7 @@ class Federation:
         self.community = tensors(self.bench.current)
         return self.community
 
-    def _train(self, site: int, number: int) -> tuple[Arrays, int]:
+    def train(self, site: int, number: int) -> tuple[Arrays, int]:
         task = Task(
             id=TaskId(f"j-{number * 100 + site}"),
             job=JobId("j"),
@@ -188,11 +188,11 @@ def test_one_batch_a_round_is_central_sgd_on_all_batches_together(
 
 
 def test_equal_weights_are_another_method(tmp_path: Path, pool: Executor) -> None:
-    """The test above can fail: where batches differ in size, the mean must be weighted by the examples used."""
+    """The test above can fail: if batches differ in size, the mean must be weighted by examples used."""
     federation = Federation(
         tmp_path, pool, site_data((23, 4, 61), True, torch.float64), network().double(), 7, batches=1
     )
-    updates = [federation._train(site, 1) for site in range(3)]
+    updates = [federation.train(site, 1) for site in range(3)]
     module = network().double()
     (wanted,) = central(module, pooled(federation), torch.optim.SGD(module.parameters(), lr=0.1))
     assert apart(federation.bench.mean(updates), wanted) <= 1e-10

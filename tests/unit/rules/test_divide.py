@@ -21,9 +21,11 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.orders import Examine, Order
 from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.outline import Outline, outline_of
+from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.divergence import METRICS, divergences
 from hansa.controller.rules.divide import Divide, Division
+from hansa.controller.rules.layers import Layers
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.examine import StoredEvidence
 from tests.unit.engine.play import Play, dropped, endings, job_spec, merges, sent, stale, started, withdrawn
@@ -158,7 +160,8 @@ def test_the_prepass_reports_all_metrics_and_warns_if_they_disagree() -> None:
     assert told["runner_up"] == dict.fromkeys(METRICS), "of four layers, only one split has two on each side"
     assert told["divergences"]["cosine"] == [0.1, 0.9, 0.9, 0.9]
     assert told["warning"] == (
-        "the metrics would divide differently: eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
+        "the metrics would divide differently: "
+        "eq3 after layer 2, cosine after layer 3, relative_l2 after layer 3"
     )
     assert work_of(play).tensors == names("one", "two")
     assert shown(play)[0]["layers"] == list(LAYERS)
@@ -223,7 +226,7 @@ def test_a_prepass_round_with_one_site_is_repeated_and_the_third_time_the_job_fa
     answer(play)
     with pytest.raises(PluginFailed, match=r"give layers\.split") as raised:
         play.merged()
-    assert str(raised.value).startswith("layers 'divide': 3 pre-pass rounds could not"), (
+    assert str(raised.value).startswith("layers 'divide': 3 pre-pass rounds found no split"), (
         "nobody need know the class"
     )
 
@@ -255,7 +258,7 @@ def test_a_job_whose_layers_could_never_be_compared_fails_and_says_why() -> None
     for _ in range(2):
         round_of(play, trouble="no memory")
     answer(play, trouble="no memory")
-    with pytest.raises(PluginFailed, match=r"could not tell where to divide: no memory; give layers\.split"):
+    with pytest.raises(PluginFailed, match=r"found no split: no memory; give layers\.split"):
         play.merged()
 
 
@@ -350,7 +353,10 @@ def test_the_learning_rate_never_reaches_zero() -> None:
     rule = Divide(prepass=0, split=1)
     play = play_of(layers={"prepass": 0, "split": 1})
     play.training("a", "b")
-    work = rule.shape(Division(round=100_000), SiteName("a"), work_of(play), play.machine._job.view(0))
+    sites = (SiteName("a"), SiteName("b"))
+    examples = dict.fromkeys(sites, 10)
+    view = View(sites, frozenset(), examples, (), 0, 100_000, 0, seed=7, now=0.0, outline=MODEL)
+    work = rule.shape(Division(round=100_000), SiteName("a"), work_of(play), view)
     assert OptimizerSpec.model_validate(work.optimizer.model_dump()).lr > 0
 
 
@@ -360,22 +366,22 @@ def test_the_learning_rate_never_reaches_zero() -> None:
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
-        ({"layers": {"prepass": 0}}, "layers.split: without a pre-pass nothing tells where to divide"),
-        ({"sites": {"names": ["a"]}}, "layers.split: one site alone has no divergence"),
+        ({"layers": {"prepass": 0}}, "layers.split: without a pre-pass no split can be found"),
+        ({"sites": {"names": ["a"]}}, "layers.split: a single site has no divergence"),
         (
             {"pace": {"kind": "async"}},
             "async does not go with layers divide: a pre-pass compares updates of one round",
         ),
         ({"pace": {"kind": "async"}, "layers": {"prepass": 0}}, "layers.split: without a pre-pass"),
         ({"pace": {"kind": "semisync"}}, "semisync does not go with layers divide"),
-        ({"train": {"until": {}}}, "train.until: layers: divide says how many epochs"),
+        ({"train": {"until": {}}}, "train.until: layers: divide sets the epochs of each phase"),
         (
             {"layers": {"restart": True}, "server": {"kind": "adam"}},
-            "adam does not go with layers divide: restart",
+            "adam does not go with layers divide: after a restart",
         ),
         (
             {"layers": {"restart": True}, "merge": {"kind": "latest"}},
-            "latest does not go with layers divide: restart",
+            "latest does not go with layers divide: after a restart",
         ),
         (
             {"layers": {"feature_epochs": 5}, "train": {"batches": 3}},
@@ -440,10 +446,17 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         (
             {},
             TIED,
-            "layers: wherever it is divided, a tied parameter crosses the split: one.weight and four.weight are one",
+            (
+                "layers: wherever the model is divided, a tied parameter crosses the split: "
+                "one.weight and four.weight are one"
+            ),
         ),
-        ({"split": 2, "blocks": True}, MODEL, "layers.split: layer 2 (two) is inside a block; between: 1, 3"),
-        ({"blocks": True}, TIED, "layers.blocks: the site that built the model told nothing of its blocks"),
+        (
+            {"split": 2, "blocks": True},
+            MODEL,
+            "layers.split: layer 2 (two) is inside a block; possible splits: 1, 3",
+        ),
+        ({"blocks": True}, TIED, "layers.blocks: the site that built the model did not describe its blocks"),
         (
             {"order": ["one", "two", "three"]},
             MODEL,
@@ -451,7 +464,11 @@ NONE = outline_of(ModelSpec(tuple(_tensors(("one",))), ()))
         ),
         ({"order": ["one", "two", "three", "three"]}, MODEL, "layers.order: name each"),
         ({"split": 2}, FROZEN, "layers.split: one side of it has nothing to train"),
-        ({}, COLD, "layers: the app has frozen layers: wherever it is divided, one side has none to train"),
+        (
+            {},
+            COLD,
+            "layers: the app has frozen layers: wherever the model is divided, one side has nothing to train",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_divided_ends_the_job_as_soon_as_it_is_known(
@@ -533,7 +550,7 @@ def test_another_site_is_asked_if_the_first_cannot_tell_or_leaves() -> None:
     )
 
 
-def test_a_site_that_is_slow_to_tell_is_named_and_its_answer_is_too_late_when_another_has_told() -> None:
+def test_a_site_that_is_slow_to_describe_the_model_is_named_and_comes_too_late_after_another() -> None:
     play = given_play()
     play.join("a", "b")
     (slow,) = play.tasks(Init).values()
@@ -583,8 +600,10 @@ def test_a_deep_model_is_not_gone_through_for_each_of_its_splits() -> None:
     )
     model = model.model_copy(update={"tensors": Counted(model.tensors)})
     assert Divide().misfits(model) == []
-    rising = facts([1.0 if number < 60 else 5.0 for number in range(100)])
-    assert Divide()._choices(rising, model)["splits"] == dict.fromkeys(METRICS, 60)
+    rising = facts([1.0 if number < 60 else 5.0 for number in range(100)])["divergences"]
+    chooser = Divide().chooser(Layers(model))
+    assert chooser.report(rising)["splits"] == dict.fromkeys(METRICS, 60)
+    assert chooser.warning(rising) == ""
     assert 0 < Counted.times < 30
 
 

@@ -1,5 +1,6 @@
-"""Distributed validation weighting: weights from pooled findings, and what counts when findings are missing."""
+"""Distributed validation weighting: weights from pooled reports, and what counts if reports are missing."""
 
+import itertools
 import math
 from typing import Any
 
@@ -40,7 +41,7 @@ class Dvw:
     def update(
         self, site: str, own: Evaluation | None, others: dict[str, Evaluation | str] | None = None
     ) -> Score:
-        """Let a site's update arrive, be judged and merged; a text is why an evaluator fails. Return its score."""
+        """Let a site's update arrive, be evaluated and merged; return its score. A text makes an evaluator fail."""
         asked = self.judged(site, own)
         for judge, found in (others or {}).items():
             self.answer(asked[judge], found)
@@ -115,6 +116,14 @@ def test_classes_that_an_evaluator_has_never_seen_are_rows_of_zeros() -> None:
     assert job.weights == {"a": 6 / 8}
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations("bcd")))
+def test_the_weight_does_not_depend_on_the_order_in_which_evaluators_report(order: tuple[str, ...]) -> None:
+    job = Dvw(weigh={"metric": "inverse_loss"})
+    losses = {"b": 0.1, "c": 0.2, "d": 0.3}  # (0.1 + 0.2) + 0.3 differs from 0.1 + (0.2 + 0.3)
+    job.update("a", right_of(1, n=1, loss=0.7), {site: right_of(1, n=1, loss=losses[site]) for site in order})
+    assert job.weights == {"a": 1 / (1e-6 + (0.7 + 0.1 + 0.2 + 0.3) / 4)}
+
+
 @pytest.mark.parametrize(
     ("metric", "worth"),
     [("micro_f1", 0.65), ("gmean", (0.9 * 0.4) ** 0.5), ("inverse_loss", 1 / (0.5 + 1e-6))],
@@ -149,8 +158,8 @@ def test_a_score_of_single_labels_is_refused_where_examples_have_several(metric:
     with pytest.raises(PluginFailed) as caught:
         job.answer(asked["b"], found)
     assert str(caught.value) == (
-        f"weigh 'dvw': weigh.metric {metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss where an"
-        " example may have several labels"
+        f"weigh 'dvw': weigh.metric {metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss"
+        " where an example may have several labels"
     )
 
 
@@ -207,7 +216,7 @@ def test_what_a_site_is_known_to_hold_out_is_missed_even_if_its_learner_is_gone(
 
 
 @pytest.mark.parametrize("own", [None, NOBODY])
-def test_an_update_that_nobody_has_measured_is_worth_nothing(own: Evaluation | None) -> None:
+def test_an_update_that_no_site_has_evaluated_weighs_nothing(own: Evaluation | None) -> None:
     score = Dvw().update("a", own, {"b": "down", "c": "down", "d": "down"})
     assert (score.value, score.basis, score.coverage) == (0.0, "none", 0.0)
 
@@ -283,7 +292,7 @@ def test_a_federation_without_validation_data_is_refused() -> None:
     asked = job.judged("a", NOBODY)
     with pytest.raises(PluginFailed) as caught:
         job.answer(asked["b"], NOBODY)
-    told = "weigh 'dvw': no site has validation data, so nobody can say what the update of a is worth"
+    told = "weigh 'dvw': no site has validation data, so the update of a cannot be scored"
     assert str(caught.value) == told
     with pytest.raises(InvalidJob, match=r"validation\.fraction: weigh: dvw needs"):
         compose(job_spec(rule="sync-dvw", validation={"fraction": 0}))
@@ -338,7 +347,7 @@ def test_where_few_answer_one_matrix_of_another_size_does_not_outvote_what_is_kn
     assert dict(score.missing) == {"a": "gone", "b": "its matrix has 1 classes, most have 2"}
 
 
-def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhere_is_worth_nothing() -> None:
+def test_one_loss_that_is_not_a_number_is_left_out_but_a_model_without_a_finite_loss_weighs_nothing() -> None:
     job = Dvw(sites="abc", evaluators="abc", weigh={"metric": "inverse_loss"})
     bad = Evaluation(n=10, loss_sum=math.nan)
     score = job.update("a", Evaluation(n=10, loss_sum=5.0), {"b": bad, "c": Evaluation(n=10, loss_sum=15.0)})
@@ -349,7 +358,7 @@ def test_one_loss_that_is_no_number_is_left_out_but_a_model_that_has_none_anywhe
     assert job.update("c", NOBODY, {"a": infinite[0], "b": infinite[1]}).value == 0
 
 
-def test_a_score_of_classes_is_refused_where_there_are_none() -> None:
+def test_a_score_of_classes_is_refused_for_a_job_without_classes() -> None:
     job = Dvw(sites="ab", evaluators="ab")
     asked = job.judged("a", Evaluation(n=3, loss_sum=1.0))
     with pytest.raises(PluginFailed) as caught:
@@ -412,7 +421,7 @@ def test_with_rounds_only_the_rounds_own_updates_can_be_worth_something(zero: st
     assert memory.nothing == 1
 
 
-def test_what_a_site_took_with_it_when_it_left_is_worth_nothing_any_more() -> None:
+def test_the_updates_of_a_site_that_left_no_longer_weigh_anything() -> None:
     job = Dvw(sites="ab", evaluators="ab", merge={"drop_on_leave": True}, weigh={"zero": "uniform"})
     job.update("a", right_of(5), {"b": right_of(5)})
     job.play.leave("a")

@@ -42,7 +42,7 @@ def test_metrics_are_what_the_plan_makes_of_the_findings() -> None:
     assert play.machine.state.history[1].metrics == {"best": 0.25}
 
 
-def test_a_plan_that_names_nobody_holds_nothing_up() -> None:
+def test_a_plan_that_names_no_evaluator_holds_nothing_up() -> None:
     play = Play(pace={"rounds": 1}, evaluate={"kind": "one-by-one"})
     play.training("a", "b")
     play.round()

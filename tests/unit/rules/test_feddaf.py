@@ -184,7 +184,7 @@ def test_three_sites_count_as_they_are_and_the_version_says_so() -> None:
     job = Federation()
     job.begin("a", "i", "j")
     assert job.play_round() == {"a": 1.0, "i": 1.0, "j": 1.0}
-    assert job.told["why"] == "3 contributions; groups are looked for from 4 on"
+    assert job.told["why"] == "3 contributions; groups are sought from 4 on"
 
 
 def test_base_weights_may_be_examples() -> None:
@@ -384,7 +384,7 @@ def test_groups_that_a_fit_does_not_find_again_are_believed_for_two_more_fits() 
         told = job.told
         assert (told["fit"], told["of"], told["kept"], told["components"]) == (lapse + 1, 1, lapse, 1)
         assert told["warning"].startswith(
-            f"the fit of version 1, with 2 groups, counts on ({lapse} of 2 times): "
+            f"the fit of version 1, with 2 groups, stays in use ({lapse} of 2 times): "
         )
         assert told["why"]
         assert told["why"] in told["warning"]
@@ -453,7 +453,7 @@ def test_slots_are_other_models_in_every_merge_so_their_weights_are_not_kept() -
 # Trouble.
 
 
-def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
+def test_a_fit_that_fails_leaves_the_last_one_in_use_with_a_warning() -> None:
     job = Federation(weigh={"refit": 1})
     job.begin()
     first = job.play_round()
@@ -463,7 +463,7 @@ def test_a_fit_that_fails_leaves_the_last_one_standing_and_is_told() -> None:
     late = "the examination of updates by weigh 'fusion' took longer than 10 s"
     job.examine(effects, fails=late)
     assert job.commit() == first
-    said = f"no fit was made, the fit of version 1 counts on: {late}"
+    said = f"no fit was made, the fit of version 1 stays in use: {late}"
     assert job.told == {"fit": 2, "of": 1, "warning": said}
 
 
@@ -475,7 +475,7 @@ def test_a_first_fit_that_fails_leaves_base_weights() -> None:
         effects += job.update(task)
     job.examine(effects, fails="no memory")
     assert job.commit() == dict.fromkeys(SITES, 1.0)
-    said = "no fit was made, base weights count: no memory"
+    said = "no fit was made, base weights are used: no memory"
     assert job.told == {"fit": 1, "of": 0, "warning": said}
 
 
@@ -503,7 +503,7 @@ def test_a_merge_waits_as_long_as_the_job_says() -> None:
     )
 
 
-def test_a_model_without_normalisation_layers_is_told_by_its_weights() -> None:
+def test_a_model_without_normalisation_layers_is_described_by_its_weights() -> None:
     job = Federation(model=BARE)
     job.begin()
     job.play_round()
@@ -572,7 +572,7 @@ def test_the_order_in_which_updates_arrive_does_not_matter() -> None:
 
 
 def test_very_many_sites_are_compared_by_fewer_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feddaf, "MOST_NUMBERS", 6000)
+    monkeypatch.setattr("hansa.controller.rules.fusion.grouping.MOST_NUMBERS", 6000)
     job = Federation()
     job.begin()
     job.play_round()
@@ -651,7 +651,7 @@ def refusal(**fields: Any) -> str:
 def test_what_makes_no_sense_is_refused() -> None:
     assert "use merge latest" in refusal(pace={"kind": "async"}, merge={"kind": "incremental"})
     assert "use merge latest" in refusal(pace={"kind": "async"})
-    assert "weigh.memory: without rounds" in refusal(
+    assert "weigh.memory: must be true without rounds" in refusal(
         pace={"kind": "async"}, merge={"kind": "latest"}, weigh={"memory": False}
     )
     assert "does not go with" in refusal(merge={"kind": "median"})
@@ -689,7 +689,7 @@ def test_people_see_why_there_are_no_groups(capsys: pytest.CaptureFixture[str]) 
     job = Federation()
     job.begin("a", "b")
     job.play_round()
-    said = "groups, as of version 1: none, 2 contributions; groups are looked for from 4 on"
+    said = "groups, as of version 1: none, 2 contributions; groups are sought from 4 on"
     assert shown(job, capsys).strip() == said
 
 

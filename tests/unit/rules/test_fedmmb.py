@@ -1,4 +1,4 @@
-"""FedSMB and FedMMB at the controller: what tasks ask for, what updates are worth, what is refused (fedmmb §2, §3)."""
+"""FedSMB and FedMMB at the controller: their tasks, weights and refusals (fedmmb §2, §3)."""
 
 import json
 from typing import Any
@@ -127,10 +127,13 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rule": "fedmmb", "train": {"batches": 9, "optimizer": {"kind": "adam"}}}, ["adam begins anew"]),
-        ({"rule": "fedmmb", "train": {"batches": 1, "optimizer": {"kind": "adamw"}}}, ["adamw begins anew"]),
+        ({"rule": "fedmmb", "train": {"batches": 9, "optimizer": {"kind": "adam"}}}, ["adam starts over"]),
+        ({"rule": "fedmmb", "train": {"batches": 1, "optimizer": {"kind": "adamw"}}}, ["adamw starts over"]),
         ({"rule": "fedmmb", "train": {"batches": 10, "optimizer": {"kind": "adam"}}}, []),
-        ({"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}}, ["over one batch it does nothing"]),
+        (
+            {"rule": "fedsmb", "train": {"optimizer": {"momentum": 0.9}}},
+            ["so it has no effect on a single batch"],
+        ),
         ({"rule": "fedmmb", "train": {"batches": 2, "optimizer": {"momentum": 0.9}}}, []),
         ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"momentum": 0.9}}}, []),
         ({"rule": "fedsmb", "train": {"keep_optimizer": True, "optimizer": {"kind": "adam"}}}, []),
@@ -138,7 +141,7 @@ def test_a_job_with_batches_survives_being_written_and_read() -> None:
         ({"rule": "fedavg", "train": {"optimizer": {"kind": "adam"}}}, []),
     ],
 )
-def test_what_is_likely_not_meant_is_told(fields: dict[str, Any], words: list[str]) -> None:
+def test_settings_that_are_probably_mistakes_are_warned_of(fields: dict[str, Any], words: list[str]) -> None:
     given = spec(**fields)
     found = compose(given).warnings(given)
     assert len(found) == len(words)

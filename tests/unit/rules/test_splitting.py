@@ -68,7 +68,7 @@ def test_from_four_layers_on_each_side_has_two_but_the_last_layer_alone_is_the_w
     four = choose_split((1, 9, 9, 9))
     assert _told(four) == (3, False), "after layer 2 the ratio is 1.8, so only the last layer is apart"
     assert four.best == Candidate(2, cost=32.0, ratio=1.8)
-    assert "behind layer 2 it is only 1.80 times as large, not 2 times" in four.doubt
+    assert "after layer 2 it is only 1.80 times as large, not 2 times" in four.doubt
     assert choose_split((1, 1, 1, 9, 9, 99)).split == 4, "not 5, which would cost the least"
 
 

@@ -1,0 +1,30 @@
+"""Names of the updates in a merge: the site's name, or the slot's where models travel from site to site."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NewType
+
+from hansa.common.values.ids import SiteName
+from hansa.controller.plugin.view import Contribution
+
+SlotName = NewType("SlotName", str)  # contains a space, so it never equals a site's name
+UpdateName = SiteName | SlotName
+
+
+def travelled(contributions: Sequence[Contribution]) -> bool:
+    """Whether any update was trained at several sites (`pace: redistribute`)."""
+    return any(c.task.hop > 1 for c in contributions)
+
+
+def owner_name(c: Contribution) -> UpdateName:
+    """Return whom an update describes: its site or, if several sites have trained it, its slot."""
+    return SlotName(f"slot {c.task.slot}") if c.task.hop > 1 else c.site
+
+
+def distinct_names(contributions: Sequence[Contribution]) -> list[UpdateName]:
+    """Name each update after the site that trained it last, with the slot if that site trained several."""
+    updates_of = Counter(c.site for c in contributions)
+    return [
+        SlotName(f"{c.site} (slot {c.task.slot})") if updates_of[c.site] > 1 else c.site
+        for c in contributions
+    ]

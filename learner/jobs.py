@@ -1,0 +1,97 @@
+"""What a learner holds of each job while it runs: the network, the site's data as tensors, and memories."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
+from hansa.common.data.holdout import parts, split
+from hansa.common.site.daemon import make_room
+from hansa.common.site.shelf import Shelf
+from hansa.common.torch import networks
+from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.torch.metrics import measure
+from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
+from hansa.common.values.ids import JobId
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Task, Train
+from hansa.learner.training.memory import Memory
+from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """A part of the site's data, as arrays and (for torch apps) as tensors."""
+
+    examples: Examples
+    tensors: Tensors | None
+
+
+class JobStock:
+    """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
+
+    def __init__(self, shelf: Shelf, device: str) -> None:
+        self._shelf, self._device = shelf, device
+        self._networks: dict[JobId, Any] = {}
+        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
+        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
+
+    def network(self, app: App, task: Task) -> Any:
+        """Return the job's network; it holds the weights of whatever was done with it last."""
+        if task.job not in self._networks:
+            make_room(self._networks)
+            self._networks[task.job] = networks.build(app, task.seed, self._device)
+        return self._networks[task.job]
+
+    def data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
+        """Return the parts of the site's data for training and for validation."""
+        if task.job not in self._parts:
+            make_room(self._parts)
+            training, validation = (
+                SplitData(part, to_tensors(app, part, self._device) if app.train is None else None)
+                for part in parts(self._shelf.get(task.app).examples, task)
+            )
+            self._parts[task.job] = (training, validation)
+        return self._parts[task.job]
+
+    def raw_training_data(self, task: Task) -> Examples:
+        """Return the training part of the site's data as it is, before any standardisation."""
+        examples = self._shelf.get(task.app).examples
+        rows, _ = split(examples.y, task.validation, task.seed, task.site)
+        return examples.take(rows)
+
+    def evaluate(self, app: App, task: Task, arrays: Mapping[str, np.ndarray]) -> Evaluation:
+        """Evaluate the job's network, or the arrays of an app of its own, on the site's validation part."""
+        _, validation = self.data(app, task)
+        if not len(validation.examples):
+            return Evaluation(n=0, loss_sum=0.0)
+        if app.evaluate is not None:
+            return app.measured(arrays, validation.examples)
+        assert validation.tensors is not None
+        return measure(app, self.network(app, task), validation.tensors)
+
+    @contextmanager
+    def optimizer(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
+        """Lend an optimizer for a task.
+
+        If the job wants it, the optimizer and the site's own statistics go on from the previous task.
+        """
+        optimizer = make_optimizer(work.optimizer, network)
+        if task.job not in self._memories:
+            make_room(self._memories)
+            self._memories[task.job] = Memory(({}, {}), ({}, {}))
+        memory = self._memories[task.job]
+        states, statistics = memory.recall(task.id)
+        if work.keep_optimizer:
+            take_up(states, task, optimizer, network)
+        if task.local_statistics:
+            put_statistics(network, statistics)
+        yield optimizer
+        memory.after = (
+            states_after(states, optimizer, network) if work.keep_optimizer else {},
+            statistics_of(network) if task.local_statistics else {},
+        )
