@@ -1,4 +1,4 @@
-"""How long sites train: from a job's `train.epochs`, `train.batches` and `train.until` to the part of the rule."""
+"""How long sites train: a job's `train.epochs`, `train.batches` or `train.until` as a part of the rule."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ def not_meant(spec: JobSpec, rule: Rule, duration: Plugin) -> list[Problem]:
     return [
         (
             (TRAIN, name),
-            f"rule {rule.name} takes {' and '.join(takes) or duration.kind}, not {name}: {instead.format(name=name)}",
+            f"rule {rule.name} takes {' and '.join(takes) or duration.kind}, not {name}:"
+            f" {instead.format(name=name)}",
         )
         for name in _said(spec)
         if name not in takes

@@ -87,7 +87,8 @@ def check_format(folder: Path, mark: bool) -> None:
     elif int(text) != FORMAT:
         age = "a newer" if int(text) > FORMAT else "an older"
         raise Refused(
-            f"state directory {folder} was written by {age} Hansa (format {int(text)}, this one knows {FORMAT});"
+            f"state directory {folder} was written by {age} Hansa"
+            f" (format {int(text)}, this one knows {FORMAT});"
             " choose another --state"
         )
 

@@ -131,12 +131,12 @@ class Named(Protocol):
 
 
 class PluginFailed(HansaError):
-    """A plugin raised `error`, or broke its contract as `error` says; the message names its point and its kind."""
+    """A plugin raised `error`, or broke its contract as `error` says; the message names the plugin."""
 
     code = "UNKNOWN"
 
     def __init__(self, part: Named | str, error: BaseException | str = "") -> None:
-        """`part` is a text where only the message is left: in a client, which raises what the controller raised."""
+        """`part` is a text where only the message is known: in a client of the controller that raised it."""
         self.part, self.error = part, error
         self.why = error if isinstance(error, str) else reason(error)
         super().__init__(part if isinstance(part, str) else f"{part.point} {part.kind!r}: {self.why}")

@@ -37,7 +37,7 @@ def examine(
         evidence = StoredEvidence(order, library, memory // 4)
         with calling(part, StoreFailed):  # the order is carried out again when the store is back
             findings = part.examine(order.question, order.contributions, evidence)
-            # The engine must get the same facts now as in a replay of the journal: lists for tuples, and no NaN.
+            # The engine must get the same facts now as in a replay: lists for tuples, and no NaN.
             facts = json.loads(json.dumps(findings.facts, allow_nan=False))
             keep = sorted(findings.keep.items())
     digests: dict[str, str] = {}

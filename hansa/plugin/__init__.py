@@ -1,7 +1,7 @@
-"""What rules and plugins are written with, on both sides: docs/adding-a-rule.md tells how.
+"""The names for writing rules and plugins of controller and learner; docs/adding-a-rule.md is the tutorial.
 
-Names are loaded when they are used, for a package of plugins is itself loaded while Hansa's rules are. The checks
-that an author runs over a plugin are in `hansa.plugin.testing`.
+Names are loaded on first use, because packages of plugins are themselves loaded while Hansa's rules are. The
+checks that an author runs over a plugin are in `hansa.plugin.testing`.
 """
 
 from importlib import import_module

@@ -5,8 +5,8 @@
     def test_mine() -> None:
         check(Mine())
 
-`check` raises ContractBroken, which says what the plugin does wrong. `checks_of` returns the checks one by one,
-for `pytest.mark.parametrize`; `check_rule` composes a rule. Nothing here needs pytest.
+`check` raises ContractBroken, which says what the plugin does wrong. `checks_of` returns the checks one by
+one, for `pytest.mark.parametrize`; `check_rule` composes a rule. Nothing here needs pytest.
 """
 
 from collections.abc import Callable

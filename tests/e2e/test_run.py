@@ -112,7 +112,8 @@ def test_the_plain_view_and_the_summary_tell_a_newcomer_what_happened(tmp_path: 
 
 def test_why_a_run_failed_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
-        "from torch import nn\nfrom hansa import App\napp = App(model=lambda: nn.Linear(60, 10), classes=10)\n"
+        "from torch import nn\nfrom hansa import App\n"
+        "app = App(model=lambda: nn.Linear(60, 10), classes=10)\n"
     )
     (tmp_path / "job.yaml").write_text("app: app.py:app\ndata: {source: digits, sites: 2}\n")
     done = hansa("run", "job.yaml", cwd=tmp_path)
@@ -334,7 +335,9 @@ NORMAL = """
 from torch import nn
 from hansa import App
 
-build = lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10))
+build = lambda: nn.Sequential(
+    nn.Linear(64, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 10)
+)
 app = App(model=build, classes=10)
 """
 

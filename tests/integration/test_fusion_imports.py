@@ -31,7 +31,8 @@ from hansa.controller.rules.feddaf import Fusion
 Fusion().warm_up()
 before = set(sys.modules)
 from hansa.controller.rules.fusion.fit import Method, fit
-vectors = np.random.default_rng(0).normal(size=(8, 500)) + 3 * np.eye(2)[[0, 0, 0, 0, 0, 0, 1, 1]].repeat(250, axis=1)
+centres = 3 * np.eye(2)[[0, 0, 0, 0, 0, 0, 1, 1]].repeat(250, axis=1)
+vectors = np.random.default_rng(0).normal(size=(8, 500)) + centres
 assert fit(vectors, np.full(8, 1 / 8), np.full(8, 3), Method()).allocation.shape == (8, 2)
 print(sorted(name for name in set(sys.modules) - before if name.startswith(("torch", "scipy"))))
 """

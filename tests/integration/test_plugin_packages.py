@@ -76,6 +76,8 @@ class Shy(type(Weigher)):
 
 """
 BODY = "    def weigh(self, state, contributions, view):\n        return [1.0 for c in contributions]\n"
+WEIGHER = '@register("weigh", "faulty")\nclass Faulty(Weigher):\n'
+MANY = {"kind": "epochs", "epochs": "many"}
 FAULTY = {
     "a method is missing": (
         '@register("weigh", "faulty")\nclass Faulty(Weigher):\n    "Says nothing."\n' + RULE,
@@ -83,24 +85,22 @@ FAULTY = {
     ),
     "it is derived from another point's class": (
         f'@register("weigh", "faulty")\nclass Faulty(Sampler):\n{BODY}' + RULE,
-        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
+        "class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
     ),
     "it is derived from nothing": (
         f'@register("weigh", "faulty")\nclass Faulty:\n{BODY}' + RULE,
-        "weigh 'faulty': class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
+        "class faulty_package.Faulty is not derived from hansa.controller.plugin.parts.Weigher",
     ),
     "it is a function": (
         '@register("weigh", "faulty")\ndef faulty(*given):\n    pass\n' + RULE,
         "weigh 'faulty': faulty_package.faulty is not a class",
     ),
     "a default does not fit": (
-        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    share: float = Field("half", gt=0)\n{BODY}'
-        + RULE,
+        f'{WEIGHER}    share: float = Field("half", gt=0)\n{BODY}' + RULE,
         "class faulty_package.Faulty: the default of 'share' does not fit: input should be a valid number",
     ),
     "a default cannot be made": (
-        f'@register("weigh", "faulty")\nclass Faulty(Weigher):\n    n: int = Field(default_factory=str)\n{BODY}'
-        + RULE,
+        f"{WEIGHER}    n: int = Field(default_factory=str)\n{BODY}" + RULE,
         "the default of 'n' does not fit: input should be a valid integer",
     ),
     "it has no kind": (
@@ -128,7 +128,7 @@ FAULTY = {
         "rule 'faulty' is not well formed: summary: Input should be a valid string",
     ),
     "its rule has no number of epochs": (
-        'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {"train": {"kind": "epochs", "epochs": "many"}}))\n',
+        f'add_rule(Rule("faulty", "-", "-", FEDAVG.parts | {{"train": {MANY}}}))\n',
         "rule 'faulty' does not fit its train: epochs: Input should be a valid integer",
     ),
     "its rule has no name": (

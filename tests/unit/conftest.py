@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: results are the same on every machine, and tests do not fight for cores."""
+    """Let torch compute on one thread, so that results are reproducible and tests do not fight for cores."""
     import torch
 
     before = torch.get_num_threads()

@@ -69,11 +69,11 @@ KINDS: st.SearchStrategy[Kind] = st.tuples(st.sampled_from(sorted(DTYPES)), SHAP
 
 @st.composite
 def specs(draw: st.DrawFn, most: int = 6) -> ModelSpec:
-    """Draw a spec: any dtypes, empty tensors and scalars in any position, some tensors over several frames."""
+    """Draw a spec: any dtypes, empty tensors and scalars anywhere, some tensors over several frames."""
     kinds = draw(st.lists(KINDS, min_size=1, max_size=most))
     return spec_of({f"t{i}": kind for i, kind in enumerate(kinds)})
 
 
 def grid_of(weights: Sequence[float], peaks: Sequence[float]) -> Grid:
-    """Return the grid of contributions with these weights and largest magnitudes, as the accumulator chooses it."""
+    """Return the grid that the accumulator chooses for these weights and largest magnitudes."""
     return Grid.over(max(map(size, weights, peaks)), len(weights))

@@ -41,7 +41,7 @@ class Dvw:
     def update(
         self, site: str, own: Evaluation | None, others: dict[str, Evaluation | str] | None = None
     ) -> Score:
-        """Let a site's update arrive, be evaluated and merged; return its score. A text makes an evaluator fail."""
+        """Have a site's update evaluated and merged; return its score. A text makes an evaluator fail."""
         asked = self.judged(site, own)
         for judge, found in (others or {}).items():
             self.answer(asked[judge], found)

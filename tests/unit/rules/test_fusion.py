@@ -46,7 +46,7 @@ def fitted(vectors: np.ndarray, method: Method = EM, base: np.ndarray | None = N
 
 
 def same_groups(found: Fit, labels: np.ndarray) -> bool:
-    """Whether the adjusted Rand index is 1: contributions share a component if and only if they share a group."""
+    """Whether the adjusted Rand index is 1: contributions share a component exactly if they share a group."""
     mine = found.allocation.argmax(axis=1)
     return bool(((mine[:, None] == mine) == (labels[:, None] == labels)).all())
 
