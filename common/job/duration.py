@@ -22,11 +22,11 @@ def not_meant(spec: JobSpec, rule: Rule, duration: Plugin) -> list[Problem]:
     """Return what a job says under `train` that its duration has no use for, and what to say instead."""
     takes = [name for name in SPELLING if name in type(duration).model_fields]
     instead = f"leave {{name}} out, or set {takes[0]} instead" if takes else "leave {name} out"
+    reason = f"rule {rule.name} takes {' and '.join(takes) or duration.kind}"
     return [
         (
             (TRAIN, name),
-            f"rule {rule.name} takes {' and '.join(takes) or duration.kind}, not {name}:"
-            f" {instead.format(name=name)}",
+            f"{reason}, not {name}: {instead.format(name=name)}",
         )
         for name in _said(spec)
         if name not in takes

@@ -24,7 +24,11 @@ budget: one round of one epoch for all
 seeds: [5]
 job: examples/digits/job.yaml
 set:
-  {data.sites: 2, data.partition: {kind: iid}, data.examples: 200, pace: {kind: sync, rounds: 1}, train.epochs: 1}
+  data.sites: 2
+  data.partition: {kind: iid}
+  data.examples: 200
+  pace: {kind: sync, rounds: 1}
+  train.epochs: 1
 rows:
   fedavg:
   slowly: {slow: {site-1: 1.5}}
