@@ -131,6 +131,9 @@ def translated() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # gRPC may answer our own cancellation with an error
+            raise asyncio.CancelledError from None
         raise translate(error) from None
 
 

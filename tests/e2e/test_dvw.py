@@ -112,14 +112,14 @@ def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again
         "--set",
         "rule=async-dvw-adaptive",
         "--set",
-        "pace={updates: 80}",
+        "pace={updates: 140}",
         "--set",
         f"train.until={until}",
     )
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
     kept = ("version", "contributions", "steps", "staleness", "scores")
     before: list[dict[str, Any]] = []
-    for life, version in enumerate((9, 40, 72)):
+    for life, version in enumerate((9, 60, 120)):
         scene.until(lambda version=version: scene.json("job", "show", job)["version"] >= version, 60)
         seen = [{name: entry[name] for name in kept} for entry in scene.json("job", "show", job)["history"]]
         assert seen[: len(before)] == before, "what was committed before a kill is as it was"
@@ -129,7 +129,7 @@ def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again
     watched = scene.cli("job", "watch", job)
     assert watched.returncode == 0, watched.stderr + watched.stdout
     shown = scene.json("job", "show", job)
-    assert (shown["status"], shown["version"]) == ("completed", 80)
+    assert (shown["status"], shown["version"]) == ("completed", 140)
     again = [{name: entry[name] for name in kept} for entry in shown["history"]]
     assert again[: len(before)] == before
     assert all(score["value"] > 0 for entry in again[1:] for score in entry["scores"].values())

@@ -1,5 +1,6 @@
 """The tree of errors is as drawn, and the same on both sides of the wire."""
 
+import asyncio
 import re
 
 import grpc
@@ -87,7 +88,7 @@ def test_an_unused_status_is_still_one_of_ours() -> None:
     assert str(back) == "UNIMPLEMENTED"
 
 
-def test_grpcs_errors_become_ours_and_others_pass() -> None:
+async def test_grpcs_errors_become_ours_and_others_pass() -> None:
     with pytest.raises(errors.Taken, match="site a"), translated():
         raise _rpc_error(grpc.StatusCode.ALREADY_EXISTS, "site a", "Taken")
     with pytest.raises(KeyError), translated():
@@ -97,3 +98,22 @@ def test_grpcs_errors_become_ours_and_others_pass() -> None:
 def test_an_unforeseen_error_is_described_in_one_line() -> None:
     assert one_line(ValueError("a\n  b")) == "ValueError: a b"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+async def test_an_error_of_grpc_while_we_are_being_cancelled_is_our_cancellation() -> None:
+    """Otherwise Ctrl-C looks like a lost connection, and the command connects again."""
+
+    async def call() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            with translated():
+                raise _rpc_error(
+                    grpc.StatusCode.CANCELLED, "Locally cancelled by application!", None
+                ) from None
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
