@@ -8,6 +8,7 @@ import grpc
 
 from hansa.common.models.model import MAX_TENSORS
 from hansa.common.rpc.guard import Limits
+from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2, model_pb2
 from tests.support import LightSite, Served, job, nothing
@@ -42,7 +43,12 @@ async def only_init(site: LightSite, task: Task) -> None:
 
 
 def enrolment(**fields: Any) -> fleet_pb2.FromSite:
-    given: dict[str, Any] = {"protocol": 1, "site": "a", "role": fleet_pb2.LEARNER, "instance": "x"} | fields
+    given: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "site": "a",
+        "role": fleet_pb2.LEARNER,
+        "instance": "x",
+    } | fields
     return fleet_pb2.FromSite(enrol=fleet_pb2.Enrol(**given))
 
 

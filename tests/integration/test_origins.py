@@ -192,7 +192,7 @@ async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_afte
 def test_a_controller_that_describes_another_model_is_not_believed() -> None:
     manifest, _ = sealed(small_spec(), filled(small_spec(), 2.0))
     told = ModelOrigin(job="j1", name="n", version=1, digest="00" * 32)
-    with pytest.raises(Broken, match="of another model"):
+    with pytest.raises(Broken, match="belongs to another model"):
         client_module._origin(told.model_dump_json(), manifest)
     with pytest.raises(Broken, match="cannot be read"):
         client_module._origin('{"job": 1}', manifest)
