@@ -27,7 +27,7 @@ def _start(scene: Site, sites: str) -> None:
 
 def test_updates_are_scored_on_validation_data_even_by_evaluators_of_test_data(scene: Site) -> None:
     held = np.load(scene.folder / "a.npz")
-    wrong = {"x_test": held["x"], "y_test": 1 - held["y"]}  # whoever measures on these finds a bad model
+    wrong = {"x_test": held["x"], "y_test": 1 - held["y"]}  # a model looks bad on these
     write_data(scene.folder / "a.npz", seed=0, changed=wrong)
     write_data(scene.folder / "c.npz", seed=2, rows=1)  # too few to hold any out
     scene.controller()

@@ -22,7 +22,7 @@ RECEIPT = re.compile(r"receipt (\d+) for task (\S+): ([0-9a-f]{64})")
 class Federation(Site):
     """A controller, three learners and an evaluator that are restarted whenever they die."""
 
-    grace = 60.0  # whoever is killed comes back: nobody is to be left out
+    grace = 60.0  # a killed daemon comes back in time, and no site is left out
 
     def __init__(self, folder: Path, redis: RedisServer | None) -> None:
         super().__init__(folder)

@@ -61,8 +61,7 @@ class Counting(Fetcher):
 
     async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
         await super()._receive(key, incoming)
-        # Counters are not looked at: whoever holds a number need not be sent the same number for another
-        # tensor.
+        # Counters are ignored: a site that holds a number is not sent the same number for another tensor.
         self.got.append(tuple(info.name for info in incoming.part.tensors if info.role is not Role.COUNT))
 
 

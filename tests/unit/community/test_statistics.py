@@ -54,7 +54,7 @@ def test_variances_are_paired_with_the_means_of_their_layer() -> None:
     bare = spec_of(
         {"running_mean": ("float32", (2,)), "running_var": ("float32", (2,))}, {"running_mean": STAT}
     )
-    assert variances(bare) == {}, "a trained tensor of that name is no statistic"
+    assert variances(bare) == {}, "a trained tensor of that name is not a statistic"
 
 
 def test_two_sites_give_the_variance_of_their_data_together(pool: Executor) -> None:

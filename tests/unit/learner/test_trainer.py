@@ -278,7 +278,7 @@ def test_training_ends_when_somebody_says_that_it_is_enough(until: int) -> None:
 
     def enough() -> bool:
         asked.append((course.epoch, course.steps))
-        network.eval()  # as whoever measures it does
+        network.eval()  # as for every evaluation
         return course.epoch == until
 
     hooks = Hooks(course, enough=enough)

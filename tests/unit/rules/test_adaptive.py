@@ -235,7 +235,7 @@ def test_a_group_of_sites_that_the_job_does_not_have_is_refused() -> None:
     assert str(caught.value) == (
         "train.until.groups.slow.sites: nort is not among the job's sites.names (did you mean 'north'?)"
     )
-    compose(job_spec(train={"until": until}))  # whoever may come is not known before
+    compose(job_spec(train={"until": until}))  # the sites are not known yet
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_with_memory_a_missing_site_takes_part_with_its_last_update() -> None:
     assert job.told["fit"] == 2
     assert {site for site, group in grouped(job.told).items() if group} == FEW
     assert tuple(job.told["weights"]) == SITES, (
-        "in the order of sites, whoever is here: a fit's bits depend on it"
+        "always in the order of sites, because a fit's bits depend on it"
     )
     assert set(again) == set(SITES) - {"i"}
 

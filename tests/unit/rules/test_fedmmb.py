@@ -70,7 +70,7 @@ def test_one_batch_is_fedsmb() -> None:
         ({"rule": "divide"}, "equal"),
         ({"rule": "feddaf"}, "fusion"),
         ({"rule": "fedmmb", "weigh": {"kind": "equal"}}, "equal"),
-        ({"rule": "fedavg", "weigh": {"kind": "examples"}}, "examples"),  # whoever says so means it
+        ({"rule": "fedavg", "weigh": {"kind": "examples"}}, "examples"),  # an explicit kind is kept
     ],
 )
 def test_windows_go_with_any_rule_and_rules_that_weigh_by_examples_weigh_by_those_used(

@@ -97,7 +97,7 @@ def test_an_app_that_cannot_be_loaded_is_refused_with_the_reason(
     with pytest.raises(InvalidApp) as caught:
         load_app(_app(tmp_path, source))
     assert said in str(caught.value)
-    assert "app.py" in str(caught.value), "the file is named, whoever refuses it"
+    assert "app.py" in str(caught.value), "the file is named in every refusal"
     assert "\n" not in str(caught.value)
 
 

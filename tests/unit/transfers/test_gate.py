@@ -56,7 +56,7 @@ async def test_small_models_move_where_few_large_ones_may() -> None:
     small.pop().leave()
     await asyncio.sleep(0)
     assert not next_large.done()
-    assert not late.done(), "whoever came first is first, however much they need"
+    assert not late.done(), "places are given in order of arrival, whatever their size"
     large.leave()
     (await asyncio.wait_for(next_large, 5)).leave()
     (await asyncio.wait_for(late, 5)).leave()
