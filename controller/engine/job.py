@@ -56,6 +56,7 @@ class Job:
     def remember(self, state: JobState) -> None:
         """Adopt a state and build the indices over it."""
         self.state = state
+        self._view: View | None = None  # the last one; the calls of one event share it
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
         self.evaluators = Roster(state.evaluators)
         self.open_tasks = OpenTasks(state.tasks, state.subjects, state.learners)
@@ -77,22 +78,32 @@ class Job:
         return Draw(self.rule.sample, self.memory(self.rule.sample))
 
     def view(self, now: float) -> View:
-        """Return what plugins see of the job."""
-        return View(
+        """Return what plugins see of the job: collections change as the job goes on, numbers do not."""
+        state, view = self.state, self._view
+        if view and (view.now, view.version, view.round, view.steps, view.outline) == (
+            now,
+            state.version,
+            state.round,
+            state.steps,
+            state.outline,
+        ):
+            return view
+        self._view = View(
             sites=self.eligible,
             busy=self.open_tasks.busy,
-            examples=MappingProxyType(self.state.learners),
+            examples=MappingProxyType(state.learners),
             evaluators=self.evaluators,
-            version=self.state.version,
-            round=self.state.round,
-            steps=self.state.steps,
+            version=state.version,
+            round=state.round,
+            steps=state.steps,
             seed=self.spec.seed,
             now=now,
             together=self.spec.sites.together,
-            standing=self.state.members.keys() if self.rule.merge.remembers else frozenset(),
+            standing=state.members.keys() if self.rule.merge.remembers else frozenset(),
             common=self.rule.pace.common_rounds,
-            outline=self.state.outline,
+            outline=state.outline,
         )
+        return self._view
 
     # Sites.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -33,16 +34,28 @@ class Composition:
     server: ServerUpdate[Any]
     evaluate: EvalPlan[Any]
 
-    @property
+    @cached_property
     def policies(self) -> tuple[Policy[Any], ...]:
         """The parts that shape training tasks, in the order in which they are asked."""
         return self.local, self.layers, self.train
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, Part[Any]]:
         """All plugins by point."""
         others = (self.pace, self.sample, self.weigh, self.merge, self.server, self.evaluate)
         return {part.point: part for part in (*others, *self.policies)}
+
+    # Few parts have anything to say about a merge, and asking the others for every update takes time.
+
+    @cached_property
+    def examining(self) -> tuple[Part[Any], ...]:
+        """The parts that may examine contributions before they are weighed."""
+        return tuple(part for part in self.parts.values() if type(part).question is not Part.question)
+
+    @cached_property
+    def diagnosing(self) -> tuple[Part[Any], ...]:
+        """The parts that tell operators something about a merge."""
+        return tuple(part for part in self.parts.values() if type(part).diagnostics is not Part.diagnostics)
 
     @property
     def epochs(self) -> int:

@@ -43,11 +43,11 @@ def start(job: Job, now: float) -> list[Effect]:
     contributions = tuple(_complete(job, c) for c in pending.contributions)
     job.state.queue[0] = pending.model_copy(update={"contributions": contributions})
     effects: list[Effect] = []
-    for point, part in job.rule.parts.items() if contributions else ():
+    for part in job.rule.examining if contributions else ():
         with calling(part):
             question = part.question(job.memory(part), contributions, job.view(now))
         if question is not None:
-            effects.append(examinations.ask(job, point, question, contributions))
+            effects.append(examinations.ask(job, part.point, question, contributions))
     return effects or order_merge(job, now)
 
 
@@ -107,11 +107,13 @@ def order_merge(job: Job, now: float) -> list[Effect]:
 def _hand_out_findings(job: Job, pending: PendingMerge, now: float) -> None:
     """Give every part of the rule the findings of its examination."""
     outcomes, job.state.examined = job.state.examined, {}
-    for point, part in job.rule.parts.items():
-        if point in outcomes:
-            facts, trouble = outcomes[point].facts, outcomes[point].trouble
+    for part in job.rule.examining:
+        if part.point in outcomes:
+            outcome = outcomes[part.point]
             with calling(part):
-                part.examined(job.memory(part), pending.contributions, facts, trouble, job.view(now))
+                part.examined(
+                    job.memory(part), pending.contributions, outcome.facts, outcome.trouble, job.view(now)
+                )
 
 
 def _restarts(job: Job, pending: PendingMerge) -> bool:
@@ -132,7 +134,7 @@ def _account(job: Job, pending: PendingMerge, now: float, added: Sequence[Member
     remarks: dict[str, Any] = {}
     if pending.forgotten is None:
         diagnostics = {
-            point: _diagnostics(job, part, contributions, view) for point, part in job.rule.parts.items()
+            part.point: _diagnostics(job, part, contributions, view) for part in job.rule.diagnosing
         }
         with calling(job.rule.weigh) as weigher:
             scores = weigher.scores(job.memory(weigher), contributions)

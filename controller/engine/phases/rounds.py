@@ -134,7 +134,8 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     for policy in job.rule.policies:
         with calling(policy):
             shaped = policy.shape(job.memory(policy), ask.site, work, view)
-        work = checks.require_training(policy, shaped)
+        if shaped is not work:
+            work = checks.require_training(policy, shaped)
     travel = {"hop": ask.hop, "slot": ask.slot, "turn": ask.turn}
     with checks.require_sendable(job.rule.pace):
         sent = job.issue(ask.site, job.state.round if ask.cycle is None else ask.cycle, work, travel=travel)
