@@ -8,10 +8,10 @@ import click
 
 from hansa.common.process.clock import iso
 from hansa.common.ui.options import json_option, print_json, print_table, state_option
-from hansa.common.values.errors import HansaError, NotFound
+from hansa.common.values.errors import HansaError
 from hansa.controller.audit.check import check_records
 from hansa.controller.audit.records import read_records
-from hansa.controller.storage.backends import opened
+from hansa.controller.storage.backends import recorded
 from hansa.controller.storage.journal import Journal
 from hansa.controller.storage.places import places
 
@@ -72,7 +72,5 @@ def verify(state: Path | None, store: str | None, head: str | None, as_json: boo
 @contextmanager
 def _journal(state: Path | None, store: str | None) -> Iterator[Journal]:
     folder, url = places(state, store)
-    if not (folder / "journal.sqlite").exists() and url.startswith(("disk:", "memory:")):
-        raise NotFound(f"--state {folder}: there is no journal")
-    with opened(url, folder, lease=False) as backends:
+    with recorded(url, folder) as backends:
         yield backends.journal

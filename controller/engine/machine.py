@@ -13,14 +13,17 @@ The engine's modules, each on top of those above it:
     job         the state with its rule, and the basic steps that every phase uses
     versions    updates and versions, and the models that are kept because of them
     accounts/   coverage of evaluations, participation of sites, the apps that sites have loaded
-    phases/
+    merging/
+        examinations        what parts of the rule find in updates before a merge is weighed
+        weights             what contributions are worth
+        account             what a version is made of, for its record
+        merges              from contributions to the next version
+    handlers/   what an event leads to
         survey, probes      what sites report about their data and about the first model
         evaluation          evaluation of community models
-        examinations        what parts of the rule find in updates before a merge is weighed
-        weights, merges     what contributions are worth; from updates to the next model
+        evaluated_updates   evaluation of updates by other sites before they are weighed
         hops                what happens within a round of travelling models
         endings             how a job ends
-        updates             evaluation of updates by other sites before they are weighed
         rounds              carries out what the pacer wants
         reports             settles every evaluation
         first_model         version 0
@@ -47,20 +50,20 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine import snapshots, versions
 from hansa.controller.engine.accounts import apps
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
-from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import (
+from hansa.controller.engine.handlers import (
     endings,
+    evaluated_updates,
     evaluation,
     first_model,
     gathering,
-    merges,
     order_results,
     probes,
     results,
     sites,
-    updates,
 )
-from hansa.controller.engine.phases.rounds import GATHER, act, pulses
+from hansa.controller.engine.handlers.rounds import GATHER, act, pulses
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging import account
 from hansa.controller.engine.state import JobState
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.values.snapshots import Snapshot
@@ -94,7 +97,7 @@ class Machine:
         """The rule's name for the current round, if rounds differ."""
         if self.state.phase != "training":
             return ""
-        return merges.phase(self._job, (), self._job.view(self.state.submitted))
+        return account.phase(self._job, (), self._job.view(self.state.submitted))
 
     @property
     def issued(self) -> Receipt | None:
@@ -251,8 +254,8 @@ class Machine:
             return endings.end(job, "completed", reason, event.at)
         if event.alarm == probes.ALARM:
             return results.stop_waiting_for_probes(job, event.at)
-        if event.alarm.startswith(updates.ALARM):
-            return updates.time_out(job, event.alarm, event.at)
+        if event.alarm.startswith(evaluated_updates.ALARM):
+            return evaluated_updates.time_out(job, event.alarm, event.at)
         with calling(job.rule.pace) as pacer:
             actions = pacer.on_alarm(job.memory(pacer), event.alarm, job.draw, job.view(event.at))
         return act(job, actions, event.at)

@@ -1,6 +1,6 @@
 """Subjects of evaluations: a community model, an update, or the mean of travelling models after a hop.
 
-Every evaluation is a task with one of these subjects; `phases.reports` settles all of them.
+Every evaluation is a task with one of these subjects; `handlers.reports` settles all of them.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.process import faults
@@ -86,7 +87,7 @@ class JobRunner:
     def post(self, event: ev.Event) -> "asyncio.Future[int]":
         """Queue an event; the future yields its journal number once it is durable and has taken effect."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_mark_as_seen)
+        done.add_done_callback(mark_as_seen)
         if self.machine.ended:
             done.set_exception(Stale(f"job {self.id} has ended"))
         else:
@@ -286,7 +287,7 @@ def _refuse(done: "asyncio.Future[int]", error: Stale) -> None:
         done.set_exception(error)
 
 
-def _mark_as_seen(done: "asyncio.Future[int]") -> None:
-    """Mark an outcome as seen: a caller that does not await it does not care whether the event was stale."""
+def mark_as_seen(done: "asyncio.Future[Any]") -> None:
+    """Mark an outcome as seen: whoever waited for it may be gone, or not care whether it failed."""
     if not done.cancelled():
         done.exception()

@@ -4,20 +4,19 @@ Installed packages register theirs through the entry point group `hansa.plugins`
 """
 
 from hansa.common.plugins.registry import discover
+from hansa.controller.evaluation import plans
+from hansa.controller.layers import parameters
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     adaptive,
     divide,
     dvw,
-    epochs,
-    evaluation,
     fedasync,
     fedavg,
     feddaf,
     fedmmb,
     fedopt,
     fedprox,
-    parameters,
     radfed,
     robust,
 )
@@ -27,8 +26,6 @@ __all__ = [
     "asynchronous",
     "divide",
     "dvw",
-    "epochs",
-    "evaluation",
     "fedasync",
     "fedavg",
     "feddaf",
@@ -36,6 +33,7 @@ __all__ = [
     "fedopt",
     "fedprox",
     "parameters",
+    "plans",
     "radfed",
     "redistribute",
     "robust",

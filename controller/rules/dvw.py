@@ -24,12 +24,12 @@ from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.history import Finding, Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
+from hansa.controller.evaluation.scores import SCORES, Shape, inverse_loss, pooled, shape_of, unlike
 from hansa.controller.plugin.composition import Composition
+from hansa.controller.plugin.naming import UpdateName, distinct_names
 from hansa.controller.plugin.parts import EvalRequest, Weigher
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
-from hansa.controller.rules.scores import SCORES, Shape, inverse_loss, pooled, shape_of, unlike
-from hansa.controller.rules.updates import UpdateName, distinct_names
 
 PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
 EPOCHS = 4  # uf: the best of the values that the paper tried

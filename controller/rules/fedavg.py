@@ -1,4 +1,4 @@
-"""Federated averaging (McMahan et al., 2017): sampling, weights by examples, the plain mean."""
+"""Federated averaging (McMahan et al., 2017): sampling, epochs, weights by examples, the plain mean."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -8,11 +8,13 @@ import numpy as np
 from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
-from hansa.common.plugins.registry import Rule, add_rule, register
+from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
+from hansa.common.values.bounds import EPOCHS
 from hansa.common.values.ids import SiteName
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, Moments, Remembering, ServerUpdate
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Sampler, Weigher
+from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View
 
 BatchNorm = Literal["mean", "pooled"]
@@ -69,6 +71,18 @@ def too_few(fraction: float, spec: JobSpec) -> list[Problem]:
         return []
     why = f"{drawn} of {spec.sites.min} sites would be drawn, and a model needs {least} (sites.together)"
     return [(("sample", "fraction"), f"{why}: no model would be made")]
+
+
+@register(TRAIN, "epochs")
+class Epochs(Duration):
+    """Every task makes a fixed number of passes over the site's data."""
+
+    epochs: int = Field(1, ge=1, le=EPOCHS, strict=True, description="of each task")
+
+    @property
+    def usual_epochs(self) -> int:
+        """Return the epochs of a task."""
+        return self.epochs
 
 
 @register("weigh", "examples")

@@ -21,6 +21,7 @@ from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
+from hansa.controller.plugin.naming import UpdateName, owner_name, travelled
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Weigher
 from hansa.controller.plugin.view import Contribution, View
@@ -33,7 +34,6 @@ from hansa.controller.rules.fusion.records import (
     Result,
     fitted_names,
 )
-from hansa.controller.rules.updates import UpdateName, owner_name, travelled
 
 PAPER = "Duan et al., Federated Learning with Data-Agnostic Distribution Fusion, 2023"
 

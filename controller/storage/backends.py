@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hansa.common.process.state import check_format
-from hansa.common.values.errors import InvalidInput
+from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.controller.storage.journal import Journal, RedisJournal, SqliteJournal
 from hansa.controller.storage.redis.space import SCHEMES, RedisSpace, is_redis
 from hansa.controller.storage.stores.base import Store
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.storage.stores.redis import RedisStore
+
+JOURNAL = "journal.sqlite"  # in the state directory
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,19 @@ def opened(url: str, state: Path, lease: bool = True) -> Iterator[Backends]:
     if not lease:  # a controller checks the format when it takes its lock
         check_format(state, mark=False)
     with closing(_local_store(url)) as store:
-        if lease and isinstance(store, DiskStore):
+        if lease:
             store.acquire()
-        with closing(SqliteJournal(state / "journal.sqlite")) as journal:
+        with closing(SqliteJournal(state / JOURNAL)) as journal:
             yield Backends(store, journal)
+
+
+@contextmanager
+def recorded(url: str, state: Path) -> Iterator[Backends]:
+    """Open what a controller has recorded, to read it beside the controller or without one."""
+    if not is_redis(url) and not (state / JOURNAL).exists():
+        raise NotFound(f"--state {state}: there is no journal")
+    with opened(url, state, lease=False) as backends:
+        yield backends
 
 
 def _local_store(url: str) -> Store:

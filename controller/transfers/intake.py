@@ -16,7 +16,7 @@ from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.jobs.directory import Jobs
-from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.jobs.runner import JobRunner, mark_as_seen
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.storage.stores import Store
 from hansa.controller.transfers.descriptions import describe, is_description
@@ -113,7 +113,7 @@ class Intake:
                     await self._reject(runner, upload, error)
                     raise
                 upload.commit = asyncio.create_task(self._commit(runner, upload, rest))
-                upload.commit.add_done_callback(_mark_as_seen)
+                upload.commit.add_done_callback(mark_as_seen)
         return await asyncio.shield(upload.commit)
 
     async def _take(
@@ -246,9 +246,3 @@ def _outline(runner: JobRunner, upload: Upload) -> Outline | None:
     """Return the outline of version 0 for a rule that needs it."""
     wanted = isinstance(upload.task.work, Init) and runner.machine.rule.needs_outline
     return outline_of(upload.manifest.spec, upload.facts.anatomy) if wanted else None
-
-
-def _mark_as_seen(commit: "asyncio.Task[Receipt]") -> None:
-    """Mark an outcome as seen: the connection that waits for it may be gone."""
-    if not commit.cancelled():
-        commit.exception()

@@ -12,7 +12,7 @@ from hansa.common.values.errors import HansaError, InvalidInput, NotFound
 from hansa.common.values.ids import JobId
 from hansa.common.values.words import listed, plain
 from hansa.controller.engine.machine import Machine
-from hansa.controller.storage.backends import opened
+from hansa.controller.storage.backends import recorded
 from hansa.controller.storage.journal import JobRecord
 from hansa.controller.storage.places import places
 from hansa.controller.verify.check import Finding, verify
@@ -35,9 +35,7 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
     folder, url = places(state, store)
     if url == "memory:":
         raise InvalidInput("models in memory cannot be verified offline")
-    if url.startswith("disk:") and not (folder / "journal.sqlite").exists():
-        raise NotFound(f"--state {folder}: there is no journal")
-    with opened(url, folder, lease=False) as backends:
+    with recorded(url, folder) as backends:
         record = _record(backends.journal.jobs(), job_id)
         machine, receipts, findings = verify(backends, record)
     of_export = [Finding(str(file), what) for what in check_export(file, machine)] if file else []

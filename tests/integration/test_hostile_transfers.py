@@ -130,7 +130,7 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
 async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.controller.engine.phases.first_model.PATIENCE", 0.5)
+    monkeypatch.setattr("hansa.controller.engine.handlers.first_model.PATIENCE", 0.5)
 
     async def hang(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Init):

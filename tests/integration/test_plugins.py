@@ -30,10 +30,10 @@ from hansa.common.values.tasks import Evaluate, Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.machine import Machine
+from hansa.controller.evaluation.plans import Pooled
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Sampler
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.evaluation import Pooled
 from hansa.controller.rules.fedavg import Equal
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hansa.controller.plugin.naming import UpdateName
 from hansa.controller.rules.fusion.fit import Method, fit
 from hansa.controller.rules.fusion.records import BaseAndSteps, Groups
-from hansa.controller.rules.updates import UpdateName
 
 MOST_NUMBERS = 16_000_000  # of all vectors together in a fit: 128 MB, and the fit holds three copies
 DIGITS = 6  # of an allocation that is shown

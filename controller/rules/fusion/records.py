@@ -6,7 +6,7 @@ from pydantic import BaseModel, JsonValue
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import SiteName
-from hansa.controller.rules.updates import UpdateName
+from hansa.controller.plugin.naming import UpdateName
 
 BaseAndSteps = tuple[float, int]  # of an update: its base weight and its optimizer steps
 

@@ -62,6 +62,14 @@ class Store(ABC):
     url: str
 
     @abstractmethod
+    def acquire(self) -> None:
+        """Claim the store for this controller, or raise Taken if another controller uses it.
+
+        Two controllers that share a store would sweep each other's drafts. A store that only this process
+        can reach has nothing to claim. Readers (`hansa job verify`) never claim a store.
+        """
+
+    @abstractmethod
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
 

@@ -80,6 +80,9 @@ class MemoryStore(Store):
         with self._lock:
             self._models[model.key] = model
 
+    def acquire(self) -> None:
+        """Do nothing: no other process can reach these models."""
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         return _Draft(self, key, spec)

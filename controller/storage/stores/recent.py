@@ -71,6 +71,10 @@ class RecentStore(Store):
         """The bytes of memory that neither models nor drafts use."""
         return self._free
 
+    def acquire(self) -> None:
+        """Claim the store below."""
+        self.below.acquire()
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         draft, size = _Draft(self, key, self.below.draft(key, spec)), Layout(spec).size

@@ -177,6 +177,10 @@ class RedisStore(Store):
         self._readers = _Readers(space)
         self._doomed: dict[ModelKey, tuple[str, int]] = {}  # frames of deletions that have not succeeded yet
 
+    def acquire(self) -> None:
+        """Claim the keyspace, or renew the claim."""
+        self.space.acquire()
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         return _Draft(self._readers, key, spec)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.controller.rules.divergence import PAIRS, Metric, divergences, draw_pairs
+from hansa.controller.rules.dividing.divergence import PAIRS, Metric, divergences, draw_pairs
 
 
 def _of(*models: list[float], pairs: list[tuple[int, int]] | None = None) -> dict[Metric, float | None]:

@@ -18,7 +18,7 @@ from hansa.controller.engine.subjects import OfVersion
 from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.pacers.trips import Trip
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.rules.divergence import METRICS
+from hansa.controller.rules.dividing.divergence import METRICS
 from hansa.controller.values.members import Membership, Standing, overlay
 from tests.unit.engine import evaluated_updates, examined
 from tests.unit.engine.play import Play, Role, dropped, endings, merges, sent, withdrawn

@@ -11,11 +11,11 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Train
+from hansa.controller.evaluation.plans import pool
 from hansa.controller.plugin.parts import EvalRequest, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.evaluation import pool
 
 
 class Scores(BaseModel):

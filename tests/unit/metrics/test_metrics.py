@@ -13,8 +13,8 @@ from hansa.common.torch.data import Tensors, loss_of, to_tensors
 from hansa.common.torch.metrics import BATCH, measure
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
+from hansa.controller.evaluation.plans import BySite, Pooled
 from hansa.controller.plugin.plans import EvalPlan
-from hansa.controller.rules.evaluation import BySite, Pooled
 
 CLASSIFY = App(model=nn.Module, classes=4)
 REGRESS = App(model=nn.Module, task="regression")

@@ -23,9 +23,9 @@ from hansa.controller.jobs.views import _history_views
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.divergence import METRICS, divergences
 from hansa.controller.rules.divide import Divide, Division
-from hansa.controller.rules.layers import Layers
+from hansa.controller.rules.dividing.divergence import METRICS, divergences
+from hansa.controller.rules.dividing.layers import Layers
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.examine import StoredEvidence
 from tests.unit.engine.play import Play, dropped, endings, job_spec, merges, sent, stale, started, withdrawn

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hansa.controller.rules.scores import (
+from hansa.controller.evaluation.scores import (
     EPSILON,
     SCORES,
     gmean,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.controller.rules.splitting import Candidate, Choice, choose_split
+from hansa.controller.rules.dividing.splitting import Candidate, Choice, choose_split
 
 Found = tuple[float | None, ...]
 

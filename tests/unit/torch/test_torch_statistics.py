@@ -13,10 +13,10 @@ from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import OptimizerSpec
+from hansa.controller.layers.parameters import ParametersOnly
 from hansa.controller.plugin.outline import outline_of
 from hansa.controller.plugin.testing import view
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.parameters import ParametersOnly
 from tests.unit.engine.play import job_spec
 
 

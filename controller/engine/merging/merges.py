@@ -1,26 +1,20 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-from pydantic import JsonValue
 
 from hansa.common.plugins.calling import calling
-from hansa.common.values.history import Account, Version, finite
+from hansa.common.values.history import Version, finite
 from hansa.common.values.ids import community_key
 from hansa.common.values.tasks import Train
 from hansa.controller.engine import versions
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging import account, examinations, weights
 from hansa.controller.engine.orders import Merge, Merged
-from hansa.controller.engine.phases import examinations, weights
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.engine.subjects import OfUpdate
-from hansa.controller.plugin import checks
-from hansa.controller.plugin.parts import Part
-from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.values.members import Member, Standing
+from hansa.controller.plugin.view import Contribution
+from hansa.controller.values.members import Standing
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
@@ -86,8 +80,8 @@ def order_merge(job: Job, now: float) -> list[Effect]:
         added = tuple(replace(member, weight=0.0) for member in added)
         note = "training begins again from version 0"
     lost: dict[str, str] = {**pending.account.lost, **stale}
-    account = _account(job, pending, now, added=added, lost=lost, note=note, still=still)
-    job.state.queue[0] = pending.model_copy(update={"account": account})
+    record = account.of(job, pending, now, added=added, lost=lost, note=note, still=still)
+    job.state.queue[0] = pending.model_copy(update={"account": record})
     replaced = weights.lay_over(job, (*added, *reweighed))[1]
     order = Merge(
         version=job.state.version + 1,
@@ -123,79 +117,6 @@ def _restarts(job: Job, pending: PendingMerge) -> bool:
             if policy.restarts(job.memory(policy)):
                 return True
     return False
-
-
-# The account of a version.
-
-
-def _account(job: Job, pending: PendingMerge, now: float, added: Sequence[Member], **known: Any) -> Account:
-    """Return what a version is made of, with the remarks of the rule's parts."""
-    contributions, view = pending.contributions, job.view(now)
-    remarks: dict[str, Any] = {}
-    if pending.forgotten is None:
-        diagnostics = {
-            part.point: _diagnostics(job, part, contributions, view) for part in job.rule.diagnosing
-        }
-        with calling(job.rule.weigh) as weigher:
-            scores = weigher.scores(job.memory(weigher), contributions)
-        remarks = {
-            "scores": checks.require_history(checks.SCORES, weigher, scores),
-            "diagnostics": {point: each for point, each in diagnostics.items() if each},
-            "phase": phase(job, contributions, view),
-        }
-    return Account(
-        contributions=_weights_by_site(added),
-        updates=len(added),
-        steps=_steps_by_site(contributions),
-        staleness=_staleness_by_site(contributions),
-        **known,
-        **remarks,
-    )
-
-
-def _diagnostics(
-    job: Job, part: Part[Any], contributions: Sequence[Contribution], view: View
-) -> dict[str, JsonValue]:
-    with calling(part):
-        diagnostics = part.diagnostics(job.memory(part), contributions, view)
-    return checks.require_history(checks.DIAGNOSTICS, part, diagnostics)
-
-
-def phase(job: Job, contributions: Sequence[Contribution], view: View) -> str:
-    """Return the rule's name for the current round, or for the one that these contributions end."""
-    for policy in job.rule.policies:
-        with calling(policy):
-            name = policy.phase(job.memory(policy), contributions, view)
-        if name:
-            return name
-    return ""
-
-
-def _weights_by_site(added: Sequence[Member]) -> dict[str, float]:
-    """Return each site's weight, summed if it was the last to train several slots."""
-    weight_of: dict[str, float] = {}
-    for member in added:
-        weight_of[member.site] = weight_of.get(member.site, 0.0) + member.weight
-    return weight_of
-
-
-def _steps_by_site(contributions: Sequence[Contribution]) -> dict[str, int]:
-    """Return each site's optimizer steps, summed over its contributions."""
-    steps: dict[str, int] = {}
-    for c in contributions:
-        steps[c.site] = steps.get(c.site, 0) + c.facts.steps
-    return steps
-
-
-def _staleness_by_site(contributions: Sequence[Contribution]) -> dict[str, tuple[int, int]]:
-    """Return how stale each site's contribution is, the stalest if it has several."""
-    staleness: dict[str, tuple[int, int]] = {}
-    for c in contributions:
-        staleness[c.site] = max(c.staleness, staleness.get(c.site, c.staleness))
-    return staleness
-
-
-# The next version.
 
 
 def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged, now: float) -> None:

@@ -8,8 +8,8 @@ from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task
 from hansa.controller.engine import versions
 from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.handlers import endings, evaluated_updates, evaluation, hops
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import endings, evaluation, hops, updates
 from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion
 
 
@@ -34,7 +34,7 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
             _note_examples(job, findings, task.site, report)
             return hops.settle(job, version, hop)
         case OfUpdate(update):  # on validation data, which coverage does not count
-            return updates.settle(job, update, now)
+            return evaluated_updates.settle(job, update, now)
     assert_never(subject)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hansa.controller.rules.divergence import Divergences
+from hansa.controller.rules.dividing.divergence import Divergences
 
 Scale = Literal["raw", "log"]
 LEAST = 1e-12  # smaller divergences count as this

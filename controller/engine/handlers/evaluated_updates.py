@@ -9,7 +9,7 @@ from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Evaluate, Train
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import merges
+from hansa.controller.engine.merging import merges
 from hansa.controller.engine.state import PendingMerge, UpdateFindings
 from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks

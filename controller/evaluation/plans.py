@@ -10,11 +10,11 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
+from hansa.controller.evaluation.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.view import View
-from hansa.controller.rules.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
 
 
 class _Every(EvalPlan):

@@ -7,9 +7,9 @@ from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events, versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.handlers import endings, first_model, gathering, probes, reports
+from hansa.controller.engine.handlers.rounds import act, next_round
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import endings, first_model, gathering, probes, reports
-from hansa.controller.engine.phases.rounds import act, next_round
 from hansa.controller.plugin.view import Contribution
 
 

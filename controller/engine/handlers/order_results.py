@@ -4,7 +4,10 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.history import finite
 from hansa.controller.engine import events, versions
 from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.handlers import endings, evaluation, hops
+from hansa.controller.engine.handlers.rounds import act, pulses
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging import examinations, merges
 from hansa.controller.engine.orders import (
     Compare,
     Compared,
@@ -17,8 +20,6 @@ from hansa.controller.engine.orders import (
     Order,
     Result,
 )
-from hansa.controller.engine.phases import endings, evaluation, examinations, hops, merges
-from hansa.controller.engine.phases.rounds import act, pulses
 from hansa.controller.engine.state import MERGING, Outcome
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import Action, Stop

@@ -9,9 +9,9 @@ from pydantic import JsonValue
 
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.view import Contribution
-from hansa.controller.rules.divergence import METRICS, Divergences, Metric, divergences, draw_pairs
-from hansa.controller.rules.layers import Layers
-from hansa.controller.rules.splitting import Candidate, Choice, Scale, choose_split
+from hansa.controller.rules.dividing.divergence import METRICS, Divergences, Metric, divergences, draw_pairs
+from hansa.controller.rules.dividing.layers import Layers
+from hansa.controller.rules.dividing.splitting import Candidate, Choice, Scale, choose_split
 
 
 def comparison(layers: Layers, models: int, rng: np.random.Generator) -> JsonValue:

@@ -10,10 +10,10 @@ from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, WithdrawTask
+from hansa.controller.engine.handlers.evaluation import compute_metrics
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging.weights import member_of
 from hansa.controller.engine.orders import ExamineHop, HopExamined
-from hansa.controller.engine.phases.evaluation import compute_metrics
-from hansa.controller.engine.phases.weights import member_of
 from hansa.controller.engine.subjects import OfHop, OfUpdate
 from hansa.controller.plugin.actions import HopEnded
 from hansa.controller.plugin.view import Contribution

@@ -5,18 +5,18 @@ from hansa.common.values.errors import Stale
 from hansa.controller.engine import events
 from hansa.controller.engine.accounts import apps, participation
 from hansa.controller.engine.effects import Effect
-from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import (
+from hansa.controller.engine.handlers import (
     endings,
     evaluation,
     first_model,
     gathering,
-    merges,
     probes,
     reports,
     survey,
 )
-from hansa.controller.engine.phases.rounds import act, next_round
+from hansa.controller.engine.handlers.rounds import act, next_round
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging import merges
 from hansa.controller.engine.state import MERGING, PendingMerge
 
 

@@ -9,8 +9,8 @@ from hansa.common.values.tasks import Train
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
+from hansa.controller.engine.handlers import endings, evaluated_updates, hops, probes
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import endings, hops, probes, updates
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import (
@@ -75,14 +75,14 @@ def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
                     participation.note_failure(job, withdrawn, reason)
                     effects.append(WithdrawTask(withdrawn, reason))
             case Prepare(contribution):
-                effects += updates.prepare(job, contribution, now)
+                effects += evaluated_updates.prepare(job, contribution, now)
             case MergeNow(contributions, lost, steps):
                 pending = PendingMerge(
                     contributions=contributions, account=Account(lost=dict(lost)), steps=steps
                 )
                 for site, reason in lost.items():
                     participation.explain_failure(job, site, reason)
-                effects += updates.merge_when_ready(job, pending, now)
+                effects += evaluated_updates.merge_when_ready(job, pending, now)
             case Wake(seconds, alarm):
                 effects.append(job.set_alarm(alarm, now + seconds))
             case Stop(reason, failed):

@@ -11,9 +11,9 @@ from hansa.common.values.tasks import Init, Task
 from hansa.common.values.words import in_order, listed
 from hansa.controller.engine import versions
 from hansa.controller.engine.effects import Effect, WithdrawTask
+from hansa.controller.engine.handlers import endings
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.orders import Compare
-from hansa.controller.engine.phases import endings
 from hansa.controller.plugin.outline import Outline
 
 ALARM = "first-model"  # rings when one more site is asked to build the model

@@ -6,9 +6,9 @@ from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import in_order, listed
 from hansa.controller.engine.effects import Effect
+from hansa.controller.engine.handlers import endings, first_model, survey
+from hansa.controller.engine.handlers.rounds import GATHER, next_round, wait_for_sites
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.phases import endings, first_model, survey
-from hansa.controller.engine.phases.rounds import GATHER, next_round, wait_for_sites
 
 
 def proceed(job: Job, now: float) -> list[Effect]:

@@ -6,10 +6,8 @@ from hansa.common.values.words import share_of
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
-from hansa.controller.engine.job import Job
-from hansa.controller.engine.orders import Examine, Merge
-from hansa.controller.engine.phases import examinations, hops
-from hansa.controller.engine.phases.evaluation import (
+from hansa.controller.engine.handlers import hops
+from hansa.controller.engine.handlers.evaluation import (
     ALARM,
     give_up,
     is_awaited,
@@ -17,6 +15,9 @@ from hansa.controller.engine.phases.evaluation import (
     offer,
     offer_last,
 )
+from hansa.controller.engine.job import Job
+from hansa.controller.engine.merging import examinations
+from hansa.controller.engine.orders import Examine, Merge
 from hansa.controller.engine.state import MERGING, Status
 from hansa.controller.engine.subjects import OfUpdate
 

@@ -1,0 +1,1 @@
+"""What a job does about an event, in each phase from gathering sites to its end."""

@@ -1,1 +1,0 @@
-"""The phases of a job, from gathering sites to its end."""
