@@ -26,9 +26,8 @@ from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
 from hansa.learner.jobs import JobStock
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
-from hansa.learner.plugins.importance import Gauge
-from hansa.learner.plugins.selection import Company, asked_of, probe_of
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun
+from hansa.learner.plugins.selection import Company, asked_of, probe_of, probed_by
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.memory import Notes
@@ -81,18 +80,25 @@ class Trainer:
     def probe(
         self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event
     ) -> float:
-        """Measure the gradients of a model without training it."""
+        """Let a plugin look at a model without training it."""
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
         assert training.tensors is not None
         network = self.jobs.network(app, task)
         load(network, arrays)
-        seed = task_seed(task)
-        torch.manual_seed(seed)
+        self.jobs.put_own_statistics(task, network)
+        run = ProbeRun(
+            app=app,
+            task=task,
+            batch_size=work.batch_size,
+            seed=task_seed(task),
+            model=network,
+            examples=training.tensors,
+            cancelled=Drag(self.options.slow, cancelled),
+        )
+        torch.manual_seed(run.seed)
         network.train()
-        gauge = Gauge(network, plugin.model_copy(update={"online": False}))
-        score = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
-        return score if score is not None else float("nan")
+        return probed_by(plugin, run)
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""

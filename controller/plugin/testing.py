@@ -198,10 +198,11 @@ def treats_every_number_alike(server: ServerUpdate[Any]) -> None:
     current, proposal = rng.standard_normal((2, 50))
     initial = {name: np.full(50, value) for name, value in server.moments.items()}
     moments = initial
+    prepared = server.prepare(server.begin(), [], np.zeros(0), view())
     for array in (current, proposal, *moments.values()):
         array.setflags(write=False)
     for number in range(1, 4):
-        info = MergeInfo(version=number, staleness=number, contributions=1)
+        info = MergeInfo(version=number, staleness=number, contributions=1, prepared=prepared)
         numbers, after = server.step(current, proposal, moments, info)
         fits = numbers.shape == (50,) and numbers.dtype == np.float64
         require(server, fits, "it did not return 50 float64 numbers")

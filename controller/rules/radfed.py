@@ -72,6 +72,10 @@ class ByImportance(Sampler[Scores]):
         """The plugin that measures the first model, if the job wants that."""
         return self.plugins[0] if self.init == "probe" else None
 
+    def to_probe(self, state: Scores, view: View) -> Sequence[SiteName]:
+        """Have all sites measure the first model."""
+        return view.sites if view.round == 1 else ()
+
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to measure single examples during training."""
         if self.online and self.per_example:
@@ -100,9 +104,9 @@ class ByImportance(Sampler[Scores]):
         if importance is not None:
             self._enter(state, contribution.site, importance)
 
-    def probed(self, state: Scores, site: SiteName, importance: float) -> None:
+    def probed(self, state: Scores, site: SiteName, result: float) -> None:
         """Take a site's first score."""
-        self._enter(state, site, importance)
+        self._enter(state, site, result)
 
     def _enter(self, state: Scores, site: SiteName, new: float) -> None:
         """Take a site's first score as it is, and average later ones; ignore values that cannot be scores."""

@@ -167,9 +167,8 @@ def _recompute(
     state, rule = machine.state, machine.rule
     record = state.history[-1]
     members = in_order(state.members)
-    info = MergeInfo(
-        record.version, max((s for s, _ in record.staleness.values()), default=0), record.updates
-    )
+    staleness = max((versions for versions, _ in record.staleness.values()), default=0)
+    info = MergeInfo(record.version, staleness, record.updates, record.prepared)
     with ExitStack() as stack:
         stored = start = stack.enter_context(store.open(current))
         if not rule.server.plain:

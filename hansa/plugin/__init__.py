@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun
 
 _HOMES = {
     "common.job.spec": (
@@ -139,6 +139,7 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "ProbeRun",
     ),
 }
 __all__ = [
@@ -176,6 +177,7 @@ __all__ = [
     "Plugin",
     "Policy",
     "Prepare",
+    "ProbeRun",
     "Problem",
     "Release",
     "Remembering",

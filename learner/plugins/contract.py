@@ -70,6 +70,19 @@ class LocalRun(Course):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeRun:
+    """A probe as its plugin sees it: a model to look at, which stays as it is."""
+
+    app: App
+    task: Task
+    batch_size: int
+    seed: int
+    model: "nn.Module"  # in training mode
+    examples: "Tensors"  # the training part of the site's data
+    cancelled: Callable[[], bool]  # whether the probe was withdrawn: ask before anything long
+
+
 @contract("learner")
 class LocalPlugin(Plugin, Generic[H]):
     """Takes part in the training of a task. Override the methods you need; the others cost nothing.
@@ -100,6 +113,10 @@ class LocalPlugin(Plugin, Generic[H]):
     def finish(self, held: H, run: LocalRun) -> Mapping[str, float]:
         """Return metrics by name; the controller gets them as the update's `facts.metrics`."""
         return {}
+
+    def probe(self, run: ProbeRun) -> float:
+        """Return what a sampler wants to know about a model, without training; NaN if there is nothing."""
+        raise NotImplementedError(f"{self.kind} only takes part in training")
 
 
 @contract("batches")

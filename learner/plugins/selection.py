@@ -16,10 +16,9 @@ from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, R
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
-from hansa.learner.plugins import proximal  # noqa: F401 - registers it
+from hansa.learner.plugins import importance, proximal, starting_loss  # noqa: F401 - registers them
 from hansa.learner.plugins.adaptive import Diverged
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
-from hansa.learner.plugins.importance import Score
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun
 from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
 from hansa.learner.training.slow import Cancelled
@@ -48,10 +47,10 @@ def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin[Any]], BatchSource
     return plugins, _instance(BatchSource, "batches", work.source, app)  # type: ignore[type-abstract]
 
 
-def probe_of(app: App, work: Probe) -> Score:
-    """Return the plugin that measures gradients without training."""
+def probe_of(app: App, work: Probe) -> LocalPlugin[Any]:
+    """Return the plugin that looks at a model without training it."""
     plugin = _instance(LocalPlugin, "learner", work.plugin, app)
-    if not isinstance(plugin, Score):
+    if type(plugin).probe is LocalPlugin.probe:
         raise Refused(f"learner {plugin.kind!r} takes part in training, but a probe does not train")
     return plugin
 
@@ -69,6 +68,15 @@ def _instance(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
     except ValidationError as error:
         wrong = described(error, cls)
         raise Refused(f"{point} {spec.name!r}: {wrong}") from None
+
+
+def probed_by(plugin: LocalPlugin[Any], run: ProbeRun) -> float:
+    """Return what a plugin finds in a model, if it is a number."""
+    with calling(plugin, *FORESEEN):
+        result = plugin.probe(run)
+    if not isinstance(result, int | float):
+        raise PluginFailed(plugin, f"its probe returned {result!r:.100}, which is not a number")
+    return float(result)
 
 
 class Company:

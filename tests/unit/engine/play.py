@@ -217,9 +217,9 @@ class Play:
             self.order_failed(number, trouble) if trouble else self.done(number, Compared(distance=distance))
         )
 
-    def probe(self, task: Task, importance: float) -> list[Effect]:
-        """Let a site report how large its gradients are."""
-        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, importance=importance))
+    def probe(self, task: Task, result: float) -> list[Effect]:
+        """Let a site report what its probe found."""
+        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, result=result))
 
     def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
         """Let an alarm ring at its time, or at another."""

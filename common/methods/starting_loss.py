@@ -1,0 +1,13 @@
+"""The loss that a model has before a task changes it: the learner plugin that reports it."""
+
+from pydantic import Field
+
+from hansa.common.values.bounds import Value
+
+STARTING_LOSS = "starting_loss"  # the plugin, and the metric that it reports
+
+
+class StartingLoss(Value):
+    """Arguments: what the loss must be."""
+
+    least: float | None = Field(None)  # an app whose loss is smaller cannot be trained by the rule
