@@ -117,6 +117,7 @@ class Play:
         own: Evaluation | None = None,
         importance: float | None = None,
         n_used: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> list[Effect]:
         """Let an update arrive, perhaps with its learner's evaluation on its `own` validation data."""
         facts = UpdateFacts(
@@ -127,7 +128,7 @@ class Play:
             seconds=0.1,
             loss=loss,
             evaluation=own,
-            metrics={} if importance is None else {IMPORTANCE: importance},
+            metrics={**(metrics or {}), **({} if importance is None else {IMPORTANCE: importance})},
         )
         who = SiteName(site or task.site)
         outline = self.outline if isinstance(task.work, Init) else None
