@@ -158,6 +158,18 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_what_a_server_update_prepares_survives_a_kill_at_every_named_point(federation: Federation) -> None:
+    words = ("--set", "rule=fednova", "--set", "pace.rounds=16", "--set", "train.batch_size=4")
+    job = storm(federation, {"controller": CONTROLLER, "learner-b": LEARNER[:2]}, *words)
+    history = federation.json("job", "show", job)["history"]
+    assert all(entry["prepared"] >= 1 for entry in history[1:])
+    # The last model and the three updates it is made of, and the model before.
+    assert len(federation.leftovers(job)) == 5
+    assert federation.kills == 8
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_travelling_models_survive_a_kill_at_every_named_point(federation: Federation) -> None:
     """The reference survives, too: distances are the same."""
     chance = np.random.default_rng(1)

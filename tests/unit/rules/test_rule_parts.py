@@ -198,6 +198,8 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
         ("fedyogi", "sync all plain examples mean yogi"),
         ("fedadagrad", "sync all plain examples mean adagrad"),
         ("fedavgm", "sync all plain examples mean momentum"),
+        ("fednova", "sync all plain nova mean nova"),
+        ("q-fedavg", "sync all plain loss-power mean q"),
         ("sync-dvw", "sync all plain dvw mean plain"),
         ("async-dvw", "async all plain dvw incremental plain"),
         ("async-dvw-adaptive", "async all plain dvw incremental plain"),
