@@ -44,7 +44,7 @@ def digest(federation: Federation, job: str) -> str:
 
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     """Return a job's history without the fields that depend on the clock."""
-    kept = ("distance", "contributions", "steps", "scores")
+    kept = ("distance", "contributions", "steps", "scores", "prepared")
     return [{name: entry[name] for name in kept} for entry in federation.json("job", "show", job)["history"]]
 
 
@@ -159,10 +159,8 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_what_a_server_update_prepares_survives_a_kill_at_every_named_point(federation: Federation) -> None:
-    words = ("--set", "rule=fednova", "--set", "pace.rounds=16", "--set", "train.batch_size=4")
+    words = ("--set", "rule=fednova", "--set", "pace.rounds=16", "--set", "server.tau=2")
     job = storm(federation, {"controller": CONTROLLER, "learner-b": LEARNER[:2]}, *words)
-    history = federation.json("job", "show", job)["history"]
-    assert all(entry["prepared"] >= 1 for entry in history[1:])
     # The last model and the three updates it is made of, and the model before.
     assert len(federation.leftovers(job)) == 5
     assert federation.kills == 8
