@@ -201,13 +201,24 @@ def test_a_space_of_another_hansa_is_refused_before_its_fences_are_taken(
     space.close()
 
 
-def test_a_takeover_that_is_overtaken_gives_up(spaces: Callable[[], RedisSpace]) -> None:
+def test_a_takeover_that_is_overtaken_gives_up(
+    spaces: Callable[[], RedisSpace], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was suspended after it took the lease and before it had replaced all fences."""
     slow, fast = spaces(), spaces()
-    epoch = slow._lease._take("", 0)
-    fast.acquire()
-    assert slow._lease._claim(epoch) == epoch + 1
-    fast.client.set(f"{fast.prefix}:{{0}}:lease", json.dumps({"host": "elsewhere", "pid": 7}))
+    run_script, takeovers = slow.client.evalsha, 0
+
+    def suspended_after_the_first(digest: str, *arguments: Any) -> Any:
+        nonlocal takeovers
+        outcome = run_script(digest, *arguments)
+        if not takeovers:
+            takeovers += 1
+            assert outcome[0] == b"ours"
+            fast.acquire()
+            fast.client.set(f"{fast.prefix}:{{0}}:lease", json.dumps({"host": "elsewhere", "pid": 7}))
+        return outcome
+
+    monkeypatch.setattr(slow.client, "evalsha", suspended_after_the_first)
     with pytest.raises(Taken, match="pid 7 on elsewhere"):
         slow.acquire()
     put(RedisStore(fast), OLD)
