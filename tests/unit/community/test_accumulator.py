@@ -221,7 +221,7 @@ def test_a_tensor_that_only_the_last_group_carries_starts_from_nothing(
         community.commit(*community.replace(site, community.update(site, arrays_of(rng, 1e6), 1.0)))
     removed = [member for site in "ab" for member in community.members.pop(site)]
     for number in range(6):
-        names = ("w",) if number < 5 else ("v", "s")
+        names = ("w",) if number < 4 else ("v", "s")
         whole = arrays_of(rng)
         part = community.update(f"s{number}", {name: whole[name] for name in names}, number + 1.0, part=True)
         community.members[f"s{number}"] = [part]
