@@ -206,21 +206,25 @@ def test_a_takeover_that_is_overtaken_gives_up(
 ) -> None:
     """It was suspended after it took the lease and before it had replaced all fences."""
     slow, fast = spaces(), spaces()
-    run_script, takeovers = slow.client.evalsha, 0
+    takeovers = 0
 
-    def suspended_after_the_first(digest: str, *arguments: Any) -> Any:
-        nonlocal takeovers
-        outcome = run_script(digest, *arguments)
-        if not takeovers:
-            takeovers += 1
-            assert outcome[0] == b"ours"
-            fast.acquire()
-            fast.client.set(f"{fast.prefix}:{{0}}:lease", json.dumps({"host": "elsewhere", "pid": 7}))
-        return outcome
+    def suspended(run_script: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            nonlocal takeovers
+            outcome = run_script(*arguments)
+            if not takeovers and isinstance(outcome, list) and outcome[0] == b"ours":
+                takeovers += 1
+                fast.acquire()
+                fast.client.set(f"{fast.prefix}:{{0}}:lease", json.dumps({"host": "elsewhere", "pid": 7}))
+            return outcome
 
-    monkeypatch.setattr(slow.client, "evalsha", suspended_after_the_first)
+        return run
+
+    for command in ("eval", "evalsha"):
+        monkeypatch.setattr(slow.client, command, suspended(getattr(slow.client, command)))
     with pytest.raises(Taken, match="pid 7 on elsewhere"):
         slow.acquire()
+    assert takeovers == 1
     put(RedisStore(fast), OLD)
     assert RedisStore(fast).keys() == [OLD]
 
