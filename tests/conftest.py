@@ -16,8 +16,10 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Give all processes a home of their own, so that the state of the person who runs the tests is safe."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        if pytestconfig.cache:  # matplotlib lists the fonts of a new home for seconds
+            patch.setenv("MPLCONFIGDIR", str(pytestconfig.cache.mkdir("matplotlib")))
         yield
