@@ -1,10 +1,14 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.redis_server import RedisServer
+
+# Read when numpy and torch are imported. The workers share the cores: threads would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
