@@ -7,7 +7,7 @@ import pytest
 
 from tests.redis_server import RedisServer
 
-# Read when numpy and torch are imported. The workers share the cores: threads would only wait for one another.
+# Read when numpy and torch are imported: the workers share the cores, and threads would wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

@@ -76,4 +76,4 @@ def _share_server(address: str) -> None:
 
 
 def _server() -> Any:
-    return forkserver._forkserver  # type: ignore[attr-defined]
+    return forkserver._forkserver
