@@ -107,6 +107,21 @@ def draws_connected_sites(sampler: Sampler[Any]) -> None:
         require(sampler, not sampler.takes_all or set(chosen) == set(SITES), "it does not take all sites")
 
 
+def probes_connected_sites(sampler: Sampler[Any]) -> None:
+    """A sampler has connected sites probed, none twice, and then draws sites whatever they have found."""
+    for round_ in range(1, ROUNDS):
+        state = sampler.begin()
+        asked = list(sampler.to_probe(state, view(round_)))
+        require(sampler, set(asked) <= set(SITES), f"it probes {asked}: not all of them are connected")
+        require(sampler, len(set(asked)) == len(asked), f"it probes {asked}: one of them twice")
+        again = list(sampler.to_probe(sampler.begin(), view(round_)))
+        require(sampler, asked == again, f"it probes {asked} and then {again} in the same round")
+        require(sampler, not asked or sampler.probe is not None, "it probes sites, but names no plugin")
+        for site, result in zip(asked, (1.0, -1.0, 1e300, float("inf"), float("nan")), strict=False):
+            sampler.probed(state, site, result)
+        sampler.draw(state, view(round_))
+
+
 def gives_every_contribution_a_weight(weigher: Weigher[Any]) -> None:
     """A weigher gives every contribution one finite weight, whatever their order."""
     for count in (1, 2, 7):
@@ -274,6 +289,7 @@ CHECKS: Sequence[tuple[type[Part[Any]], Check]] = (
     (Part, explains_itself),
     (Part, remembers_through_a_snapshot),
     (Sampler, draws_connected_sites),
+    (Sampler, probes_connected_sites),
     (Weigher, gives_every_contribution_a_weight),
     (Policy, shapes_a_task_that_can_be_sent),
     (Duration, speaks_the_language_of_job_files),

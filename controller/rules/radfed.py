@@ -68,13 +68,13 @@ class ByImportance(Sampler[Scores]):
         return (LocalPluginSpec(name=IMPORTANCE, args=arguments.model_dump(mode="json")),)
 
     @property
-    def probe(self) -> LocalPluginSpec | None:
-        """The plugin that measures the first model, if the job wants that."""
-        return self.plugins[0] if self.init == "probe" else None
+    def probe(self) -> LocalPluginSpec:
+        """The plugin that measures a model."""
+        return self.plugins[0]
 
     def to_probe(self, state: Scores, view: View) -> Sequence[SiteName]:
-        """Have all sites measure the first model."""
-        return view.sites if view.round == 1 else ()
+        """Have all sites measure the first model, if the job wants that."""
+        return view.sites if self.init == "probe" and view.round == 1 else ()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to measure single examples during training."""

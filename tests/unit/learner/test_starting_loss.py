@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from hansa.common.methods.starting_loss import STARTING_LOSS
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Probe, Task
+from hansa.common.values.tasks import Probe, Task, Train
 from hansa.common.values.training import LocalPluginSpec, ValidationSpec
 from hansa.learner.plugins.contract import LocalPlugin, ProbeRun
 from hansa.learner.plugins.selection import probe_of, probed_by
 from hansa.learner.plugins.starting_loss import mean_loss
 from hansa.learner.plugins.testing import APP, data, network, run_of, state, trained_by, work
 from hansa.learner.training.slow import Cancelled
+from tests.unit.learner.test_partial_tasks import TORCH, do, trainer_of
 
 
 def never() -> bool:
@@ -106,3 +109,20 @@ class Wordy(LocalPlugin):
 def test_a_probe_that_finds_no_number_is_blamed_on_its_plugin() -> None:
     with pytest.raises(PluginFailed, match="its probe returned 'large', which is not a number"):
         probe(APP, network(), Wordy(), data())
+
+
+def test_a_probe_uses_the_statistics_that_stay_at_the_site(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, TORCH)
+    task, start, (manifest, _, _) = do(trainer, ())
+    app = trainer.shelf.get(task.app).app
+    assert isinstance(task.work, Train)
+    mine = task.model_copy(update={"id": TaskId("j-2"), "local_statistics": True})
+    trainer.train(app, mine, task.work, manifest, start, Event(), lambda _: None)
+    own = {name: each.clone() for name, each in trainer.jobs.network(app, mine).named_buffers()}
+    work = Probe(model=ModelKey("j/v1"), batch_size=5, plugin=asked()[0])
+    probing = mine.model_copy(update={"id": TaskId("j-3"), "work": work})
+    found = trainer.probe(app, probing, work, start, Event())
+    network = trainer.jobs.network(app, mine)
+    assert all(torch.equal(own[name], each) for name, each in network.named_buffers())
+    shared = probing.model_copy(update={"local_statistics": False})
+    assert trainer.probe(app, shared, work, start, Event()) != found
