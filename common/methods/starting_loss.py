@@ -1,7 +1,5 @@
 """The loss that a model has before a task changes it: the learner plugin that reports it."""
 
-from pydantic import Field
-
 from hansa.common.values.bounds import Value
 
 STARTING_LOSS = "starting_loss"  # the plugin, and the metric that it reports
@@ -10,4 +8,4 @@ STARTING_LOSS = "starting_loss"  # the plugin, and the metric that it reports
 class StartingLoss(Value):
     """Arguments: what the loss must be."""
 
-    least: float | None = Field(None)  # an app whose loss is smaller cannot be trained by the rule
+    least: float | None = None  # a site with a smaller loss cannot take part

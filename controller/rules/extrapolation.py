@@ -57,12 +57,14 @@ class Extrapolation(ServerUpdate[S], Generic[S]):
     def step(
         self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
     ) -> tuple[np.ndarray, Moments]:
-        """Go U of the way; all of it is a copy, bit for bit."""
-        factor = float(str(info.prepared))
-        return (proposal if factor == 1 else current + factor * (proposal - current)), moments
+        """Go U of the way; all of it, or none, is a copy, bit for bit."""
+        assert isinstance(info.prepared, float)
+        if info.prepared in (0, 1):
+            return (proposal if info.prepared else current), moments
+        return current + info.prepared * (proposal - current), moments
 
 
-def way_of_training(spec: JobSpec, why: str) -> list[Problem]:
+def refuse_optimizers(spec: JobSpec, why: str) -> list[Problem]:
     """Refuse optimizers whose update is not a plain sum of gradients of this task."""
     problems: list[Problem] = []
     if spec.train.optimizer.kind != "sgd":

@@ -21,7 +21,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.naming import distinct_names
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.extrapolation import Extrapolation, way_of_training
+from hansa.controller.rules.extrapolation import Extrapolation, refuse_optimizers
 from hansa.controller.rules.fedavg import FEDAVG
 from hansa.controller.rules.fedprox import ProximalTerm
 
@@ -89,7 +89,7 @@ class NovaStep(Extrapolation):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse what makes an update something else than a known sum of gradients at this round's model."""
         problems = super().objections(spec, rule)
-        problems += way_of_training(spec, "how much its steps add up to is not known")
+        problems += refuse_optimizers(spec, "how much its steps add up to is not known")
         if not isinstance(rule.weigh, Nova):
             problems.append(self.clash(rule.weigh, "updates must be divided by their steps; use weigh nova"))
         pulls = rule.local.mu if isinstance(rule.local, ProximalTerm) else 0.0

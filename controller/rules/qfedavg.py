@@ -23,7 +23,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.extrapolation import Extrapolation, way_of_training
+from hansa.controller.rules.extrapolation import Extrapolation, refuse_optimizers
 from hansa.controller.rules.fedavg import FEDAVG
 from hansa.controller.rules.fedprox import ProximalTerm
 
@@ -70,7 +70,7 @@ class LossPower(Weigher):
 class Moved(BaseModel):
     """How far the updates of the merge that is being weighed have moved."""
 
-    squares: dict[TaskId, float] = {}  # ‖x − y‖² over all parameters
+    squares: dict[TaskId, float | None] = {}  # ‖x − y‖² over all parameters; None: too large for a number
 
 
 @register("server", "q")
@@ -87,7 +87,7 @@ class QStep(Extrapolation[Moved]):
         """Refuse everything but plain SGD from this round's model."""
         problems = super().objections(spec, rule)
         why = "the bound holds for plain gradient steps"
-        problems += way_of_training(spec, why)
+        problems += refuse_optimizers(spec, why)
         if spec.train.optimizer.momentum:
             problems.append((("train", "optimizer", "momentum"), f"{why}; leave momentum out"))
         if isinstance(rule.local, ProximalTerm) and rule.local.mu:
@@ -103,7 +103,7 @@ class QStep(Extrapolation[Moved]):
     def examine(
         self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
     ) -> Findings:
-        """Return ‖x − y‖² of each, over all parameters."""
+        """Return ‖x − y‖² of each, over all parameters; none if it overflows."""
         squares = np.zeros(len(contributions))
         for tensor in models.spec.tensors:
             if tensor.role is not Role.PARAM:
@@ -111,9 +111,10 @@ class QStep(Extrapolation[Moved]):
             before, start = models.community(tensor.name).reshape(-1), 0
             for rows in models.rows(contributions, tensor.name):
                 stop = start + rows.shape[1]
-                squares += np.square(rows - before[start:stop]).sum(axis=1)
+                with np.errstate(over="ignore"):
+                    squares += np.square(rows - before[start:stop]).sum(axis=1)
                 start = stop
-        return Findings([float(square) for square in squares])
+        return Findings([square if math.isfinite(square) else None for square in squares.tolist()])
 
     def examined(
         self,
@@ -126,21 +127,28 @@ class QStep(Extrapolation[Moved]):
         """Take the squares; without them there is no step."""
         if not isinstance(facts, list):
             raise HansaError(f"how far the updates have moved could not be found out: {trouble}")
-        state.squares = {c.task.id: float(str(s)) for c, s in zip(contributions, facts, strict=True)}
+        squares = dict(zip((c.task.id for c in contributions), facts, strict=True))
+        state.squares = Moved.model_validate({"squares": squares}).squares
 
     def factor(self, state: Moved, contributions: Sequence[Contribution], weights: Sequence[float]) -> float:
         """Return U = L ΣF^q / Σh, where h = q F^(q−1) L² ‖x − y‖² + L F^q and L = 1/η.
 
         Numerator and denominator are divided by L·max F^q: with q = 0, they are equal and U is exactly 1.
         """
-        return math.fsum(weights) / math.fsum(
+        curved = [
             weight * (1 + self._curvature(state, c)) for c, weight in zip(contributions, weights, strict=True)
-        )
+        ]
+        return sum(weights) / sum(curved)
 
     def _curvature(self, state: Moved, c: Contribution) -> float:
         """Return q · L · ‖x − y‖² / F, the first term of h as a multiple of the second."""
         assert isinstance(c.task.work, Train)
-        return self.q * state.squares[c.task.id] / (c.task.work.optimizer.lr * (starting_loss(c) or LEAST))
+        if not self.q:
+            return 0.0
+        square = state.squares[c.task.id]
+        if square is None:
+            return math.inf
+        return self.q * square / (c.task.work.optimizer.lr * (starting_loss(c) or LEAST))
 
 
 Q_FEDAVG = add_rule(

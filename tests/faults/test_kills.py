@@ -158,11 +158,28 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_what_a_server_update_prepares_survives_a_kill_at_every_named_point(federation: Federation) -> None:
-    words = ("--set", "rule=fednova", "--set", "pace.rounds=16", "--set", "server.tau=2")
-    job = storm(federation, {"controller": CONTROLLER, "learner-b": LEARNER[:2]}, *words)
-    # The last model and the three updates it is made of, and the model before.
-    assert len(federation.leftovers(job)) == 5
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        (("--set", "rule=fednova", "--set", "server.tau=2"), 3),
+        (
+            (
+                *("--set", "rule=q-fedavg", "--set", "train.optimizer={kind: sgd, lr: 0.1}"),
+                *("--set", "sample={kind: power-of-choice, candidates: 3, fraction: 0.67}"),
+            ),
+            2,
+        ),
+    ],
+    ids=["fednova", "q-fedavg with power of choice"],
+)
+def test_what_merges_are_prepared_with_survives_a_kill_at_every_named_point(
+    federation: Federation, words: tuple[str, ...], updates: int
+) -> None:
+    # Where sites are chosen, a site may only be probed from some round on.
+    victims = {"controller": CONTROLLER, "learner-b": ("task-taken", "task-taken")}
+    job = storm(federation, victims, *words, "--set", "pace.rounds=24")
+    # The last model and the updates it is made of, and the model before.
+    assert len(federation.leftovers(job)) == 2 + updates
     assert federation.kills == 8
 
 

@@ -13,7 +13,7 @@ from hansa.controller.engine.orders import Examine
 from hansa.controller.rulebook.compose import compose
 from tests.unit.engine.computed import Arrays, Computed, bits
 from tests.unit.engine.play import job_spec
-from tests.unit.samples import keep, values
+from tests.unit.samples import keep, spec_of, values
 
 WEIGHT, MEAN = "layer.weight", "norm.mean"
 LR = 0.125
@@ -116,6 +116,17 @@ def test_only_parameters_make_up_how_far_an_update_has_moved_and_statistics_are_
         after = answer(play, updates)
         np.testing.assert_allclose(after[WEIGHT], by_the_book(x, updates, 1), rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(after[MEAN], np.full_like(x[MEAN], 5e5))
+
+
+@pytest.mark.parametrize("far", [1e30, 1e200, 1.7e308])
+def test_a_site_that_sends_huge_numbers_stops_the_model_but_not_the_job(far: float) -> None:
+    spec = spec_of({WEIGHT: ("float64", (3, 4))})
+    with Computed(spec, **fair(1)) as play:
+        x = play.begin("a", "b")
+        after = answer(play, {"a": (near(x, 1), 1.0), "b": ({WEIGHT: np.full((3, 4), far)}, 1.0)})
+        np.testing.assert_allclose(after[WEIGHT], x[WEIGHT], rtol=0, atol=1e-20)
+        assert float(str(play.machine.state.history[-1].prepared)) < 1e-50
+        assert play.again().state == play.machine.state
 
 
 def test_every_task_asks_for_the_loss_before_training() -> None:
