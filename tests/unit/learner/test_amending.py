@@ -1,6 +1,8 @@
 """The end of a task: plugins change what is returned, remember arrays, and draw what nobody can recompute."""
 
+import os
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,11 @@ import pytest
 from hansa.common.models.frames import Layout, views
 from hansa.common.plugins.registry import register
 from hansa.common.site.policy import Policy
-from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed
+from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.memory import finished
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
 from hansa.learner.trainer import Trainer
@@ -30,8 +33,6 @@ def do(
     trainer: Trainer, *plugins: LocalPluginSpec, number: int = 1, after: str = "", **more: Any
 ) -> tuple[dict[str, np.ndarray], Update, Task]:
     """Train from the app's first model; return the numbers of the update, and the update."""
-    from threading import Event
-
     ref = trainer.options.apps[0]
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
@@ -176,6 +177,24 @@ def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path
     do(trainer_of(tmp_path, TORCH), named("noise"))
     assert updates.of(task.model_copy(update={"id": TaskId("j-2")})) is None
     assert updates.of(task) is None  # nobody waits for it
+
+
+def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finished, "KEPT", 2)
+    _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
+    updates = FinishedUpdates(tmp_path / "updates")
+    for number, job in enumerate("abc"):
+        updates.keep(task.model_copy(update={"job": JobId(job)}), update)
+        os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))
+    assert sorted(path.stem for path in (tmp_path / "updates").iterdir()) == ["b", "c"]
+
+
+def test_an_update_with_secret_randomness_is_not_sent_if_it_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "finished").write_text("in the way")
+    with pytest.raises(
+        StoreFailed, match="has secret randomness in it and must not be sent before it is written"
+    ):
+        do(trainer_of(tmp_path, LINEAR), named("noise"))
 
 
 def test_noise_differs_from_site_to_site_and_from_task_to_task(tmp_path: Path) -> None:
