@@ -1,6 +1,7 @@
 """The end of a task: plugins change what is returned, remember arrays, and draw what nobody can recompute."""
 
 import os
+import re
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,6 +24,8 @@ from hansa.plugin.testing import ContractBroken, check
 from tests.unit.learner.local_parts import Noise, Sum
 from tests.unit.learner.test_learning_tasks import LINEAR
 from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def named(kind: str, **args: Any) -> LocalPluginSpec:
@@ -249,6 +252,15 @@ class OddMemory(LocalPlugin):
 def test_the_shipped_checks_find_what_breaks_the_contract(does: str, said: str) -> None:
     with pytest.raises(ContractBroken, match=said):
         check(OddMemory(does=does))
+
+
+def test_the_example_of_the_documents_keeps_the_contract() -> None:
+    page = (ROOT / "docs" / "adding-a-rule.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = [block for block in blocks if "class LocalMomentum(" in block]
+    names: dict[str, Any] = {"__name__": "tests.documents"}
+    exec(example, names)
+    check(names["LocalMomentum"](beta=0.9))
 
 
 def test_plugins_that_amend_and_remember_keep_the_contract() -> None:
