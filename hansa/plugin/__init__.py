@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
     "common.job.spec": (
@@ -140,6 +140,7 @@ _HOMES = {
         "LocalPlugin",
         "LocalRun",
         "ProbeRun",
+        "Returned",
     ),
 }
 __all__ = [
@@ -181,6 +182,7 @@ __all__ = [
     "Problem",
     "Release",
     "Remembering",
+    "Returned",
     "Role",
     "Rule",
     "Sampler",
