@@ -104,7 +104,7 @@ def _history_views(machine: Machine, since: int) -> Iterator[VersionView]:
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
-    contributors = map(SiteName, state.history[-1].contributions) if state.history else ()
+    contributors = map(SiteName, state.history[-1].sites) if state.history else ()
     asked = {*training, *state.learners, *contributors}
     for site in sorted(asked, key=in_order):
         session = fleet.find(site, "learner")

@@ -167,8 +167,9 @@ def _recompute(
     state, rule = machine.state, machine.rule
     record = state.history[-1]
     members = in_order(state.members)
+    counting = sum(update.weight is not None for update in record.updates)
     info = MergeInfo(
-        record.version, max((s for s, _ in record.staleness.values()), default=0), record.updates
+        record.version, max((update.staleness[0] for update in record.updates), default=0), counting
     )
     with ExitStack() as stack:
         stored = start = stack.enter_context(store.open(current))

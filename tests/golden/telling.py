@@ -143,7 +143,11 @@ class Teller:
                 "bytes": [record.bytes_up, record.bytes_down],
             }
             made |= {"contributions": dict(sorted(record.contributions.items())), "steps": record.steps}
-            made |= {"updates": record.updates, "still": record.still, "lost": sorted(record.lost)}
+            made |= {
+                "updates": sum(u.weight is not None for u in record.updates),
+                "still": record.still,
+                "lost": sorted(record.lost),
+            }
             made |= {"staleness": {site: [*stale] for site, stale in record.staleness.items()}}
             made["scores"] = sorted(
                 [site_of(name), score.value, score.coverage] for name, score in record.scores.items()

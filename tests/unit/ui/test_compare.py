@@ -169,7 +169,7 @@ def test_versions_that_were_evaluated_on_some_of_the_examples_are_left_out(tmp_p
 def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared(tmp_path: Path) -> None:
     a, b = leave(tmp_path, "a", [1.0], survey=7, unheard_of={}), leave(tmp_path, "b", [1.0])
     report = json.loads((a / "report.json").read_text())
-    report["history"][1]["contributions"] = "another form"
+    report["history"][1]["updates"] = "another form"
     (a / "report.json").write_text(json.dumps(report))
     assert concordance(a, b)["against"][0]["discordance"] == 0
 
