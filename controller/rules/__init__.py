@@ -13,12 +13,14 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbuff,
     feddaf,
     fedmmb,
     fedopt,
     fedprox,
     radfed,
     robust,
+    staleness,
 )
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "dvw",
     "fedasync",
     "fedavg",
+    "fedbuff",
     "feddaf",
     "fedmmb",
     "fedopt",
@@ -38,6 +41,7 @@ __all__ = [
     "redistribute",
     "robust",
     "semisync",
+    "staleness",
     "sync",
 ]
 

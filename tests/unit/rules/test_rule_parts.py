@@ -286,7 +286,7 @@ REFUSED = [
     (
         "median",
         {"pace": {"kind": "async"}},
-        "pace: async does not go with merge median: it merges one update at a",
+        "pace: async does not go with merge median: without rounds, most updates",
     ),
     (
         "krum",
