@@ -128,9 +128,12 @@ class Teller:
                 return {"work": "examine", "part": examination.point, "reads": read}
         return {"work": "measure"}
 
-    def _members(self, given: Iterable[Member]) -> list[list[float]]:
-        """Return the task, the weight and the number of tensors (0: all) of each contribution."""
-        return sorted([self.numbers[m.task], m.weight, len(m.tensors or ())] for m in given)
+    def _members(self, given: Iterable[Member]) -> list[list[Any]]:
+        """Return the task, the weight, the number of tensors (0: all) and the base, if any, of each."""
+        return sorted(
+            [self.numbers[m.task], m.weight, len(m.tensors or ()), *([self._name(m.base)] if m.base else [])]
+            for m in given
+        )
 
     def _standing(self) -> dict[str, Told]:
         """Describe the job's state, version by version."""

@@ -1,4 +1,4 @@
-"""Differences added to the current model: the formula, over stored models frame by frame (baselines §9)."""
+"""Differences added to the current model: the formula, over stored models frame by frame (fedbuff §2)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""FedBuff: buffers of updates, weights by staleness, and what does not go with them (baselines §9)."""
+"""FedBuff: buffers of updates, weights by staleness, and what does not go with them (fedbuff)."""
 
 from typing import Any
 
