@@ -191,8 +191,12 @@ class Async(Pacer[AsyncState]):
         if state.merged >= self.updates:
             reason = f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged"
             return [Stop(reason)]
-        free = [site for site in dict.fromkeys(sites) if site in view.sites and site not in view.busy]
-        return [self._ask(state, site) for site in free]
+        waiting = self._waiting(state, view)
+        return [
+            self._ask(state, site)
+            for site in dict.fromkeys(sites)
+            if site in view.sites and site not in view.busy and site not in waiting
+        ]
 
     def _ask(self, state: AsyncState, site: SiteName) -> Ask:
         state.cycles[site] = state.cycles.get(site, 0) + 1

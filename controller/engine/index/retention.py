@@ -5,7 +5,8 @@ A model is kept as long as there is a reason to:
 - a task starts from it, or an order reads it,
 - it is an unmerged update, or an unmerged update is laid over it or counts as the difference from it,
 - a part of the rule keeps it,
-- it is the newest community model, or that one's basis: its contributions, the version before and moments,
+- it is the newest community model, or that one's basis: its contributions with what they differ from, the
+  version before and moments,
 - versions are compared with it.
 """
 

@@ -234,6 +234,14 @@ def test_a_buffer_waits_for_as_many_sites_as_a_model_needs() -> None:
     assert asked(play.merged()) == ["a", "b", "c"]
 
 
+def test_a_site_that_waits_for_others_is_not_asked_when_an_earlier_merge_is_done() -> None:
+    play = started("a", "b", buffer=2, sites={"min": 2, "together": 2})
+    update(play, "a", "b")  # a merge starts, and a has gone on
+    update(play, "a", "a")  # which fills the next buffer alone
+    assert asked(play.merged()) == ["b"]
+    assert merges(update(play, "b"))
+
+
 def test_a_buffer_does_not_count_the_sites_of_the_last_one() -> None:
     play = started("a", "b", buffer=2, sites={"min": 2, "together": 2})
     update(play, "a", "b")

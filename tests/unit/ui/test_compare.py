@@ -229,6 +229,7 @@ def test_central_training_has_the_epochs_of_the_rule_or_the_job(fields: dict[str
         ({"rule": "fedmmb", "pace": {"rounds": 7}, "train": {"batches": 3, "batch_size": 32}}, 7, 3),
         ({"rule": "fedadam", "pace": {"rounds": 7}, "server": {"lr": 0.5}}, 7, None),
         ({"rule": "async-fedavg", "pace": {"updates": 42}}, 5, None),
+        ({"rule": "fedbuff", "pace": {"updates": 42, "buffer": 4}}, 5, None),
         ({"rule": "krum", "sample": {"kind": "uniform", "fraction": 0.5}}, 10, None),
         (
             {"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"epochs": 2, "batch_size": 32}},
