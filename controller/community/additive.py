@@ -28,13 +28,13 @@ from hansa.controller.values.members import Member
 
 
 @dataclass(frozen=True)
-class Parting:
+class Plan:
     """Which tensors differences are added to, with their divisors; the others are in the mean."""
 
     divisors: Mapping[int, float]
     averaged: frozenset[str]
 
-    def rest(self, members: Sequence[Member]) -> tuple[Member, ...]:
+    def averaging(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Return what members contribute to the mean."""
         return tuple(
             replace(m, tensors=self.averaged if m.tensors is None else m.tensors & self.averaged)
@@ -42,9 +42,9 @@ class Parting:
         )
 
 
-def part(
+def plan_merge(
     aggregator: Additive[Any], members: Sequence[Member], library: Library, current: StoredModel
-) -> Parting:
+) -> Plan:
     """Decide for every tensor whether differences are added to it or it is in the mean."""
     spec = current.manifest.spec
     carriers = Carriers(members, spec, library)
@@ -59,7 +59,7 @@ def part(
             if bases != {current.manifest.digests[at]} or divisor != math.fsum(weights):
                 divisors[at] = divisor
     averaged = frozenset(info.name for at, info in enumerate(spec.tensors) if at not in divisors)
-    return Parting(divisors, averaged)
+    return Plan(divisors, averaged)
 
 
 def _digest(member: Member, name: str, library: Library) -> bytes:
@@ -72,7 +72,7 @@ def _digest(member: Member, name: str, library: Library) -> bytes:
 def with_differences(
     aggregator: Additive[Any],
     frames: Iterator[np.ndarray],
-    parting: Parting,
+    plan: Plan,
     members: Sequence[Member],
     current: StoredModel,
     open_model: Callable[[ModelKey], StoredModel],
@@ -93,9 +93,9 @@ def with_differences(
         def steps(index: int) -> list[tuple[Span, np.ndarray]]:
             """Return the steps of the parameters in a frame."""
             return [
-                (span, _step(updates, origins, span, parting.divisors[span.tensor]))
+                (span, _step(updates, origins, span, plan.divisors[span.tensor]))
                 for span in layout.spans(index)
-                if span.tensor in parting.divisors
+                if span.tensor in plan.divisors
             ]
 
         for frame, moved in zip(frames, ordered(pool, steps, layout.frames), strict=True):

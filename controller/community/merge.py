@@ -22,7 +22,7 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.additive import part, with_differences
+from hansa.controller.community.additive import plan_merge, with_differences
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
@@ -179,11 +179,11 @@ def _added(
 ) -> Iterator[np.ndarray]:
     """Return the frames of a proposal to which contributions have added their differences."""
     with Library(means.open_model) as library:
-        parting = part(aggregator, counting, library, current)
-    rest = parting.rest(counting)
-    frames = sums.frames(Change(rest, (), rest, change.newest), means.open_model, current, means.pool)
+        plan = plan_merge(aggregator, counting, library, current)
+    averaged = plan.averaging(counting)
+    frames = sums.frames(Change(averaged, (), averaged, change.newest), means.open_model, current, means.pool)
     return with_differences(
-        aggregator, frames, parting, counting, current, means.open_model, means.pool, means.memory
+        aggregator, frames, plan, counting, current, means.open_model, means.pool, means.memory
     )
 
 
