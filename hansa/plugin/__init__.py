@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 
 _HOMES = {
     "common.job.spec": (
@@ -141,6 +141,7 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "Returned",
     ),
 }
 __all__ = [
@@ -182,6 +183,7 @@ __all__ = [
     "Problem",
     "Release",
     "Remembering",
+    "Returned",
     "Role",
     "Rule",
     "Sampler",
