@@ -13,6 +13,7 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbuff,
     feddaf,
     fedmmb,
     fednova,
@@ -22,6 +23,7 @@ from hansa.controller.rules import (
     qfedavg,
     radfed,
     robust,
+    staleness,
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "dvw",
     "fedasync",
     "fedavg",
+    "fedbuff",
     "feddaf",
     "fedmmb",
     "fednova",
@@ -44,6 +47,7 @@ __all__ = [
     "redistribute",
     "robust",
     "semisync",
+    "staleness",
     "sync",
 ]
 

@@ -9,7 +9,7 @@ from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.values.errors import HansaError, InvalidJob
 from hansa.common.values.ids import SiteName
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
-from hansa.controller.plugin.testing import contribution, view, work
+from hansa.controller.plugin.samples import contribution, view, work
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fednova import Nova, accumulated
@@ -203,6 +203,7 @@ def test_a_merge_after_a_crash_is_prepared_in_the_same_way() -> None:
         ({"merge": {"kind": "median"}}, "merge: median does not go with server nova"),
         ({"merge": {"kind": "krum"}}, "merge: krum does not go with server nova"),
         ({"merge": {"kind": "latest"}}, "merge: latest does not go with server nova"),
+        ({"merge": {"kind": "delta"}}, "merge: delta does not go with server nova"),
         ({"weigh": {"kind": "equal"}}, "weigh: equal does not go with server nova"),
         ({"server": {"kind": "plain"}}, "server: plain does not go with weigh nova"),
     ],
