@@ -107,9 +107,10 @@ def order_merge(job: Job, now: float) -> list[Effect]:
 
 def _prepare(job: Job, pending: PendingMerge, added: Sequence[Member], now: float) -> JsonValue:
     """Return what the server update must know about a merge for its step."""
+    weight_of = {member.task: member.weight for member in added}
+    counts = np.array([weight_of.get(c.task.id, 0.0) for c in pending.contributions])
     with calling(job.rule.server) as server:
-        weights = np.array([member.weight for member in added])
-        returned = server.prepare(job.memory(server), pending.contributions, weights, job.view(now))
+        returned = server.prepare(job.memory(server), pending.contributions, counts, job.view(now))
     return checks.require_prepared(server, returned)
 
 
