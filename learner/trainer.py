@@ -14,7 +14,7 @@ import torch
 from hansa.common.app import App
 from hansa.common.data.standard import profile
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.policy import FREE, Policy
@@ -161,7 +161,7 @@ class Trainer:
             company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
         if company.amends:
-            facts["metrics"] = _amend(company, places, payload, facts["metrics"])
+            facts["metrics"] = _amend(company, spec, places, payload, facts["metrics"])
         if work.validate_update:
             if network is not None and company.amends:
                 put(network, places)  # what is returned is evaluated
@@ -264,10 +264,14 @@ class Trainer:
 
 
 def _amend(
-    company: Company, places: Mapping[str, np.ndarray], payload: np.ndarray, metrics: dict[str, float]
+    company: Company,
+    spec: ModelSpec,
+    places: Mapping[str, np.ndarray],
+    payload: np.ndarray,
+    metrics: dict[str, float],
 ) -> dict[str, float]:
     """Let plugins change an update in its place in the payload; return the metrics that go with it."""
-    update = Returned(dict(places), metrics=metrics)
+    update = Returned(dict(places), spec.roles, metrics=metrics)
     company.amend(update)
     replaced = {name: array for name, array in update.tensors.items() if array is not places[name]}
     # Copied first if they are parts of the payload itself: two tensors may have changed places.

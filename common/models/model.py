@@ -89,6 +89,11 @@ class ModelSpec:
         return tuple(info.name for info in self.tensors)
 
     @property
+    def roles(self) -> dict[str, Role]:
+        """The role of each tensor, by name."""
+        return {info.name: info.role for info in self.tensors}
+
+    @property
     def nbytes(self) -> int:
         """The tensors' bytes without padding."""
         return sum(info.nbytes for info in self.tensors)

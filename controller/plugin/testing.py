@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from hansa.common.job.duration import SPELLING
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
+from hansa.common.values.errors import PluginFailed
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.arithmetic import (
@@ -22,10 +23,12 @@ from hansa.controller.plugin.arithmetic import (
     ServerUpdate,
     TooFew,
 )
+from hansa.controller.plugin.checks import require_prepared
 from hansa.controller.plugin.parts import Nothing, Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
 from hansa.controller.plugin.samples import SITES, contribution, view, work
+from hansa.controller.plugin.view import Contribution
 
 Check = Callable[[Any], None]
 ROUNDS = 20
@@ -102,6 +105,7 @@ def gives_every_contribution_a_weight(weigher: Weigher[Any]) -> None:
         require(weigher, bool(np.isfinite(weights).all()), f"{weights} are not finite")
         require(weigher, bool((weights >= 0).all()), f"{weights} are not all ≥ 0")
         require(weigher, not weigher.equal or len(set(weights.tolist())) == 1, f"{weights} are not equal")
+        require(weigher, not weigher.factors or bool((weights <= 1).all()), f"{weights} are not all ≤ 1")
         reversed_ = weigher.weigh(weigher.begin(), contributions[::-1], view())
         require(weigher, reversed_.tolist() == weights[::-1].tolist(), "the order of contributions matters")
     for loss in (0.0, math.inf, math.nan):  # NaN: the app trains by a function of its own
@@ -125,6 +129,18 @@ def shapes_a_task_that_can_be_sent(policy: Policy[Any]) -> None:
     again = policy.shape(policy.begin(), SITES[0], before, view())
     require(policy, shaped == again, "it shaped the same task in two ways")
     require(policy, Train.model_validate_json(shaped.model_dump_json()) == shaped, "its task cannot be sent")
+
+
+def goes_on_without_metrics(policy: Policy[Any]) -> None:
+    """A policy shapes the next task and keeps its memory though sites have reported no metrics."""
+    state, updates = policy.begin(), [contribution(site, number) for number, site in enumerate(SITES[:3])]
+    for update in updates:
+        policy.committed(state, update)
+    policy.merged(state, updates, view())
+    policy.diagnostics(state, updates, view())
+    policy.shape(state, SITES[0], work(), view())
+    read = type(state).model_validate_json(state.model_dump_json())
+    require(policy, read == state, "after a merge, its memory changes on the way through JSON")
 
 
 def speaks_the_language_of_job_files(duration: Duration[Any]) -> None:
@@ -200,10 +216,9 @@ def treats_every_number_alike(server: ServerUpdate[Any]) -> None:
     current, proposal = rng.standard_normal((2, 50))
     initial = {name: np.full(50, value) for name, value in server.moments.items()}
     moments = initial
-    prepared = server.prepare(server.begin(), [], np.zeros(0), view())
     for array in (current, proposal, *moments.values()):
         array.setflags(write=False)
-    for number in range(1, 4):
+    for number, prepared in enumerate(_prepared(server), 1):
         info = MergeInfo(version=number, staleness=number, contributions=1, prepared=prepared)
         numbers, after = server.step(current, proposal, moments, info)
         fits = numbers.shape == (50,) and numbers.dtype == np.float64
@@ -223,6 +238,22 @@ def treats_every_number_alike(server: ServerUpdate[Any]) -> None:
     # If the proposal is the current model, the model stays.
     same, _ = server.step(current, current, initial, info)
     np.testing.assert_allclose(same, current, rtol=1e-12)
+
+
+def _prepared(server: ServerUpdate[Any]) -> list[JsonValue]:
+    """Return what a server update prepares for merges in which everything, something or nothing counts."""
+    updates = [contribution(site, number) for number, site in enumerate(SITES[:3])]
+    merges: list[tuple[list[Contribution], list[float]]] = [(updates, [1.0, 0.5, 0.0]), (updates, [0.0] * 3)]
+    if type(server).question is not Part.question:  # without the findings of an examination there is no step
+        merges = []
+    prepared = []
+    for contributions, weights in (*merges, ([], []), ([], [])):
+        returned = server.prepare(server.begin(), contributions, np.array(weights), view())
+        try:
+            prepared.append(require_prepared(server, returned))
+        except PluginFailed as failure:
+            require(server, False, failure.why)
+    return prepared
 
 
 def is_plain_only_if_it_can_be_skipped(server: ServerUpdate[Any]) -> None:
@@ -270,6 +301,7 @@ CHECKS: Sequence[tuple[type[Part[Any]], Check]] = (
     (Sampler, probes_connected_sites),
     (Weigher, gives_every_contribution_a_weight),
     (Policy, shapes_a_task_that_can_be_sent),
+    (Policy, goes_on_without_metrics),
     (Duration, speaks_the_language_of_job_files),
     (Pacer, states_how_many_merges_it_makes),
     (Aggregator, ignores_the_order_of_contributions),

@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from typing_extensions import TypeVar
 
 from hansa.common.app import App
+from hansa.common.models.model import Role
 from hansa.common.plugins.registry import Plugin, contract
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task, Train
@@ -105,6 +106,7 @@ class Returned:
     """What a task returns, for plugins to change."""
 
     tensors: dict[str, np.ndarray]  # the update; names, shapes and data types must stay
+    roles: Mapping[str, Role] = field(default_factory=dict)  # whether a tensor is a parameter, by name
     auxiliary: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # by name, then by tensor
     metrics: dict[str, float] = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
+from hansa.common.torch.model import spec_of
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
@@ -59,7 +60,7 @@ def returned_by(run: LocalRun) -> tuple[Trained, Returned]:
     done = train(run.app, run.model, run.examples, run.work, run.seed, lambda *_: None, run.cancelled, hooks)
     run.model.train()
     metrics = company.finish()
-    update = Returned(arrays_of(run.model, run.work.tensors), metrics=metrics)
+    update = Returned(arrays_of(run.model, run.work.tensors), spec_of(run.model).roles, metrics=metrics)
     company.amend(update)
     return done, update
 
@@ -174,7 +175,7 @@ def measures_without_training(plugin: LocalPlugin[Any]) -> None:
     module.train()
     metrics = plugin.finish(held, run)
     require(plugin, state(module) == before, "finish() changed the network: it may measure, but not train")
-    plugin.amend(held, run, Returned(arrays_of(module), metrics=dict(metrics)))
+    plugin.amend(held, run, Returned(arrays_of(module), spec_of(module).roles, metrics=dict(metrics)))
     require(plugin, state(module) == before, "amend() changed the network: it may change what is returned")
     facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics=metrics)
     numbers = all(isinstance(value, float) for value in facts.metrics.values())
