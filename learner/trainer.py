@@ -13,6 +13,7 @@ import torch
 
 from hansa.common.app import App
 from hansa.common.data.standard import profile
+from hansa.common.models.auxiliary import apart
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
@@ -121,6 +122,8 @@ class Trainer:
     ) -> Update:
         """Train a model that was received; `report` is called after each epoch."""
         asked = asked_of(app, work)
+        beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
+        arrays = {name: arrays[name] for name in base.spec.own.names}
         training, _ = self.jobs.data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -128,7 +131,7 @@ class Trainer:
         def progress(epoch: int, steps: int, loss: float) -> None:
             report(Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss))
 
-        spec = base.spec.subset(work.tensors) if work.tensors else base.spec
+        spec = base.spec.own.subset(work.tensors) if work.tensors else base.spec.own
         layout = Layout(spec)
         payload = allocate(layout, self._buffers.take(layout.size))
         if app.train is not None:
@@ -144,7 +147,7 @@ class Trainer:
             whole = {}
             network = self.jobs.network(app, task)
             load(network, arrays)
-            facts = self._fit(app, task, work, arrays, asked, drag, progress, window)
+            facts = self._fit(app, task, work, arrays, beside, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
         if work.validate_update:
             facts["evaluation"] = self.jobs.evaluate(app, task, whole)
@@ -160,6 +163,7 @@ class Trainer:
         task: Task,
         work: Train,
         start: Mapping[str, np.ndarray],
+        beside: Mapping[str, Mapping[str, np.ndarray]],
         asked: tuple[list[LocalPlugin[Any]], BatchSource | None],
         drag: Drag,
         progress: Callable[[int, int, float], None],
@@ -191,6 +195,7 @@ class Trainer:
                 seed=task_seed(task),
                 model=network,
                 anchor=start,
+                auxiliary=beside,
                 examples=training.tensors,
                 validation=validation.tensors,
                 memory=self._notes.recall(task),

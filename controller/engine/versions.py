@@ -44,14 +44,14 @@ def enter(job: Job, record: Version, key: ModelKey, moments: Mapping[str, str] |
 def _keep_basis(job: Job, version: int, moments: Mapping[str, str]) -> None:
     """Keep a new version's moments and the models that it was made from, so that it can be computed again.
 
-    If the proposal is the next model, the updates are all that is needed.
+    If the proposal is the next model and nothing travels beside it, the updates are all that is needed.
     """
     state = job.state
-    if job.rule.server.plain or state.current is None:
+    if (job.rule.server.plain and not job.rule.auxiliary) or state.current is None:
         return
     carried = (moment_key(job.id, state.version, name) for name in job.rule.moments)
     basis = {key: state.basis[key] for key in carried if key in state.basis}
-    basis[state.current] = state.history[-1].digest
+    basis[state.current] = state.history[-1].stored_digest
     for name, digest in moments.items():
         key = moment_key(job.id, version, name)
         job.retention.add(key)

@@ -1,5 +1,6 @@
 """A composition: a rule with all its parts filled in."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,14 +10,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
+from hansa.common.values.bounds import AUXILIARY as MOST
 from hansa.common.values.errors import PluginFailed
 from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
+from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
 
 PROBLEMS = TypeAdapter(list[Problem])
+AUXILIARY = TypeAdapter(tuple[Auxiliary, ...])
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,15 @@ class Composition:
         with calling(self.pace) as pacer:
             return pacer.redistributes or self.weigh.evaluates
 
+    @cached_property
+    def auxiliary(self) -> tuple[Auxiliary, ...]:
+        """The tensors that travel beside the model, in the order in which models have them."""
+        declared: list[Auxiliary] = []
+        for part in self.parts.values():
+            with calling(part):
+                declared += AUXILIARY.validate_python(part.auxiliary)
+        return tuple(declared)
+
     @property
     def may_restart(self) -> bool:
         """Whether any policy may want version 0 again."""
@@ -106,9 +119,24 @@ class Composition:
 
         def against(part: Part[Any]) -> list[Problem]:
             part.begin()  # so that a failure shows now, and not once the job is durable
-            return part.objections(spec, self)
+            return [*part.objections(spec, self), *self._against_auxiliary(part)]
 
         return self._ask(against)
+
+    def _against_auxiliary(self, part: Part[Any]) -> list[Problem]:
+        """Return what is wrong with the auxiliary tensors of a part."""
+        if not part.auxiliary:
+            return []
+        names = Counter(each.name for each in self.auxiliary)
+        faults = [f"two sets of auxiliary tensors are called {each}" for each in names if names[each] > 1]
+        if len(names) > MOST:
+            faults.append(f"the rule has {len(names)} sets of auxiliary tensors; at most {MOST} can be sent")
+        problems: list[Problem] = [((part.point,), f"{part.kind}: {fault}") for fault in faults]
+        if self.pace.travels:
+            problems.append(part.clash(self.pace, "auxiliary tensors cannot travel from site to site"))
+        restarting = [policy for policy in self.policies if policy.may_restart]
+        why = "it may begin again from version 0, which has no auxiliary tensors"
+        return problems + [part.clash(policy, why) for policy in restarting]
 
     def warnings(self, spec: JobSpec) -> list[Problem]:
         """Return what in a job is probably a mistake, though it would work."""

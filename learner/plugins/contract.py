@@ -52,6 +52,8 @@ class LocalRun(Course):
     seed: int
     model: "nn.Module"  # when `begin` is called, it holds the model that the task starts from
     anchor: Mapping[str, np.ndarray]  # the model that the task starts from
+    # Tensors beside the model that the rule sends down: by name, then by parameter; zeros at first.
+    auxiliary: Mapping[str, Mapping[str, np.ndarray]]
     examples: "Tensors"  # the training part of the site's data
     validation: "Tensors"
     memory: dict[str, JsonValue]  # of the job at this site, through restarts; use your plugin's name as key

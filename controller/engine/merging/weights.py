@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hansa.common.models.auxiliary import auxiliary_name
 from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
@@ -16,8 +17,13 @@ from hansa.controller.values.members import Member, overlay
 
 def member_of(c: Contribution, weight: float) -> Member:
     """Return a contribution as merges see it."""
-    partial = isinstance(c.task.work, Train) and c.task.work.tensors
-    tensors = frozenset(partial) if partial else None
+    work = c.task.work
+    tensors = None
+    if isinstance(work, Train) and work.tensors:
+        beside = (each.name for each in work.auxiliary if each.up)
+        tensors = frozenset(
+            (*work.tensors, *(auxiliary_name(name, each) for name in beside for each in work.tensors))
+        )
     return Member(
         site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot
     )
@@ -91,4 +97,5 @@ def standing(job: Job, site: SiteName | None) -> list[Member]:
 def lay_over(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
     """Return each site's members once what it adds counts, and the members that this replaces."""
     names = [tensor.name for tensor in job.state.outline.tensors] if job.state.outline else []
+    names += [auxiliary_name(each.name, tensor) for each in job.rule.auxiliary for tensor in names]
     return overlay(job.state.members if job.rule.merge.remembers else None, added, names)
