@@ -26,7 +26,7 @@ class Learner(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self.trainer = Trainer(options, shelf, self.attendance.pulse)
+        self.trainer = Trainer(options, shelf, self.attendance.pulse, self.policy.current)
         if any(app.train is None for app in shelf.apps):
             # The first optimizer of a process imports this, which takes seconds.
             self.thread.submit(importlib.import_module, "torch._dynamo")
@@ -75,5 +75,5 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, *update)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
-        if isinstance(task.work, Train) and task.work.batches:
+        if isinstance(task.work, Train):
             await loop.run_in_executor(self.thread, self.trainer.commit, task)

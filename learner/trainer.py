@@ -6,46 +6,43 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from hansa.common.app import App
 from hansa.common.data.standard import profile
-from hansa.common.models.auxiliary import apart
+from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
+from hansa.common.site.policy import FREE, Policy
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
-from hansa.common.torch.model import load
-from hansa.common.values.errors import InvalidData
+from hansa.common.torch.model import load, put
+from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
+from hansa.common.values.words import listed
 from hansa.learner.jobs import JobStock
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.memory import finished, states
+from hansa.learner.memory.finished import FinishedUpdates, Update
+from hansa.learner.memory.secret import Secret, read_key
+from hansa.learner.memory.states import States
+from hansa.learner.plugins.contract import LocalRun, Returned
 from hansa.learner.plugins.importance import Gauge
-from hansa.learner.plugins.selection import Company, asked_of, probe_of
+from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
-from hansa.learner.training.memory import Notes
 from hansa.learner.training.own import train_own
 from hansa.learner.training.slow import Drag
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
-
-
-class Update(NamedTuple):
-    """An update as it is handed in: a model's frames, and what is known about it."""
-
-    manifest: Manifest
-    payload: np.ndarray
-    facts: UpdateFacts
 
 
 def task_seed(task: Task) -> int:
@@ -57,14 +54,21 @@ def task_seed(task: Task) -> int:
 class Trainer:
     """Surveys, probes, initialises and trains. All of it blocks; one thread does it."""
 
-    def __init__(self, options: SiteOptions, shelf: Shelf, pulse: Callable[[JobId], int | None]) -> None:
+    def __init__(
+        self,
+        options: SiteOptions,
+        shelf: Shelf,
+        pulse: Callable[[JobId], int | None],
+        policy: Callable[[], Policy] = lambda: FREE,
+    ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
-        self.options, self.shelf = options, shelf
+        self.options, self.shelf, self._policy = options, shelf, policy
         self.jobs = JobStock(shelf, options.device)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.state)
-        self._notes = Notes(options.state)
+        self._states = States(options.state / states.FOLDER)
+        self._finished = FinishedUpdates(options.state / finished.FOLDER)
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -120,8 +124,14 @@ class Trainer:
         cancelled: Event,
         report: Callable[[Progress], None],
     ) -> Update:
-        """Train a model that was received; `report` is called after each epoch."""
-        asked = asked_of(app, work)
+        """Train a model that was received; `report` is called after each epoch.
+
+        An update with secret randomness that is finished already is returned as it is.
+        """
+        update = self._finished.of(task)
+        if update is not None:
+            return update
+        plugins, source = asked_of(app, work)
         beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
         arrays = {name: arrays[name] for name in base.spec.own.names}
         training, _ = self.jobs.data(app, task)
@@ -132,47 +142,94 @@ class Trainer:
             report(Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss))
 
         spec = base.spec.own.subset(work.tensors) if work.tensors else base.spec.own
-        layout = Layout(spec)
+        returned = with_auxiliary(spec, [each.name for each in work.auxiliary if each.up])
+        layout = Layout(returned)
         payload = allocate(layout, self._buffers.take(layout.size))
+        everything = views(layout, payload)
+        places = {name: everything[name] for name in spec.names}
+        secret = Secret(lambda: read_key(self.options.state), task)
+        network: Any = self.jobs.network(app, task) if app.train is None else None
+        run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
             own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
-            for name, place in views(layout, payload).items():
+            for name, place in places.items():
                 place[...] = arrays[name]
                 own[name] = place
+            company = Company(plugins, source, run)
             more = (training.examples, progress, drag, window, self.options.device, self.options.data)
-            trained, facts = train_own(app, task, work, task_seed(task), own, *more)
+            trained, facts = train_own(app, task, work, run.seed, own, *more)
             pack(spec, trained, payload)
-            whole: Mapping[str, np.ndarray] = arrays | {name: trained[name] for name in spec.names}
+            run.steps = facts["steps"]
+            facts["metrics"] = company.finish()
         else:
-            whole = {}
-            network = self.jobs.network(app, task)
             load(network, arrays)
-            facts = self._fit(app, task, work, arrays, beside, asked, drag, progress, window)
+            company, facts = self._fit(run, (plugins, source), drag, progress, window)
             networks.payload_of(network, spec, payload)
+        if company.amends or returned is not spec:
+            facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
         if work.validate_update:
-            facts["evaluation"] = self.jobs.evaluate(app, task, whole)
-        return Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
+            if network is not None and company.amends:
+                put(network, places)  # what is returned is evaluated
+            facts["evaluation"] = self.jobs.evaluate(app, task, arrays | places)
+        self._states.keep(task, work, run.recollection, self._policy().require_room)
+        update = Update(
+            seal(returned, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+        )
+        if secret.drawn:
+            self._finished.keep(task, update)
+        return update
 
     def commit(self, task: Task) -> None:
-        """Move on in the site's data: the controller has the update of a task that trained on a window."""
+        """Move on in the site's data, and forget the finished update: the controller has it."""
         self._windows.commit(task)
+        self._finished.drop(task.job)
 
-    def _fit(
+    def _run(
         self,
         app: App,
         task: Task,
         work: Train,
-        start: Mapping[str, np.ndarray],
+        start: dict[str, np.ndarray],
         beside: Mapping[str, Mapping[str, np.ndarray]],
-        asked: tuple[list[LocalPlugin[Any]], BatchSource | None],
+        network: Any,
+        places: dict[str, np.ndarray],
+        drag: Drag,
+        secret: Secret,
+    ) -> LocalRun:
+        """Return a task as its plugins see it; an app that trains by itself does so in `places`."""
+        training, validation = self.jobs.data(app, task)
+
+        def committed() -> int | None:
+            newest = self._pulse(task.job)
+            return None if newest is None else max(newest, work.committed)
+
+        return LocalRun(
+            app=app,
+            task=task,
+            work=work,
+            seed=task_seed(task),
+            model=network,
+            anchor=start,
+            auxiliary=beside,
+            examples=cast(Any, training.tensors),
+            validation=cast(Any, validation.tensors),
+            cancelled=drag,
+            measure=lambda: self.jobs.evaluate(app, task, start | places),
+            pulse=committed,
+            secret=secret,
+            recollection=self._states.recall(task, work),
+        )
+
+    def _fit(
+        self,
+        run: LocalRun,
+        asked: Asked,
         drag: Drag,
         progress: Callable[[int, int, float], None],
         window: Window | None,
-    ) -> dict[str, Any]:
+    ) -> tuple[Company, dict[str, Any]]:
         """Train the job's network, which holds the task's model, with the plugins that the task asks for."""
-        (training, validation), network = self.jobs.data(app, task), self.jobs.network(app, task)
-        assert training.tensors is not None
-        assert validation.tensors is not None
+        task, work, network = run.task, run.work, run.model
         started = time.monotonic()
         trained = (
             () if task.local_statistics else work.tensors
@@ -180,35 +237,42 @@ class Trainer:
         with Scope(network, trained) as scope, self.jobs.optimizer(task, work, network) as optimizer:
 
             def evaluate() -> Evaluation:
-                evaluation = self.jobs.evaluate(app, task, {})
+                evaluation = self.jobs.evaluate(run.app, task, {})
                 scope.awaken()  # a plugin that evaluates during training must not change the network's mode
                 return evaluation
 
-            def committed() -> int | None:
-                newest = self._pulse(task.job)
-                return None if newest is None else max(newest, work.committed)
-
-            run = LocalRun(
-                app=app,
-                task=task,
-                work=work,
-                seed=task_seed(task),
-                model=network,
-                anchor=start,
-                auxiliary=beside,
-                examples=training.tensors,
-                validation=validation.tensors,
-                memory=self._notes.recall(task),
-                cancelled=drag,
-                measure=evaluate,
-                pulse=committed,
-            )
+            run.measure = evaluate
             company = Company(*asked, run)
             hooks = company.hooks(scope.awaken)
-            done = train(app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer)
+            done = train(
+                run.app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer
+            )
             drag.rest()
             seconds = time.monotonic() - started
             scope.awaken()
             metrics = company.finish()
-        self._notes.keep(task, run.memory)
-        return asdict(done) | {"seconds": seconds, "metrics": metrics}
+        return company, asdict(done) | {"seconds": seconds, "metrics": metrics}
+
+
+def _amend(
+    company: Company,
+    spec: ModelSpec,
+    places: Mapping[str, np.ndarray],
+    payload: np.ndarray,
+    metrics: dict[str, float],
+) -> dict[str, float]:
+    """Let plugins change an update in its place in the payload; return the metrics that go with it.
+
+    `spec` is that of the update itself; the auxiliary tensors that plugins return have places after it.
+    """
+    update = Returned({name: places[name] for name in spec.names}, metrics=metrics)
+    beside = company.amend(update, spec)
+    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]} | beside
+    missing = [name for name in places if name not in update.tensors and name not in beside]
+    if missing:
+        raise Refused(f"the rule asks for auxiliary tensors, but no plugin returned {listed(missing)}")
+    # Copied first if they are parts of the payload itself: two tensors may have changed places.
+    separate = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
+    for name, array in separate.items():
+        places[name][...] = array
+    return update.metrics

@@ -556,7 +556,7 @@ class TrainWork(google.protobuf.message.Message):
     batches: builtins.int
     """if not 0: this many of the next batches of a pass over the site's data instead of epochs"""
     after: builtins.str
-    """the task of the site's last committed update, whose batches are used up"""
+    """the task of the site's last update that has a receipt; empty if there is none"""
     keep_optimizer: builtins.bool
     """continue with the optimizer's state after the site's last task of this job"""
     @property

@@ -90,6 +90,8 @@ def apart(
 
 def require_auxiliary(spec: ModelSpec, name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the auxiliary tensors of an update by their names on the wire, if they fit the update."""
+    if not isinstance(arrays, Mapping) or not all(isinstance(each, np.ndarray) for each in arrays.values()):
+        raise Rejected(f"{name}: they must be arrays by the names of tensors")
     given = ModelSpec(
         tuple(
             TensorInfo(auxiliary_name(name, tensor), array.dtype.name, array.shape, Role.AUX)

@@ -1,17 +1,16 @@
 """Checkpoints and exports as safetensors files. Roles and layers are in the file's metadata."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import safetensors
 from pydantic import Field, ValidationError
-from safetensors.numpy import save_file
 
 from hansa.common.models.frames import Layout, allocate, seal, views
 from hansa.common.models.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.tensor_files import DTYPE_OF, write_tensors
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
@@ -20,31 +19,25 @@ from hansa.common.values.resolved import ModelOrigin
 # The metadata entry that says which community model it is, and how it was made.
 ORIGIN = "hansa.origin"
 LONGEST_ORIGIN = 4 << 20  # characters of that entry; a job has at most a million
-DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
-    f"{short}{bits}": f"{name}{bits}"
-    for short, name in (("I", "int"), ("U", "uint"))
-    for bits in (8, 16, 32, 64)
-}
 
 
 def save_checkpoint(
     path: Path, manifest: Manifest, payload: np.ndarray, origin: ModelOrigin | None = None
 ) -> None:
     """Write a model, optionally with its origin; the file appears complete or not at all."""
-    notes = {info.name: [info.role.name, info.layer] for info in manifest.spec.tensors}
-    norms = {info.name: info.norm for info in manifest.spec.tensors if info.norm is not None}
-    own = {"layers": manifest.spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
-    about = {"format": "pt", "hansa": json.dumps(own)} | ({ORIGIN: _bounded(origin)} if origin else {})
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    texts = about(manifest.spec) | ({ORIGIN: _bounded(origin)} if origin else {})
     try:
-        save_file(views(Layout(manifest.spec), payload), draft, about)
-        draft.replace(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InvalidInput(
-            f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+        write_tensors(path, views(Layout(manifest.spec), payload), texts, 0o666, durable=False)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def about(spec: ModelSpec) -> dict[str, str]:
+    """Return what a file says about its tensors, so that the model can be read again as it was."""
+    notes = {info.name: [info.role.name, info.layer] for info in spec.tensors}
+    norms = {info.name: info.norm for info in spec.tensors if info.norm is not None}
+    own = {"layers": spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
+    return {"format": "pt", "hansa": json.dumps(own)}
 
 
 def _bounded(origin: ModelOrigin) -> str:
@@ -105,7 +98,7 @@ class _Notes(Value):
     """What safetensors does not know about a model."""
 
     layers: tuple[str, ...] = ()
-    tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT"], int]] = {}  # role and layer by name
+    tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT", "AUX"], int]] = {}  # role and layer by name
     norms: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}  # ε of normalisation layers
 
 

@@ -1,20 +1,24 @@
 """Files that may be read while they are written: they appear complete or not at all."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from typing_extensions import Buffer
 
-def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> None:
+
+def write_whole(path: Path, content: bytes | Iterable[Buffer], mode: int, durable: bool = True) -> None:
     """Write a file with its final permissions from the start; readers see the old file or the new one.
 
-    A file that is not `durable` survives a crash of the process, but perhaps not one of the machine.
+    The content may come in parts. A file that is not `durable` survives a crash of the process, but perhaps
+    not one of the machine.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())

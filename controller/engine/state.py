@@ -101,6 +101,7 @@ class JobState(BaseModel):
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open
     receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
+    accepted: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}

@@ -60,6 +60,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
         else:
             actions = pacer.on_result(job.memory(pacer), contribution, job.view(now))
     job.finish(task.id)
+    job.state.accepted[task.site] = task.id
     if refusal:
         participation.note_failure(job, task, refusal)
         _announce(job, contribution)

@@ -138,6 +138,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             committed=job.state.steps,
             epochs=job.rule.epochs,
             steps=ask.steps,
+            after=job.state.accepted.get(ask.site, ""),
             batch_size=job.spec.train.batch_size,
             optimizer=job.spec.train.optimizer,
             plugins=plugins,

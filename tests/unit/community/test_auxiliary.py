@@ -75,9 +75,14 @@ class Community:
         whole = Change(tuple(members), (), list(members), tuple(members), still)
         sums = Accumulator(self.current.manifest.spec.own, kept=False)
         means = Means(self.store.open, self.pool, memory)
-        parts = (aggregator or Mean(), server or Plain(), sums, whole, self.current, {}, MergeInfo(1, 0, 1))
         made = make(
-            *parts,
+            aggregator or Mean(),
+            server or Plain(),
+            sums,
+            whole,
+            self.current,
+            {},
+            MergeInfo(1, 0, 1),
             means,
             lambda name, spec: self.store.draft(ModelKey(f"j/v1{name}"), spec),
             Beside(declared, sites, resets),
