@@ -19,6 +19,7 @@ from hansa.controller.rules import (
     fedprox,
     radfed,
     robust,
+    scaffold,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "radfed",
     "redistribute",
     "robust",
+    "scaffold",
     "semisync",
     "sync",
 ]

@@ -27,7 +27,7 @@ from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import listed
-from hansa.learner.plugins import proximal  # noqa: F401 - registers it
+from hansa.learner.plugins import proximal, scaffold  # noqa: F401 - registers them
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 from hansa.learner.plugins.importance import Score
