@@ -205,6 +205,7 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
         ("trimmed-mean", "sync all plain equal trimmed plain"),
         ("krum", "sync all plain equal krum plain"),
         ("multi-krum", "sync all plain equal krum plain"),
+        ("scaffold", "sync all scaffold equal mean plain"),
     ],
 )
 def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
