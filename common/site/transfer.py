@@ -56,7 +56,7 @@ class Fetcher:
         self, key: ModelKey, auxiliary: Sequence[str] = ()
     ) -> tuple[Manifest, dict[str, np.ndarray]]:
         incoming = Incoming(finite=False, room=self._buffers.take)
-        await self._attendance.insist(lambda: self._receive(key, incoming, auxiliary), lambda: incoming.start)
+        await self._attendance.insist(lambda: self.receive(key, incoming, auxiliary), lambda: incoming.start)
         manifest, arrived = incoming.manifest, views(Layout(incoming.part), incoming.payload)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
@@ -77,7 +77,7 @@ class Fetcher:
             raise Rejected(f"the controller did not send tensor {info}, which this site does not have")
         return tensor.view(DTYPES[info.dtype]).reshape(info.shape)
 
-    async def _receive(self, key: ModelKey, incoming: Incoming, auxiliary: Sequence[str]) -> None:
+    async def receive(self, key: ModelKey, incoming: Incoming, auxiliary: Sequence[str]) -> None:
         """Receive frames over one connection; a worker thread checks them while the next ones arrive."""
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header
