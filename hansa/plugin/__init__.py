@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ServerUpdate,
         TooFew,
     )
+    from hansa.controller.plugin.auxiliary import Auxiliary
     from hansa.controller.plugin.composition import Composition
     from hansa.controller.plugin.evidence import Evidence, Findings
     from hansa.controller.plugin.outline import Outline, TensorOutline
@@ -107,6 +108,7 @@ _HOMES = {
         "ServerUpdate",
         "TooFew",
     ),
+    "controller.plugin.auxiliary": ("Auxiliary",),
     "controller.plugin.composition": ("Composition",),
     "controller.plugin.evidence": (
         "Evidence",
@@ -147,6 +149,7 @@ __all__ = [
     "Action",
     "Aggregator",
     "Ask",
+    "Auxiliary",
     "BatchSource",
     "Composition",
     "Contribution",

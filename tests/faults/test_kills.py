@@ -160,7 +160,7 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_control_variates_survive_a_kill_at_every_named_point(federation: Federation) -> None:
     """Those of the community and, as every later model depends on them, those of the sites."""
-    victims = {"controller": CONTROLLER, "learner-b": (*LEARNER, "state-kept")}
+    victims: dict[str, tuple[str, ...]] = {"controller": CONTROLLER, "learner-b": (*LEARNER, "state-kept")}
     job = storm(federation, victims, "--set", "rule=scaffold", "--set", "pace.rounds=30")
     # The last model and the three updates it is made of, and the model before.
     assert len(federation.leftovers(job)) == 5

@@ -77,7 +77,7 @@ class Scaffold:
             changes.append([n - c_i for n, c_i in zip(new, self.own[site], strict=True)])
             self.own[site] = tuple(new)
             trained.append(y)
-        self.x = tuple(np.mean(parts, axis=0) for parts in zip(*trained, strict=True))  # type: ignore[assignment]
+        self.x = tuple(np.mean(parts, axis=0) for parts in zip(*trained, strict=True))
         added = [np.sum(parts, axis=0) / len(SITES) for parts in zip(*changes, strict=True)]
         self.c = tuple(c + more for c, more in zip(self.c, added, strict=True))
 

@@ -82,10 +82,10 @@ def start() -> Arrays:
     return {name: tensor.numpy().copy() for name, tensor in linear().state_dict().items()}
 
 
-def close(arrays: Arrays, wanted: Arrays, **tolerance: float) -> None:
+def close(arrays: Arrays, wanted: Arrays, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     assert arrays.keys() == wanted.keys()
     for name, array in wanted.items():
-        np.testing.assert_allclose(arrays[name], array, **({"rtol": 1e-5, "atol": 1e-6} | tolerance))
+        np.testing.assert_allclose(arrays[name], array, rtol=rtol, atol=atol)
 
 
 def kept(state: State, place: str) -> Arrays:
