@@ -2,7 +2,7 @@
 
 After K steps with the rate η, c_i⁺ = c_i − c + (x − y)/(K·η), and Δc_i = c_i⁺ − c_i goes up with the update
 (scaffold §1). The site keeps two control variates: the one whose update has been merged, and that of its last
-update, which may or may not be merged. The next task says which of them counts (§2).
+update, which may or may not be merged. The next task says which of them counts (scaffold §2).
 """
 
 from collections.abc import Mapping
