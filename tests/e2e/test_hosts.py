@@ -108,11 +108,11 @@ class Hosts:
         return self.inside(host, sys.executable, "-m", "hansa", *words, check=False, cwd=self.folder, env=env)
 
     def slow(self, number: int) -> None:
-        """Give a link 4 Mbit/s and 30 ms each way, and let it lose one packet in 200."""
+        """Give a link 8 Mbit/s and 10 ms each way, and let it lose one packet in 200."""
         ends = [(host, self.device(number, end)) for host, end in (("hub", "x"), (self.names[number], "y"))]
         for host, device in ends:
-            words = ["tc", "qdisc", "replace", "dev", device, "root", "netem", "rate", "4mbit"]
-            if self.inside(host, *words, "delay", "30ms", "loss", "0.5%", check=False).returncode:
+            words = ["tc", "qdisc", "replace", "dev", device, "root", "netem", "rate", "8mbit"]
+            if self.inside(host, *words, "delay", "10ms", "loss", "0.5%", check=False).returncode:
                 return self._slow_without_netem(number, ends)
         return None
 

@@ -118,7 +118,7 @@ def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model
     assert federation.redis
     federation.begin()
     words = (  # one site: the same updates in the same order; slow enough to be there for every kill
-        *(*SETTINGS, "--set", "rule=async-fedavg", "--set", "pace={updates: 150}"),
+        *(*SETTINGS, "--set", "rule=async-fedavg", "--set", "pace={updates: 36}"),
         *("--set", "sites={min: 1, wait: 120, names: [a]}", "--set", "train.epochs=4"),
     )
     calm = federation.cli("job", "submit", "job.yaml", *words, "--set", "name=calm", "--wait")
@@ -192,7 +192,7 @@ def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
         write_data(federation.folder / f"{site}.npz", seed)
     victims = {"controller": CONTROLLER, "learner-a": LEARNER, "evaluator-d": EVALUATOR}
     words = (
-        *("--set", "rule=async-dvw-adaptive", "--set", "pace={kind: async, updates: 60}"),
+        *("--set", "rule=async-dvw-adaptive", "--set", "pace={kind: async, updates: 36}"),
         *("--set", "sites={min: 1, wait: 120, names: [a, d, e]}"),
         # The limit on staleness is not reached: while the controller is away nobody knows of it.
         *("--set", "train.until={vc_loss: 2, max_epochs: 4, cycles: 1000}"),
@@ -210,7 +210,7 @@ def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
 def test_a_job_survives_random_kills_of_every_process(federation: Federation, rule: str) -> None:
     chance = random.Random(f"{rule} {KILLS}")
-    pace = "{rounds: 60}" if rule == "fedavg" else "{updates: 150}"
+    pace = "{rounds: 30}" if rule == "fedavg" else "{updates: 75}"
     federation.begin()
     words = ("--set", f"rule={rule}", "--set", f"pace={pace}")
     jobs: list[str] = []
