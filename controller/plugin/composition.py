@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
-from hansa.common.values.bounds import AUXILIARY as MOST
+from hansa.common.values.bounds import AUXILIARY
 from hansa.common.values.errors import PluginFailed
 from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
 from hansa.controller.plugin.auxiliary import Auxiliary
@@ -20,7 +20,6 @@ from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
 
 PROBLEMS = TypeAdapter(list[Problem])
-AUXILIARY = TypeAdapter(tuple[Auxiliary, ...])
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Composition:
         declared: list[Auxiliary] = []
         for part in self.parts.values():
             with calling(part):
-                declared += AUXILIARY.validate_python(part.auxiliary)
+                declared += _require_auxiliary(part.auxiliary)
         return tuple(declared)
 
     @property
@@ -125,12 +124,14 @@ class Composition:
 
     def _against_auxiliary(self, part: Part[Any]) -> list[Problem]:
         """Return what is wrong with the auxiliary tensors of a part."""
-        if not part.auxiliary:
+        if not _require_auxiliary(part.auxiliary):
             return []
         names = Counter(each.name for each in self.auxiliary)
         faults = [f"two sets of auxiliary tensors are called {each}" for each in names if names[each] > 1]
-        if len(names) > MOST:
-            faults.append(f"the rule has {len(names)} sets of auxiliary tensors; at most {MOST} can be sent")
+        if len(names) > AUXILIARY:
+            faults.append(
+                f"the rule has {len(names)} sets of auxiliary tensors; at most {AUXILIARY} can be sent"
+            )
         problems: list[Problem] = [((part.point,), f"{part.kind}: {fault}") for fault in faults]
         if self.pace.travels:
             problems.append(part.clash(self.pace, "auxiliary tensors cannot travel from site to site"))
@@ -172,6 +173,13 @@ class Composition:
                 why = failure.why if failure.part is part else str(failure)
                 problems.append(((part.point,), f"{part.kind} failed: {why}"))
         return problems
+
+
+def _require_auxiliary(returned: object) -> tuple[Auxiliary, ...]:
+    """Return what a part declares, if these are sets of auxiliary tensors."""
+    if isinstance(returned, tuple) and all(isinstance(each, Auxiliary) for each in returned):
+        return returned
+    raise TypeError(f"its auxiliary tensors are {returned!r:.100}, which is not a tuple of Auxiliary")
 
 
 def _require_problems(returned: object) -> list[Problem]:

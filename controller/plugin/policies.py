@@ -16,6 +16,7 @@ class Policy(Part[S], Generic[S]):
     """Shapes training tasks: which tensors to train, for how long, with which plugins of the learner."""
 
     local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites; each site has its own
+    alternates: ClassVar[bool] = False  # rounds differ in the parameters that they train
 
     @abstractmethod
     def shape(self, state: S, site: SiteName, work: Train, view: View) -> Train:

@@ -58,8 +58,8 @@ class ControlVariates(Policy[Epochs]):
             problems.append(self.clash(rule.merge, why))
         if not rule.pace.common_rounds:
             problems.append(self.clash(rule.pace, "all sites must start from the same model; use sync"))
-        if rule.layers.kind not in ("all", "parameters"):
-            problems.append(self.clash(rule.layers, "every round must train all parameters; use all"))
+        if rule.layers.alternates:
+            problems.append(self.clash(rule.layers, "every round must train the same parameters; use all"))
         optimizer = spec.train.optimizer
         if optimizer.kind != "sgd":
             why = f"scaffold needs steps of the gradient times a constant rate; use sgd, not {optimizer.kind}"

@@ -72,9 +72,11 @@ class Downloads:
             layout = Layout(ModelSpec(tuple(manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0
-            whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
-            stored = [model.manifest.spec.index[info.name] for info in layout.spec.tensors]
-            reading = self._whole(model, start) if whole else self._part(model, stored, start)
+            size = layout.size - start * FRAME
+            places = [model.manifest.spec.index[info.name] for info in layout.spec.tensors]
+            # The first tensors, such as the model without what is beside it, lie in the first frames.
+            first = places == list(range(len(places)))
+            reading = self._first(model, layout, start) if first else self._part(model, places, start)
             # A receiver that hangs up frees its place at once; the model stays open until reads are done.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
                 batch = await anext(batches, None)
@@ -105,18 +107,24 @@ class Downloads:
                 elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
-    async def _whole(self, model: StoredModel, start: int) -> AsyncGenerator[list[bytes], None]:
-        """Yield all frames of a model from `start` on; frames that were sent recently come from memory."""
+    async def _first(
+        self, model: StoredModel, layout: Layout, start: int
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the frames of a model's first tensors, or of all, from `start` on.
+
+        Frames that were sent recently come from memory.
+        """
         ahead: Reading | None = None
         try:
-            for at in range(start - start % AHEAD, model.layout.frames, AHEAD):
+            for at in range(start - start % AHEAD, layout.frames, AHEAD):
                 frames = self._recall(model, at)
                 if frames is None:
                     frames = await (ahead or self._read(model, at))
                     self._keep(model, at, frames)
-                missing = at + AHEAD < model.layout.frames and self._recall(model, at + AHEAD) is None
+                missing = at + AHEAD < layout.frames and self._recall(model, at + AHEAD) is None
                 ahead = self._read(model, at + AHEAD) if missing else None
-                yield frames[max(start - at, 0) :]
+                numbered = enumerate(frames[: layout.frames - at], at)
+                yield [frame[: layout.frame_size(index)] for index, frame in numbered if index >= start]
         finally:
             if ahead:
                 await asyncio.wait([ahead])  # it needs the model to be open

@@ -40,7 +40,7 @@ class ControlVariate(LocalPlugin[Variate], Scaffold):
         control = run.auxiliary[CONTROL]
         corrections = []
         for name, parameter in run.model.named_parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and name in control:
                 apart = control[name] - own[name] if own else control[name]
                 if apart.any():  # without a correction, training equals FedAvg's bit for bit
                     correction = torch.from_numpy(np.array(apart))

@@ -63,3 +63,17 @@ class SameName(Policy):
     def auxiliary(self) -> tuple[Auxiliary, ...]:
         """A sum."""
         return (Auxiliary(name="sum"),)
+
+
+@register("layers", "beside-astray")
+class Astray(Policy):
+    """Declares something that is not a set of auxiliary tensors."""
+
+    def shape(self, state: BaseModel, site: SiteName, work: Train, view: View) -> Train:
+        """Leave the task as it is."""
+        return work
+
+    @property
+    def auxiliary(self) -> tuple[Auxiliary, ...]:
+        """Declare nothing, in the wrong way."""
+        return None  # type: ignore[return-value]

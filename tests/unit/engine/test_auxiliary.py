@@ -129,11 +129,15 @@ def test_a_partial_update_carries_those_of_its_tensors() -> None:
         ),
         ({"local": LOCAL, "layers": {"kind": "beside-too"}}, "two sets of auxiliary tensors are called sum"),
         (
+            {"layers": {"kind": "beside-astray"}},
+            "failed: TypeError: its auxiliary tensors are None, which is not a tuple of Auxiliary",
+        ),
+        (
             {"rule": "divide", "local": LOCAL, "layers": {"restart": True}},
             "divide does not go with local beside: it may begin again from version 0",
         ),
     ],
 )
-def test_parts_that_do_not_go_with_them_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_with_them_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(message)):
         compose(job_spec(**fields))
