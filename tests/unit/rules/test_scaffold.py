@@ -1,9 +1,12 @@
 """SCAFFOLD at the controller: its composition, its epochs and its refusals (scaffold §3, §4)."""
 
 import re
+from fractions import Fraction
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hansa.common.methods.scaffold import CONTROL, LOST, SCAFFOLD
 from hansa.common.values.errors import InvalidJob
@@ -11,9 +14,12 @@ from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine import events as ev
+from hansa.controller.engine.effects import SendTask, StartOrder
 from hansa.controller.engine.orders import Merge
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.scaffold import ControlVariates, Epochs
+from tests.unit.engine.any_jobs import ORDERS, Step
+from tests.unit.engine.any_order import AnyOrder
 from tests.unit.engine.play import Play, job_spec
 
 
@@ -146,6 +152,58 @@ def test_a_new_epoch_begins_with_the_next_round_when_the_sites_change(change: st
         {"epoch": 2},
     ]
     assert play.again().state == play.machine.state
+
+
+JOBS = st.fixed_dictionaries(
+    {
+        "local": st.just({"kind": "scaffold"}),
+        "weigh": st.just({"kind": "equal"}),
+        "pace": st.fixed_dictionaries(
+            {"rounds": st.just(8), "quorum": st.sampled_from([0.3, 1.0])},
+            optional={"deadline": st.just(30.0)},
+        ),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3, "together": 2}]).map(
+            lambda sites: {"wait": 20.0, **sites}
+        ),
+        "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}]),
+    }
+)
+
+
+def variates(play: Play) -> tuple[list[Fraction], dict[object, Fraction]]:
+    """Return c of every version and c_i after every task, if a task changes c_i by a number of its own."""
+    c, own, change = [Fraction(0)], dict[object, Fraction](), dict[object, Fraction]()
+    for effect in play.effects:
+        if isinstance(effect, SendTask) and isinstance(effect.task.work, Train):
+            task = effect.task
+            change[task.id] = Fraction(int(task.id.rpartition("-")[2]) ** 2)
+            own.setdefault(task.id, own.get(merged_task(task), Fraction(0)) + change[task.id])
+        elif isinstance(effect, StartOrder) and isinstance(effect.order, Merge):
+            merge = effect.order
+            before = Fraction(0) if merge.resets else c[merge.version - 1]
+            counting = [member.task for member in merge.added if member.weight > 0]
+            added = sum((change[task] for task in counting), Fraction(0))
+            c[merge.version :] = [before + added / merge.sites]
+    return c, own
+
+
+@settings(max_examples=150, deadline=None)
+@given(JOBS, ORDERS)
+def test_under_any_order_of_events_c_is_the_mean_of_the_control_variates_of_all_sites(
+    job: dict[str, Any], steps: list[Step]
+) -> None:
+    order = AnyOrder(job)
+    for site in ("a", "b", "c"):
+        order.happen(lambda site=site: order.play.join(site))  # type: ignore[misc]
+    for name, pick in steps:
+        order.step(name, pick)
+        order.check()
+        state = epoch(order.play)
+        if not state.fresh:
+            c, own = variates(order.play)
+            each = [own.get(state.merged.get(site), Fraction(0)) for site in state.sites]
+            assert c[order.play.machine.state.version] == sum(each) / len(each)
+    order.restart()
 
 
 def test_a_site_that_leaves_and_comes_back_within_a_round_changes_nothing() -> None:
