@@ -131,7 +131,7 @@ class Trainer:
         update = self._finished.of(task)
         if update is not None:
             return update
-        plugins, source = asked_of(app, work)
+        asked = asked_of(app, work)
         beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
         arrays = {name: arrays[name] for name in base.spec.own.names}
         training, _ = self.jobs.data(app, task)
@@ -151,19 +151,14 @@ class Trainer:
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
-            own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
             for name, place in places.items():
                 place[...] = arrays[name]
-                own[name] = place
-            company = Company(plugins, source, run)
-            more = (training.examples, progress, drag, window, self.options.device, self.options.data)
-            trained, facts = train_own(app, task, work, run.seed, own, *more)
+            company, trained, facts = self._train_own(run, asked, places, drag, progress, window)
             pack(spec, trained, payload)
-            run.steps = facts["steps"]
             facts["metrics"] = company.finish()
         else:
             load(network, arrays)
-            company, facts = self._fit(run, (plugins, source), drag, progress, window)
+            company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
         if company.amends or returned is not spec:
             facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
@@ -219,6 +214,24 @@ class Trainer:
             secret=secret,
             recollection=self._states.recall(task, work),
         )
+
+    def _train_own(
+        self,
+        run: LocalRun,
+        asked: Asked,
+        places: dict[str, np.ndarray],
+        drag: Drag,
+        progress: Callable[[int, int, float], None],
+        window: Window | None,
+    ) -> tuple[Company, Mapping[str, np.ndarray], dict[str, Any]]:
+        """Let the app's own function train, in `places` and in copies of the other arrays."""
+        company = Company(*asked, run)
+        own = {name: array.copy() for name, array in run.anchor.items() if name not in places} | places
+        training, _ = self.jobs.data(run.app, run.task)
+        more = (training.examples, progress, drag, window, self.options.device, self.options.data)
+        trained, facts = train_own(run.app, run.task, run.work, run.seed, own, *more)
+        run.steps = facts["steps"]
+        return company, trained, facts
 
     def _fit(
         self,

@@ -13,6 +13,7 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbuff,
     feddaf,
     fedmmb,
     fedopt,
@@ -20,6 +21,7 @@ from hansa.controller.rules import (
     radfed,
     robust,
     scaffold,
+    staleness,
 )
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "dvw",
     "fedasync",
     "fedavg",
+    "fedbuff",
     "feddaf",
     "fedmmb",
     "fedopt",
@@ -40,6 +43,7 @@ __all__ = [
     "robust",
     "scaffold",
     "semisync",
+    "staleness",
     "sync",
 ]
 

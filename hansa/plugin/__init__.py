@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Withdraw,
     )
     from hansa.controller.plugin.arithmetic import (
+        Additive,
         Aggregator,
         Coordinatewise,
         MergeInfo,
@@ -99,6 +100,7 @@ _HOMES = {
         "Withdraw",
     ),
     "controller.plugin.arithmetic": (
+        "Additive",
         "Aggregator",
         "Coordinatewise",
         "MergeInfo",
@@ -147,6 +149,7 @@ _HOMES = {
 __all__ = [
     "FEDAVG",
     "Action",
+    "Additive",
     "Aggregator",
     "Ask",
     "Auxiliary",

@@ -15,17 +15,20 @@ from hansa.controller.plugin.view import Contribution
 from hansa.controller.values.members import Member, overlay
 
 
-def member_of(c: Contribution, weight: float) -> Member:
+def member_of(job: Job, c: Contribution, weight: float) -> Member:
     """Return a contribution as merges see it."""
     work = c.task.work
-    tensors = None
-    if isinstance(work, Train) and work.tensors:
-        beside = (each.name for each in work.auxiliary if each.up)
-        tensors = frozenset(
-            (*work.tensors, *(auxiliary_name(name, each) for name in beside for each in work.tensors))
-        )
+    assert isinstance(work, Train)
+    beside = [each.name for each in work.auxiliary if each.up]
+    tensors = {*work.tensors, *(auxiliary_name(name, each) for name in beside for each in work.tensors)}
     return Member(
-        site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot
+        site=c.site,
+        task=c.task.id,
+        model=c.model,
+        weight=weight,
+        tensors=frozenset(tensors) or None,
+        slot=c.task.slot,
+        base=work.model if job.rule.adds else None,
     )
 
 
@@ -41,9 +44,9 @@ def weigh(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[
     if np.isfinite(scaled).all():
         checks.require_weights(weigher, weights, len(contributions))
         weighed = zip(contributions, scaled, strict=True)
-        return tuple(member_of(c, float(weight)) for c, weight in weighed), ""
+        return tuple(member_of(job, c, float(weight)) for c, weight in weighed), ""
     # The last update of a site that already counts goes on counting.
-    newcomers = tuple(member_of(c, 0.0) for c in contributions if not standing(job, c.site))
+    newcomers = tuple(member_of(job, c, 0.0) for c in contributions if not standing(job, c.site))
     note = f"{weigher.point} {weigher.kind} gave weights that are not finite; the previous model is kept"
     return newcomers, note
 
