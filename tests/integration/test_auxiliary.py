@@ -187,6 +187,8 @@ async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_ones(
         ("median", {}),
         ("krum", {"merge": {"attackers": 0}}),
         ("fedyogi", {}),
+        ("fedbuff", {"pace": {"updates": 10, "buffer": 4}}),
+        ("fedavg", {"merge": {"kind": "delta", "normalise": "weights"}}),
     ],
 )
 async def test_they_go_with_every_kind_of_merge_and_are_verified(
