@@ -34,6 +34,7 @@ class Merge:
     reference: ModelKey | None = None  # what the new version is compared with
     sites: int = 1  # of the job, for auxiliary tensors that are added up
     resets: tuple[str, ...] = ()  # auxiliary tensors that start from zero again
+    prepared: JsonValue = None  # what the server update computed for its step
     kind: Literal["merge"] = "merge"
 
     @property

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
     "common.job.spec": (
@@ -143,6 +143,7 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "ProbeRun",
         "Returned",
     ),
 }
@@ -183,6 +184,7 @@ __all__ = [
     "Plugin",
     "Policy",
     "Prepare",
+    "ProbeRun",
     "Problem",
     "Release",
     "Remembering",
