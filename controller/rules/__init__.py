@@ -23,6 +23,7 @@ from hansa.controller.rules import (
     qfedavg,
     radfed,
     robust,
+    scaffold,
     staleness,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "radfed",
     "redistribute",
     "robust",
+    "scaffold",
     "semisync",
     "staleness",
     "sync",

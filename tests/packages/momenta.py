@@ -1,7 +1,7 @@
-"""Two methods: FedCM (Xu et al., 2021), with a momentum of each site's own; and a buffer in which updates fade."""
+"""FedCM (Xu et al., 2021) with a momentum at every site; and a buffer in which stale updates fade."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -28,37 +28,35 @@ from hansa.plugin import (
     register,
 )
 
-if TYPE_CHECKING:
-    import torch
-
 DIRECTION = "direction"
 
 
 @register("learner", "client-momentum")
-class ClientMomentum(LocalPlugin["dict[str, torch.Tensor]"]):
-    """Every step goes partly where the community went, and the site's own momentum goes up with its update."""
+class ClientMomentum(LocalPlugin[dict[str, Any]]):
+    """Every step goes partly where the community went; the site's momentum goes up with its update."""
 
     alpha: float = Field(0.1, gt=0, le=1)
     beta: float = Field(0.5, ge=0, lt=1)
     auxiliary = (DIRECTION,)
 
-    def begin(self, run: LocalRun) -> "dict[str, torch.Tensor]":
+    def begin(self, run: LocalRun) -> dict[str, Any]:
         """Return where the community went, by parameter."""
         import torch
 
+        direction = run.auxiliary[DIRECTION]
         return {
-            name: torch.from_numpy(run.auxiliary[DIRECTION][name].copy()).to(parameter.device, parameter.dtype)
+            name: torch.tensor(direction[name], device=parameter.device, dtype=parameter.dtype)
             for name, parameter in run.model.named_parameters()
-            if parameter.requires_grad and name in run.auxiliary[DIRECTION]
+            if parameter.requires_grad and name in direction
         }
 
-    def pull(self, held: "dict[str, torch.Tensor]", run: LocalRun) -> None:
+    def pull(self, held: dict[str, Any], run: LocalRun) -> None:
         """Replace a gradient g by α·g + (1 − α)·direction."""
         for name, parameter in run.model.named_parameters():
             if name in held and parameter.grad is not None:
                 parameter.grad.mul_(self.alpha).add_(held[name], alpha=1 - self.alpha)
 
-    def amend(self, held: "dict[str, torch.Tensor]", run: LocalRun, update: Returned) -> None:
+    def amend(self, held: dict[str, Any], run: LocalRun, update: Returned) -> None:
         """Send the site's momentum up: v ← β·v + (1 − β)·(x − y)/(K·η)."""
         travelled = max(run.steps, 1) * run.work.optimizer.lr
         momenta: dict[str, np.ndarray] = {}
@@ -77,7 +75,7 @@ class Momentum(Policy):
     """FedCM: every local step goes partly in the direction in which the community went."""
 
     alpha: float = Field(0.1, gt=0, le=1, description="share of a site's own gradients in its steps")
-    beta: float = Field(0.5, ge=0, lt=1, description="share of its earlier steps in a site's momentum; 0: FedCM")
+    beta: float = Field(0.5, ge=0, lt=1, description="share of earlier tasks in a site's momentum; 0: none")
 
     @property
     def auxiliary(self) -> tuple[Auxiliary, ...]:
