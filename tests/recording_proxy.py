@@ -132,10 +132,12 @@ class Transcript:
         sent = ModelSpec(tuple(manifest.spec.tensors[index] for index in header.sent))
         if len(call.down) != 1 + Layout(sent).frames:
             return  # the site was killed meanwhile
-        arrived, arrays = _arrays(sent, call.down[1:]), {}
-        for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
-            tensors[digest] = arrays[info.name] = arrived.get(info.name, tensors.get(digest))
-        self.models[fleet_pb2.FetchRequest.FromString(call.up[0]).model] = arrays
+        digests = dict(zip(manifest.spec.names, manifest.digests, strict=True))
+        tensors |= {digests[name]: array for name, array in _arrays(sent, call.down[1:]).items()}
+        model = fleet_pb2.FetchRequest.FromString(call.up[0]).model
+        self.models[model] = {
+            info.name: tensors[digests[info.name]].reshape(info.shape) for info in manifest.spec.tensors
+        }
 
 
 def _arrays(spec: ModelSpec, frames: list[bytes]) -> Arrays:

@@ -31,6 +31,11 @@ class Aggregator(Part[S], Generic[S]):
     kept: ClassVar[bool] = False  # sums are kept, so that a merge costs the same however many sites there are
 
     @property
+    def averages(self) -> bool:
+        """Whether the proposal is the weighted mean of this merge's contributions, and of nothing else."""
+        return not self.remembers and not isinstance(self, Coordinatewise | Selecting | Additive)
+
+    @property
     def absolute(self) -> bool:
         """Whether the size of weights matters, and not only their ratios."""
         return False

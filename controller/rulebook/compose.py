@@ -8,8 +8,11 @@ import hansa.controller.rules  # noqa: F401 - registers the built-in rules
 from hansa.common.job.check import located, part_faults, problems
 from hansa.common.job.duration import duration_of, not_meant
 from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.plugins.packages import plugin_packages
 from hansa.common.plugins.registry import POINTS, TRAIN, Plugin, Rule, fill, kinds, rules
 from hansa.common.values.errors import InvalidJob
+from hansa.common.values.resolved import Software
+from hansa.common.values.words import listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Duration
 from hansa.controller.rules.fedavg import ByExamples
@@ -25,8 +28,21 @@ def compose(spec: JobSpec) -> Composition:
 
 def composed_again(spec: JobSpec) -> Composition:
     """Return the composition of a job that was accepted before, without asking for objections again."""
-    _require_none(part_faults(spec.model_dump(), final=True))
+    faults = part_faults(spec.model_dump(), final=True)
+    missing = _missing_packages(spec.made_with) if faults and spec.made_with else []
+    if missing:
+        why = f"the job was run with {listed(missing)}, which is not installed here"
+        raise InvalidJob(f"rule {spec.rule}: {why}; install the plugin package and try again")
+    _require_none(faults)
     return _filled(spec)
+
+
+def _missing_packages(software: Software) -> list[str]:
+    """Return the packages that a job's parts came from and that are not installed here, or else all such."""
+    used = {origin.package for origin in software.plugins.values()}
+    missing = {name: version for name, version in software.packages.items() if name not in plugin_packages()}
+    needed = missing.keys() & used or missing.keys()
+    return [f"{name} {missing[name]}" for name in sorted(needed)]
 
 
 def objections(spec: JobSpec) -> list[Problem]:

@@ -18,7 +18,6 @@ from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import S
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import Mean
 
 
 class Extrapolation(ServerUpdate[S], Generic[S]):
@@ -34,7 +33,7 @@ class Extrapolation(ServerUpdate[S], Generic[S]):
         if not rule.pace.common_rounds or rule.pace.travels:
             why = "updates must start from the model that they are merged into; use sync or semisync"
             problems.append(self.clash(rule.pace, why))
-        if not isinstance(rule.merge, Mean):
+        if not rule.merge.averages:
             why = "the step is a multiple of the way to the round's weighted mean; use mean"
             problems.append(self.clash(rule.merge, why))
         return problems

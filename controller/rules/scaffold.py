@@ -20,7 +20,7 @@ from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG, Mean
+from hansa.controller.rules.fedavg import FEDAVG
 
 
 class Epochs(BaseModel):
@@ -53,7 +53,7 @@ class ControlVariates(Policy[Epochs]):
         if not rule.weigh.equal:
             why = "the means of updates and of control variates must have the same, equal weights; use equal"
             problems.append(self.clash(rule.weigh, why))
-        if not isinstance(rule.merge, Mean):
+        if not rule.merge.averages:
             why = "the next model must be the mean of the round's updates; use mean"
             problems.append(self.clash(rule.merge, why))
         if not rule.pace.common_rounds:

@@ -109,12 +109,14 @@ class FixedDivisor(ServerUpdate):
     expected: float = Field(3.0, gt=0, description="what the weights of a merge are expected to add up to")
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse weights without a bound, and updates that did not start from the current model."""
+        """Refuse weights without a bound, and steps that are not those of sites from the current model."""
         problems: list[Problem] = []
         if not rule.weigh.factors:
             problems.append(self.clash(rule.weigh, "a site's share has no bound; use equal"))
         if not rule.pace.common_rounds or rule.pace.travels:
             problems.append(self.clash(rule.pace, "updates must start from the current model; use sync"))
+        if not rule.merge.averages:
+            problems.append(self.clash(rule.merge, "the proposal must be the mean of the updates; use mean"))
         return problems
 
     def prepare(
