@@ -74,5 +74,5 @@ class Learner(SiteDaemon):
         receipt = await hand_in(self.attendance, task.id, *update)
         faults.reach("task-uploaded")
         log.info("receipt %d for task %s: %s", receipt.sequence, task.id, receipt.hash)
-        if isinstance(task.work, Train) and task.work.batches:
+        if isinstance(task.work, Train):
             await loop.run_in_executor(self.thread, self.trainer.commit, task)

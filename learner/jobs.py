@@ -11,6 +11,7 @@ from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.site.daemon import make_room
+from hansa.common.site.resident import WHOLE, Resident, resident_of
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
@@ -36,15 +37,25 @@ class JobStock:
 
     def __init__(self, shelf: Shelf, device: str) -> None:
         self._shelf, self._device = shelf, device
-        self._networks: dict[JobId, Any] = {}
+        self._networks: dict[JobId, tuple[Any, Resident]] = {}
         self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     def network(self, app: App, task: Task) -> Any:
         """Return the job's network; it holds the weights of whatever was done with it last."""
+        return self._built(app, task)[0]
+
+    def resident(self, app: App, task: Task) -> Resident:
+        """Return what of the job's model stays at the site; refuse another backbone than the job's."""
+        resident = WHOLE if task.travel.whole else self._built(app, task)[1]
+        resident.require(task)
+        return resident
+
+    def _built(self, app: App, task: Task) -> tuple[Any, Resident]:
         if task.job not in self._networks:
             make_room(self._networks)
-            self._networks[task.job] = networks.build(app, task.seed, self._device)
+            network = networks.build(app, task.seed, self._device)
+            self._networks[task.job] = network, resident_of(network, task.travel)
         return self._networks[task.job]
 
     def data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:

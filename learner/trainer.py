@@ -17,6 +17,8 @@ from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
+from hansa.common.site.personal import Personal, PersonalFolder
+from hansa.common.site.resident import Resident, resident_of
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
@@ -34,6 +36,7 @@ from hansa.learner.training.loop import train
 from hansa.learner.training.memory import Notes
 from hansa.learner.training.own import train_own
 from hansa.learner.training.slow import Drag
+from hansa.learner.training.stages import stages
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class Trainer:
         self._buffers = Buffers()
         self._windows = Windows(options.state)
         self._notes = Notes(options.state)
+        self._personal = PersonalFolder(options.personal_folder)
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -85,19 +89,24 @@ class Trainer:
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
         assert training.tensors is not None
-        network = self.jobs.network(app, task)
-        load(network, arrays)
+        network, resident = self.jobs.network(app, task), self.jobs.resident(app, task)
+        if resident.sets.personal:
+            arrays = arrays | self._own(resident, self._personal.committed(task.job))
+        load(network, arrays, resident.sets.backbone)
         seed = task_seed(task)
         torch.manual_seed(seed)
-        network.train()
-        gauge = Gauge(network, plugin.model_copy(update={"online": False}))
-        score = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
+        with Scope(network, resident.trained(())) as scope:
+            scope.awaken()
+            gauge = Gauge(network, plugin.model_copy(update={"online": False}))
+            drag = Drag(self.options.slow, cancelled)
+            score = gauge.score(app, training.tensors, work.batch_size, seed, drag)
         return score if score is not None else float("nan")
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
         network = networks.build(app, task.seed, self.options.device)
-        spec = networks.describe(network)
+        resident = resident_of(network, task.travel)
+        spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None
         if app.train is None:
@@ -106,7 +115,9 @@ class Trainer:
         anatomy = networks.anatomy(network, batch)
         for remark in anatomy.remarks if anatomy else ():
             log.warning("job %s: %s", task.job, remark)
-        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy)
+        facts = UpdateFacts(
+            n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy, backbone=resident.backbone
+        )
         return Update(seal(spec, payload), payload, facts)
 
     def train(
@@ -126,33 +137,54 @@ class Trainer:
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
 
         def progress(epoch: int, steps: int, loss: float) -> None:
-            report(Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss))
+            epochs = work.personal_epochs + work.epochs
+            report(Progress(task=task.id, epoch=epoch, epochs=epochs, steps=steps, loss=loss))
 
+        resident = self.jobs.resident(app, task)
+        sets = resident.sets
+        if sets.personal:
+            arrays = arrays | self._own(resident, self._personal.begin(task, work.after))
         spec = base.spec.subset(work.tensors) if work.tensors else base.spec
         layout = Layout(spec)
         payload = allocate(layout, self._buffers.take(layout.size))
         if app.train is not None:
+            if not task.travel.whole:
+                arrays = resident.complete(self.jobs.network(app, task), arrays)
             own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
             for name, place in views(layout, payload).items():
                 place[...] = arrays[name]
                 own[name] = place
             more = (training.examples, progress, drag, window, self.options.device, self.options.data)
-            trained, facts = train_own(app, task, work, task_seed(task), own, *more)
+            asks = work.model_copy(update={"tensors": resident.trained(work.tensors)})
+            trained, facts = train_own(app, task, asks, task_seed(task), own, *more)
             pack(spec, trained, payload)
-            whole: Mapping[str, np.ndarray] = arrays | {name: trained[name] for name in spec.names}
+            whole: Mapping[str, np.ndarray] = arrays | {
+                name: trained[name] for name in (*spec.names, *sets.personal)
+            }
         else:
-            whole = {}
             network = self.jobs.network(app, task)
-            load(network, arrays)
+            load(network, arrays, sets.backbone)
             facts = self._fit(app, task, work, arrays, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
+            whole = networks.arrays_of(network, sets.personal)
+        if sets.personal:
+            own_spec = resident.spec.subset(sets.personal)
+            self._personal.keep(task, own_spec, {name: whole[name] for name in sets.personal})
         if work.validate_update:
             facts["evaluation"] = self.jobs.evaluate(app, task, whole)
         return Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
 
     def commit(self, task: Task) -> None:
-        """Move on in the site's data: the controller has the update of a task that trained on a window."""
-        self._windows.commit(task)
+        """Commit what the site keeps of a task: the controller has its update."""
+        assert isinstance(task.work, Train)
+        if task.work.batches:
+            self._windows.commit(task)
+        if not task.travel.whole:
+            self._personal.commit(task)
+
+    def _own(self, resident: Resident, personal: Personal | None) -> dict[str, np.ndarray]:
+        """Return the site's own tensors, or those that the app begins with."""
+        return dict(personal.arrays) if personal else resident.initial
 
     def _fit(
         self,
@@ -170,14 +202,18 @@ class Trainer:
         assert training.tensors is not None
         assert validation.tensors is not None
         started = time.monotonic()
-        trained = (
-            () if task.local_statistics else work.tensors
-        )  # tensors that stay at the site change as well
+        resident = self.jobs.resident(app, task)
+        # With local statistics, tensors that stay at the site change as well.
+        trained = () if task.local_statistics else resident.trained(work.tensors)
         with Scope(network, trained) as scope, self.jobs.optimizer(task, work, network) as optimizer:
+            awake = [scope]  # the innermost is last
+
+            def awaken() -> None:
+                awake[-1].awaken()
 
             def evaluate() -> Evaluation:
                 evaluation = self.jobs.evaluate(app, task, {})
-                scope.awaken()  # a plugin that evaluates during training must not change the network's mode
+                awaken()  # a plugin that evaluates during training must not change the network's mode
                 return evaluation
 
             def committed() -> int | None:
@@ -199,8 +235,19 @@ class Trainer:
                 pulse=committed,
             )
             company = Company(*asked, run)
-            hooks = company.hooks(scope.awaken)
-            done = train(app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer)
+            hooks = company.hooks(awaken)
+            common = (progress, drag, hooks, window)
+            if work.personal_epochs:
+                parts = []
+                for number, stage in enumerate(stages(work, resident.sets)):
+                    with Scope(network, stage.tensors) as inner:
+                        awake.append(inner)
+                        seed = run.seed + number
+                        parts.append(train(app, network, run.examples, stage.work, seed, *common))
+                    awake.pop()
+                done = parts[0].followed_by(parts[1])
+            else:
+                done = train(app, network, run.examples, work, run.seed, *common, optimizer)
             drag.rest()
             seconds = time.monotonic() - started
             scope.awaken()

@@ -93,6 +93,11 @@ class ModelSpec:
         """The tensors' bytes without padding."""
         return sum(info.nbytes for info in self.tensors)
 
+    @property
+    def is_averaged(self) -> bool:
+        """Whether it has parameters, which are averaged; buffers alone say little."""
+        return any(info.role is Role.PARAM for info in self.tensors)
+
     def subset(self, names: Iterable[str]) -> "ModelSpec":
         """Return the spec of some of the tensors, in the same order."""
         wanted = set(names)

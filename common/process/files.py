@@ -28,7 +28,12 @@ def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: syncing a file syncs its contents, not its name."""
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make the contents of a file durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

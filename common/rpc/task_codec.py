@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from hansa.common.values.bounds import PLUGINS
+from hansa.common.values.bounds import PATTERNS, PLUGINS
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import (
     LONGEST,
@@ -16,7 +16,8 @@ from hansa.common.values.ids import (
     site_name,
 )
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, Travel, ValidationSpec
+from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 
@@ -30,6 +31,9 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
     wire.local_statistics = task.local_statistics
+    wire.backbone = task.backbone
+    if not task.travel.whole:
+        wire.travel.MergeFrom(fleet.Travel(**task.travel.model_dump()))
     if task.standard is not None:
         wire.standard.MergeFrom(_standard_to_wire(task.standard))
     match task.work:
@@ -51,6 +55,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.tensors.extend(work.tensors)
             wire.train.committed = work.committed
             wire.train.epochs = work.epochs
+            wire.train.personal_epochs = work.personal_epochs
             wire.train.steps = work.steps
             wire.train.batches = work.batches
             wire.train.after = work.after
@@ -90,6 +95,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 tensors=_tensors(wire.train.tensors),
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
+                personal_epochs=wire.train.personal_epochs,
                 steps=wire.train.steps,
                 batches=wire.train.batches,
                 after=wire.train.after and identifier(wire.train.after, "task"),
@@ -123,6 +129,8 @@ def task_from_wire(wire: fleet.Task) -> Task:
         slot=wire.slot,
         turn=wire.turn,
         local_statistics=wire.local_statistics,
+        travel=_travel_from_wire(wire.travel) if wire.HasField("travel") else Travel(),
+        backbone=plain(wire.backbone),
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 
@@ -163,6 +171,18 @@ def _standard_from_wire(wire: fleet.Standard) -> Standard:
         columns=wire.columns or None,
         mean=tuple(wire.mean),
         deviation=tuple(wire.deviation),
+    )
+
+
+def _travel_from_wire(wire: fleet.Travel) -> Travel:
+    return Travel.model_validate(
+        {
+            "kind": wire.kind,
+            "match": tuple(wire.match[: PATTERNS + 1]),
+            "norm": wire.norm,
+            "last": wire.last,
+            "personal": tuple(wire.personal[: PATTERNS + 1]),
+        }
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hansa.common.values.bounds import ARGUMENTS, COLUMNS, ShortText, Value, writable
+from hansa.common.values.bounds import ARGUMENTS, COLUMNS, PATTERNS, ShortText, Value, writable
 
 
 def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
@@ -83,6 +83,27 @@ class Standard(Value):
         if len(self.mean) != len(self.deviation):
             raise ValueError(f"{len(self.mean)} means do not fit {len(self.deviation)} deviations")
         return self
+
+
+Patterns = Annotated[tuple[Annotated[ShortText, Field(min_length=1)], ...], Field(max_length=PATTERNS)]
+
+
+class Travel(Value):
+    """Which tensors of the app's model travel; the others stay at the sites (personal-models §1).
+
+    Patterns are those of a shell (`head.*`), and match the names of tensors.
+    """
+
+    kind: Literal["all", "trainable", "personal"] = "all"
+    match: Patterns = ()  # trainable: what travels, in place of all that the app trains; personal: what stays
+    norm: bool = False  # personal: normalisation layers stay
+    last: int = Field(0, ge=0, le=COLUMNS)  # personal: this many of the last layers stay
+    personal: Patterns = ()  # trainable: what stays and is the site's own
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole model travels."""
+        return self.kind == "all"
 
 
 class LocalPluginSpec(Value):

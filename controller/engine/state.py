@@ -95,6 +95,10 @@ class JobState(BaseModel):
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
     reference: ModelKey | None = None  # what versions are compared with, until the job ends
     outline: Outline | None = None  # of the model, if the rule needs it
+    backbone: str = ""  # the digest of what stays at the sites and is the same everywhere
+    # What operators should know about the first model.
+    remarks: list[str] = []
+    committed: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     round: int = 0
     steps: int = 0
     task_count: int = 0

@@ -5,7 +5,7 @@ Installed packages register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins.registry import discover
 from hansa.controller.evaluation import plans
-from hansa.controller.layers import parameters
+from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     adaptive,
@@ -13,10 +13,13 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbn,
     feddaf,
     fedmmb,
     fedopt,
+    fedper,
     fedprox,
+    fedrep,
     radfed,
     robust,
 )
@@ -28,10 +31,13 @@ __all__ = [
     "dvw",
     "fedasync",
     "fedavg",
+    "fedbn",
     "feddaf",
     "fedmmb",
     "fedopt",
+    "fedper",
     "fedprox",
+    "fedrep",
     "parameters",
     "plans",
     "radfed",
@@ -39,6 +45,7 @@ __all__ = [
     "robust",
     "semisync",
     "sync",
+    "travelling",
 ]
 
 discover()

@@ -25,6 +25,10 @@ class Trained:
     epochs: float
     loss: float  # mean over the last epoch
 
+    def followed_by(self, later: "Trained") -> "Trained":
+        """Return what this training and a later one did; the later one has counted the steps on."""
+        return Trained(later.steps, self.n_used + later.n_used, self.epochs + later.epochs, later.loss)
+
 
 @dataclass(frozen=True)
 class Hooks:

@@ -122,6 +122,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             base=ask.start.base if ask.start else None,
             version=job.state.version,
             committed=job.state.steps,
+            after=job.state.committed.get(ask.site, ""),
             epochs=job.rule.epochs,
             steps=ask.steps,
             batch_size=job.spec.train.batch_size,

@@ -18,7 +18,7 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, Travel, ValidationSpec
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
@@ -168,6 +168,7 @@ KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "ProbeWork": Probe,
     "TrainWork": Train,
     "EvaluateWork": Evaluate,
+    "Travel": Travel,
 }
 WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
 

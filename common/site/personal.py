@@ -1,0 +1,122 @@
+"""The site's own tensors of each job, in a folder that learner and evaluator share (personal-models §2).
+
+    JOB.safetensors            the tensors after the site's last update for which there is a receipt
+    .pending/JOB.safetensors   those after a task whose receipt has not arrived
+
+The learner writes, and the evaluator reads. A receipt turns the pending tensors into the committed ones by
+renaming the file. If the receipt does not arrive, the next task says which update was committed last
+(`Train.after`). So the tensors are always those of the last accepted update, whenever a process is killed.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+
+from hansa.common.models.checkpoints import load_tensors, save_tensors
+from hansa.common.models.frames import Layout, views
+from hansa.common.models.model import ModelSpec
+from hansa.common.process import faults
+from hansa.common.process.files import sync_folder
+from hansa.common.values.errors import HansaError, InvalidInput, StoreFailed
+from hansa.common.values.ids import NAME, JobId, TaskId
+from hansa.common.values.tasks import Task
+
+log = logging.getLogger(__name__)
+PENDING = ".pending"
+TASK = "hansa.task"  # the metadata entry that says which task made the tensors
+KEPT = 1000  # jobs; sites are not told when a job ends
+
+
+@dataclass(frozen=True)
+class Personal:
+    """The site's own tensors of a job, and the task that made them."""
+
+    task: TaskId
+    spec: ModelSpec
+    arrays: Mapping[str, np.ndarray]
+
+
+class PersonalFolder:
+    """The personal tensors of a site's jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def committed(self, job: JobId) -> Personal | None:
+        """Return a job's tensors after the last update that was accepted, if they can be read."""
+        path = self._path(job)
+        try:
+            spec, payload, about = load_tensors(path)
+            return Personal(TaskId(about[TASK]), spec, views(Layout(spec), payload))
+        except (HansaError, KeyError, ValueError) as error:
+            if path.exists():
+                log.warning(
+                    "%s: cannot be used (%s)", path, error if isinstance(error, HansaError) else "damaged"
+                )
+            return None
+
+    def begin(self, task: Task, after: str) -> Personal | None:
+        """Return what a task starts from; `after` is the task of the site's last accepted update."""
+        pending, path = self._path(task.job, PENDING), self._path(task.job)
+        if after and _task_of(pending) == after != _task_of(path):
+            self._commit(pending, path)
+        else:  # its update was never accepted, or its task is done again
+            pending.unlink(missing_ok=True)
+        personal = self.committed(task.job)
+        if after and (personal is None or personal.task not in (after, task.id)):
+            log.warning(
+                "job %s: the site's own tensors after task %s are lost; training goes on from %s",
+                *(
+                    task.job,
+                    after,
+                    f"those after task {personal.task}" if personal else "the app's initial values",
+                ),
+            )
+        return personal
+
+    def keep(self, task: Task, spec: ModelSpec, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write down the tensors after a task, until its receipt arrives."""
+        pending = self._path(task.job, PENDING)
+        try:
+            pending.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreFailed(
+                f"{pending.parent}: {error.strerror}; --personal names another folder"
+            ) from None
+        save_tensors(pending, spec, arrays, {TASK: task.id}, private=True)
+        faults.reach("personal-kept")
+
+    def commit(self, task: Task) -> None:
+        """Take over the tensors after a task: the controller has its update, and the receipt has arrived."""
+        pending, path = self._path(task.job, PENDING), self._path(task.job)
+        if _task_of(pending) == task.id and _task_of(path) != task.id:
+            self._commit(pending, path)
+            faults.reach("personal-committed")
+
+    def _commit(self, pending: Path, path: Path) -> None:
+        is_new = not path.exists()
+        pending.replace(path)
+        sync_folder(self._folder)
+        if is_new:
+            for old in sorted(self._folder.glob("*.safetensors"), key=lambda each: each.stat().st_mtime_ns)[
+                :-KEPT
+            ]:
+                old.unlink(missing_ok=True)
+
+    def _path(self, job: JobId, subfolder: str = "") -> Path:
+        if not NAME.fullmatch(job):
+            raise InvalidInput(f"{job!r} is not a job id")
+        return self._folder / subfolder / f"{job}.safetensors"
+
+
+def _task_of(path: Path) -> str:
+    """Return the task that made a file's tensors; only its head is read."""
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return str((file.metadata() or {}).get(TASK, ""))
+    except (OSError, safetensors.SafetensorError):
+        return ""
