@@ -20,7 +20,7 @@ from hansa.common.ui.options import (
     tls_option,
 )
 from hansa.common.values.errors import HansaError
-from hansa.controller.storage.places import places
+from hansa.controller.storage.defaults import places
 
 
 @click.group()

@@ -1,7 +1,7 @@
 """Certificates for tests: an authority, and TLS folders for any role and name."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import grpc
@@ -15,6 +15,17 @@ from hansa.common.rpc.tls import Credentials, client_credentials
 from hansa.protos import fleet_pb2, operator_pb2
 
 DAY = timedelta(days=1)
+
+
+def later(by: timedelta) -> type[datetime]:
+    """Return a clock that is ahead, to be put in the place of a module's `datetime`."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + by
+
+    return Later
 
 
 class Consortium:

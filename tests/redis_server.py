@@ -6,11 +6,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import redis
+
+from tests.waiting import until
 
 
 def redis_binary() -> str:
@@ -67,17 +68,18 @@ class RedisServer:
             self.process = subprocess.Popen(
                 [self.binary, *words, *keep, *self.options], stdout=log, stderr=log
             )
-        client = self.client()
-        for _ in range(500):
-            try:
-                client.ping()
-                break
-            except redis.exceptions.AuthenticationError:
-                break  # it is up, and strict
-            except redis.exceptions.RedisError:
-                time.sleep(0.02)
-        client.close()
+        until(self.answers)
         return self
+
+    def answers(self) -> bool:
+        """Whether it is up, be it that it wants a password."""
+        with self.client() as client:
+            try:
+                return bool(client.ping())
+            except redis.exceptions.AuthenticationError:
+                return True
+            except redis.exceptions.RedisError:
+                return False
 
     def client(self) -> "redis.Redis":
         return redis.Redis(port=self.port, protocol=2)
@@ -103,6 +105,11 @@ class RedisServer:
 
 def start_cluster(folder: Path, nodes: int = 3) -> list[RedisServer]:
     """Start masters that share the slots of a cluster."""
+
+    def knows_all(client: Any) -> bool:
+        state = client.execute_command("CLUSTER", "INFO")
+        return b"cluster_state:ok" in state and f"cluster_known_nodes:{nodes}".encode() in state
+
     servers = [RedisServer(folder / f"node-{n}", "--cluster-enabled", "yes").start() for n in range(nodes)]
     clients: list[Any] = [server.client() for server in servers]
     for number, (server, client) in enumerate(zip(servers, clients, strict=True)):
@@ -110,10 +117,6 @@ def start_cluster(folder: Path, nodes: int = 3) -> list[RedisServer]:
         client.execute_command("CLUSTER", "ADDSLOTS", *slots)
         clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
     for client in clients:
-        while True:
-            state = client.execute_command("CLUSTER", "INFO")
-            if b"cluster_state:ok" in state and f"cluster_known_nodes:{nodes}".encode() in state:
-                break
-            time.sleep(0.02)
+        until(lambda: knows_all(client))  # noqa: B023
         client.close()
     return servers

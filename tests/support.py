@@ -34,6 +34,7 @@ from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.server import make_server, services
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal.base import JobRecord, Journal, checksum, checksum_of
+from hansa.controller.transfers.gate import Place
 from hansa.protos import fleet_pb2
 
 APP = "tests/app.py:app"
@@ -256,6 +257,19 @@ async def ended(runner: JobRunner) -> JobRunner:
     while not runner.machine.ended:
         await runner.next_change().wait()
     return runner
+
+
+async def pace_checked(place: Place) -> None:
+    """Wait until the gate has checked the pace of a transfer once more."""
+    checked, working = asyncio.Event(), place.working
+
+    def noticed() -> bool:
+        checked.set()
+        return working()
+
+    place.working = noticed
+    await asyncio.wait_for(checked.wait(), 5)
+    place.working = working
 
 
 def model_of(served: Served, runner: JobRunner) -> dict[str, np.ndarray]:

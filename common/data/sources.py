@@ -173,14 +173,14 @@ def _published(source: Source, root: Path | None) -> DataSet:
             f"{source.name}: where are the data sets? Set {ROOT} to the folder that has"
             f" {source.place(Path())}/{source.forms[0].files[0]}; published at {source.published}"
         )
-    found = source.find(root)
-    if found is None:
+    files = source.find(root)
+    if files is None:
         forms = " or ".join(_listed(form) for form in source.forms)
         raise NotFound(
             f"{source.name}: no data in {source.place(root)}; expected there: {forms} (plain or .gz);"
             f" published at {source.published}"
         )
-    form, paths = found
+    form, paths = files
     return form.read(paths)
 
 

@@ -10,11 +10,13 @@ SPELLING = ("epochs", "batches", "until")  # under `train`; the last two are kin
 
 def duration_of(spec: JobSpec, rule: Rule) -> Plugin:
     """Return the rule's duration with what the job says of it. Raises KeyError or ValidationError."""
-    start, said = rule.part(TRAIN), _said(spec)
-    kind = next((name for name in ("batches", "until") if name in said), start["kind"])
+    start, given = rule.part(TRAIN), _given(spec)
+    kind = next((name for name in ("batches", "until") if name in given), start["kind"])
     known = kinds(TRAIN)[str(kind)].model_fields
     return fill(
-        TRAIN, rule, {"kind": kind} | {name: given for name, given in (start | said).items() if name in known}
+        TRAIN,
+        rule,
+        {"kind": kind} | {name: value for name, value in (start | given).items() if name in known},
     )
 
 
@@ -28,11 +30,11 @@ def not_meant(spec: JobSpec, rule: Rule, duration: Plugin) -> list[Problem]:
             (TRAIN, name),
             f"{reason}, not {name}: {instead.format(name=name)}",
         )
-        for name in _said(spec)
+        for name in _given(spec)
         if name not in takes
     ]
 
 
-def _said(spec: JobSpec) -> dict[str, Any]:
-    said = {name: getattr(spec.train, name) for name in SPELLING}
-    return {name: given for name, given in said.items() if given is not None}
+def _given(spec: JobSpec) -> dict[str, Any]:
+    fields = {name: getattr(spec.train, name) for name in SPELLING}
+    return {name: value for name, value in fields.items() if value is not None}

@@ -24,6 +24,11 @@ class Conveyor(Generic[T]):
         """Whether a batch is under way."""
         return self._busy is not None and not self._busy.done()
 
+    @property
+    def waiting(self) -> int:
+        """How many items wait for the batch under way."""
+        return len(self._waiting)
+
     async def put(self, item: T) -> None:
         """Add an item; raise what the worker raised."""
         while len(self._waiting) >= BATCH:

@@ -96,6 +96,30 @@ class Rule:
 _rules: dict[str, Rule] = {}
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What is registered at some moment: plugins by point and kind, rules by name, packages with problems."""
+
+    plugins: dict[str, dict[str, type[Plugin]]]
+    rules: dict[str, Rule]
+    packages: dict[str, str]
+
+
+def contents() -> Contents:
+    """Return what is registered now."""
+    return Contents({point: kinds(point) for point in _registry}, rules(), dict(_discovered))
+
+
+def restore(before: Contents) -> None:
+    """Forget what was registered since, and register again what was removed."""
+    for point, plugins in before.plugins.items():
+        _registry[point] = dict(plugins)
+    _rules.clear()
+    _rules.update(before.rules)
+    _discovered.clear()
+    _discovered.update(before.packages)
+
+
 def add_rule(rule: Rule) -> Rule:
     """Register a rule under its name."""
     if not isinstance(rule.name, str) or not NAME.fullmatch(rule.name):
@@ -134,17 +158,15 @@ def discover(points: Sequence[str] = RULE_POINTS) -> None:
         if entry.name in _discovered:
             continue
         _discovered[entry.name] = ""
-        before, known = {point: dict(held) for point, held in _registry.items()}, rules()
+        before = contents()
         try:
             entry.load()
         except ANYTHING as error:
-            _registry.update(before)  # half a package is none
-            _rules.clear()
-            _rules.update(known)
+            restore(before)  # half a package is none
             _discovered[entry.name] = f"could not be loaded: {entry.value}: {one_line(error)}"
             log.exception("the plugin package %r %s", entry.name, _discovered[entry.name])
         else:
-            faults = [*_drop_classes(before), *_drop_rules(known, points)]
+            faults = [*_drop_classes(before.plugins), *_drop_rules(before.rules, points)]
             if faults:
                 _discovered[entry.name] = f"has faults: {'; '.join(faults)}"
                 log.warning("the plugin package %r %s", entry.name, _discovered[entry.name])

@@ -121,6 +121,16 @@ class Guard(Wrapping):
         self._calls: set[Call] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def calls(self) -> frozenset[Call]:
+        """The calls under way."""
+        return frozenset(self._calls)
+
+    @property
+    def callers(self) -> set[str]:
+        """Those whose calls are being counted."""
+        return {caller for caller, _ in self._counts}
+
     def wrap(self, method: str, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
         """Return a guarded method. It takes every request as a stream of bytes, which it is on the wire."""
         access = TABLE.get(method)

@@ -53,9 +53,9 @@ class Attendance:
         self.instance = instance or new_instance()
         self.connection = Connection(identity)
         self.refused = ""  # why the controller refuses us; empty if it does not, or does not answer
+        self.heartbeat = 5.0  # seconds between two heartbeats
         self._apps = apps
         self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
-        self._heartbeat = 5.0
         self._leaving = False
         self._outdated = False  # what was said at enrolment is no longer true
         self._renewed = False  # the session was ended in order to begin a new one
@@ -118,7 +118,7 @@ class Attendance:
 
     def _enrol(self, enrolled: fleet.Enrolled, ready: Callable[[str], None]) -> None:
         """The controller has accepted us."""
-        self._heartbeat = max(BEAT[0], min(enrolled.heartbeat_seconds, BEAT[1]))
+        self.heartbeat = max(BEAT[0], min(enrolled.heartbeat_seconds, BEAT[1]))
         # The stream's writer still waits for the old interval: wake it.
         self._outbox.put_nowait(fleet.FromSite(heartbeat=fleet.Heartbeat()))
         log.info("%s is connected to %s", self._name, self.identity.controller)
@@ -196,7 +196,7 @@ class Attendance:
                 self._renewed = True
                 return  # the session ends and begins again, with the new certificate or other apps
             try:
-                message = await asyncio.wait_for(outbox.get(), self._heartbeat)
+                message = await asyncio.wait_for(outbox.get(), self.heartbeat)
             except TimeoutError:
                 message = fleet.FromSite(heartbeat=fleet.Heartbeat())
             yield message

@@ -53,7 +53,7 @@ class Fetcher:
 
     async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
         incoming = Incoming(finite=False, room=self._buffers.take)
-        await self._attendance.insist(lambda: self._receive(key, incoming), lambda: incoming.start)
+        await self._attendance.insist(lambda: self.receive(key, incoming), lambda: incoming.start)
         manifest, arrived = incoming.manifest, views(Layout(incoming.part), incoming.payload)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
@@ -74,7 +74,7 @@ class Fetcher:
             raise Rejected(f"the controller did not send tensor {info}, which this site does not have")
         return tensor.view(DTYPES[info.dtype]).reshape(info.shape)
 
-    async def _receive(self, key: ModelKey, incoming: Incoming) -> None:
+    async def receive(self, key: ModelKey, incoming: Incoming) -> None:
         """Receive frames over one connection; a worker thread checks them while the next ones arrive."""
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header

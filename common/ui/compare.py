@@ -54,14 +54,14 @@ def command(
     """
     if len(jobs) < 2:
         raise InvalidInput("name at least two jobs to compare")
-    found = _named_apart([_find(job, controller, concordance) for job in jobs])
-    against = [concord(each, found[0], epsilon) for each in found[1:]] if concordance else []
+    compared = _named_apart([_find(job, controller, concordance) for job in jobs])
+    against = [concord(each, compared[0], epsilon) for each in compared[1:]] if concordance else []
     if as_json:
-        print_json(_document(found, against, epsilon))
+        print_json(_document(compared, against, epsilon))
         return
-    _print_jobs(found)
+    _print_jobs(compared)
     if against:
-        _print_concordance(found[0], against, epsilon)
+        _print_concordance(compared[0], against, epsilon)
 
 
 def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:

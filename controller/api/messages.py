@@ -28,6 +28,6 @@ def parsed(parse: Callable[[Any], T], wire: Any, what: str = "") -> T:
     try:
         return parse(wire)
     except ValueError as error:
-        found = problems(error)[:SHOWN] if isinstance(error, ValidationError) else []
-        faults = "; ".join(located(problem, {}) for problem in found)
+        shown = problems(error)[:SHOWN] if isinstance(error, ValidationError) else []
+        faults = "; ".join(located(problem, {}) for problem in shown)
         raise InvalidInput(what + plain(faults or str(error))) from None

@@ -12,8 +12,8 @@ from hansa.common.values.errors import HansaError
 from hansa.controller.audit.check import check_records
 from hansa.controller.audit.records import read_records
 from hansa.controller.storage.backends import recorded
+from hansa.controller.storage.defaults import places
 from hansa.controller.storage.journal import Journal
-from hansa.controller.storage.places import places
 
 store_option = click.option(
     "--store", envvar="HANSA_STORE", help="The controller's store (default: disk below --state)."

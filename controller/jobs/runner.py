@@ -84,6 +84,11 @@ class JobRunner:
         """The job's id."""
         return self.machine.job
 
+    @property
+    def backlog(self) -> int:
+        """How many events wait to be handled."""
+        return self._inbox.qsize()
+
     def post(self, event: ev.Event) -> "asyncio.Future[int]":
         """Queue an event; the future yields its journal number once it is durable and has taken effect."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()

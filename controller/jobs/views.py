@@ -66,7 +66,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         evaluators=len(state.evaluators),
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
-        history=tuple(_history_views(machine, since)) if history else (),
+        history=tuple(history_views(machine, since)) if history else (),
     )
 
 
@@ -94,7 +94,8 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     )
 
 
-def _history_views(machine: Machine, since: int) -> Iterator[VersionView]:
+def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
+    """Yield the versions of a job from `since` on as operators see them."""
     for record in machine.state.history[max(since, 0) :]:
         evaluated = bool(record.examples) and not machine.awaits(record)
         shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}

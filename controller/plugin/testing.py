@@ -1,6 +1,7 @@
 """The contract of the controller's plugins as checks that run on any of them: see `hansa.plugin.testing`."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,11 +46,11 @@ def work() -> Train:
     return Train(model=ModelKey("j/v3"), version=3, committed=90, epochs=2, batch_size=8, optimizer=optimizer)
 
 
-def contribution(site: SiteName, number: int, n_train: int = 10) -> Contribution:
+def contribution(site: SiteName, number: int, n_train: int = 10, loss: float = 0.5) -> Contribution:
     """Return an update that the other sites have evaluated."""
     place: dict[str, Any] = {"job": JobId("j"), "site": site, "round": 1, "app": "app.py:app", "seed": 7}
     task = Task(id=TaskId(f"j-{number}"), validation=ValidationSpec(), work=work(), **place)
-    facts = UpdateFacts(n_train=n_train, n_used=n_train, steps=3, epochs=1, seconds=0.1, loss=0.5)
+    facts = UpdateFacts(n_train=n_train, n_used=n_train, steps=3, epochs=1, seconds=0.1, loss=loss)
     report = Evaluation(n=4, loss_sum=2.0, confusion=((2, 1), (0, 1)))
     reports = {other: report for other in SITES if other != site}
     return Contribution(
@@ -117,6 +118,14 @@ def gives_every_contribution_a_weight(weigher: Weigher[Any]) -> None:
         require(weigher, not weigher.equal or len(set(weights.tolist())) == 1, f"{weights} are not equal")
         reversed_ = weigher.weigh(weigher.begin(), contributions[::-1], view())
         require(weigher, reversed_.tolist() == weights[::-1].tolist(), "the order of contributions matters")
+    for loss in (0.0, math.inf, math.nan):  # NaN: the app trains by a function of its own
+        odd = [contribution(SITES[0], 0), contribution(SITES[1], 1, loss=loss)]
+        weights = weigher.weigh(weigher.begin(), odd, view())
+        require(
+            weigher,
+            bool(np.isfinite(weights).all() and (weights >= 0).all()),
+            f"a site that reports the loss {loss} leads to the weights {weights}",
+        )
     for request in weigher.requests(weigher.begin(), contributions[0], view()):
         require(weigher, request.seconds > 0, f"{request} leaves no time")
 

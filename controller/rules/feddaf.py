@@ -126,7 +126,7 @@ class Fusion(Weigher[Fusing]):
     def question(self, state: Fusing, contributions: Sequence[Contribution], view: View) -> JsonValue:
         """Ask for a fit if one is due; in between for statistics, if a later fit may need them."""
         present = {owner_name(c) for c in contributions}
-        state.asked, state.told = None, {}
+        state.asked, state.report = None, {}
         recalled = {
             site: state.known[site] for site in sorted(state.known.keys() - present) if site in view.sites
         }
@@ -249,7 +249,7 @@ class Fusion(Weigher[Fusing]):
         self, state: Fusing, contributions: Sequence[Contribution], view: View
     ) -> Mapping[str, JsonValue]:
         """Return who was grouped with whom; where no fit was made, which version has the one in use."""
-        return state.told or {"fit": state.fits, "of": state.version}
+        return state.report or {"fit": state.fits, "of": state.version}
 
     def _known(self, contributions: Sequence[Contribution]) -> dict[UpdateName, BaseAndSteps]:
         return {owner_name(c): (self._base(c), c.facts.steps) for c in contributions}

@@ -13,8 +13,8 @@ from hansa.common.values.ids import JobId
 from hansa.common.values.words import listed, plain
 from hansa.controller.engine.machine import Machine
 from hansa.controller.storage.backends import recorded
+from hansa.controller.storage.defaults import places
 from hansa.controller.storage.journal import JobRecord
-from hansa.controller.storage.places import places
 from hansa.controller.verify.check import Finding, verify
 from hansa.controller.verify.export import check_export
 

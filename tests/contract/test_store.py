@@ -3,6 +3,8 @@
 import errno
 import os
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -53,6 +55,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         made = RecentStore(made, ROOM)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["disk", "redis"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a store of which several controllers may know."""
+    if request.param == "redis":
+        return f"{request.getfixturevalue('redis').url}?prefix=shared"
+    return f"disk:{tmp_path / 'store'}"
 
 
 def _same(model: StoredModel, spec: ModelSpec, seed: int) -> bool:
@@ -290,6 +300,37 @@ def test_readers_of_a_key_that_is_replaced_again_and_again_never_see_half_a_mode
 def test_one_model_can_be_read_by_many_threads(store: Store) -> None:
     with keep(store, KEY, SPEC, values(SPEC, 3)) as model, ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda _: _same(model, SPEC, 3), range(8)))
+
+
+# Several controllers.
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from hansa.common.values.errors import Taken
+from hansa.controller.storage.backends import opened
+try:
+    opened(sys.argv[1], Path(sys.argv[2])).__enter__()
+except Taken as error:
+    print(error)
+with opened(sys.argv[1], Path(sys.argv[2]), lease=False) as backends:
+    print(backends.store.has("j1/v1"))
+"""
+
+
+def test_a_claimed_store_cannot_be_claimed_by_another_controller_but_can_be_read(
+    shared: str, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with opened(shared, tmp_path / "a") as first:
+        keep(first.store, KEY, SMALL, values(SMALL, 1)).close()
+        words = [sys.executable, "-c", CLAIM, shared, str(tmp_path / "b")]
+        shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    refusal, readable = shown.splitlines()
+    assert f"in use by the controller with pid {os.getpid()}" in refusal
+    assert readable == "True"
 
 
 # URLs.

@@ -14,8 +14,8 @@ import pytest
 
 from hansa.common.process.state import read_note
 from hansa.common.run.nursery import Nursery
-from tests.e2e.until import until
 from tests.redis_server import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "app.py:app"

@@ -22,8 +22,8 @@ from hansa.common.models.frames import FRAME
 from hansa.common.pki import files
 from tests.consortium import Consortium
 from tests.e2e.conftest import ROOT, write_data
-from tests.e2e.until import until
 from tests.redis_server import redis_binary, tls_redis_binary
+from tests.waiting import until
 
 PASSWORD = "correct-horse-battery"
 APP_TEXT = """

@@ -26,7 +26,7 @@ from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa
-from tests.e2e.until import until
+from tests.waiting import until
 
 DIGITS = str(ROOT / "examples" / "digits" / "job.yaml")
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cutting_proxy import CuttingProxy
 from tests.e2e.conftest import Site
-from tests.e2e.until import until
+from tests.waiting import until
 
 SLOW = ("--set", "sites.min=1", "--set", "pace.rounds=8", "--set", "train.epochs=1")
 

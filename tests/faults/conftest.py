@@ -1,10 +1,8 @@
 """Federations that are killed on purpose."""
 
 import json
-import random
 import re
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,18 +49,16 @@ class Federation(Site):
     def alive(self, name: str) -> bool:
         return self.nursery.processes[f"{name}.{self.lives[name]}"].exitcode is None
 
-    def strike(self, name: str, chance: random.Random) -> None:
-        """Kill a process now and restart it after a moment."""
+    def strike(self, name: str) -> None:
+        """Kill a process now and restart it, which takes a moment."""
         self.kill(f"{name}.{self.lives[name]}")
         self.kills += 1
-        time.sleep(chance.uniform(0, 0.3))
         self.bring_up(name)
 
-    def strike_redis(self, chance: random.Random) -> None:
+    def strike_redis(self) -> None:
         assert self.redis
         self.redis.kill()
         self.kills += 1
-        time.sleep(chance.uniform(0, 0.3))
         self.redis.start()
 
     def receipts(self, job: str) -> list[Receipt]:

@@ -209,9 +209,9 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
         names = [*VICTIMS, "redis"] if federation.redis else VICTIMS
         name = chance.choice(names) if federation.kills else names[-1]
         if name == "redis":
-            federation.strike_redis(chance)
+            federation.strike_redis()
         else:
-            federation.strike(name, chance)
+            federation.strike(name)
         federation.until(lambda: federation.cli("job", "list").returncode == 0)
     for job in jobs:
         watched = federation.cli("job", "watch", job)

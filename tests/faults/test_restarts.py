@@ -1,6 +1,7 @@
 """A controller that is killed and restarted at moments that only a proxy in the network can choose."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import pytest
 
 from tests.cutting_proxy import CuttingProxy
 from tests.e2e.conftest import Site
+from tests.waiting import eventually
 
-# Large enough that an update has a connection of its own; training waits until the test lets it.
+# Large enough that an update has a connection of its own; training waits until the test writes to a pipe.
 APP = """
-import time
 from pathlib import Path
 import numpy as np
 from hansa import App
@@ -20,8 +21,7 @@ from hansa.common.values.results import Evaluation
 def train(arrays, run):
     with Path("trained").open("a") as file:
         file.write("x")
-    while not Path("go").exists():
-        time.sleep(0.01)
+    Path("go").read_text()
     arrays["w"] += 1
     return arrays
 
@@ -46,13 +46,12 @@ class Restarts(Site):
     grace = 60.0
 
     async def until_there(self, what: Path) -> None:
-        async with asyncio.timeout(60):
-            while not what.exists():  # noqa: ASYNC240
-                await asyncio.sleep(0.02)
+        await eventually(what.exists, 60)
 
 
 @pytest.fixture
 async def restarts(tmp_path: Path) -> AsyncIterator[Restarts]:
+    os.mkfifo(tmp_path / "go")
     made = Restarts(tmp_path)
     try:
         yield made
@@ -74,7 +73,7 @@ async def test_an_update_survives_a_controller_that_is_killed_between_offer_and_
         await restarts.until_there(restarts.folder / "trained")
         proxy.passes.clear()
         proxy.made.clear()
-        (restarts.folder / "go").touch()
+        await asyncio.to_thread((restarts.folder / "go").write_text, "")
         await asyncio.wait_for(proxy.made.wait(), 30)  # the offer was answered over the old connection
         restarts.kill("controller")
         await asyncio.to_thread(restarts.controller, "controller-2", hub)
@@ -102,7 +101,7 @@ async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(res
         job = (await asyncio.to_thread(restarts.json, "job", "submit", "job.yaml", *ONE))["job"]
         await restarts.until_there(restarts.folder / "trained")
         proxy.up, before = 4 << 20, proxy.sent
-        (restarts.folder / "go").touch()
+        await asyncio.to_thread((restarts.folder / "go").write_text, "")
         await asyncio.wait_for(proxy.stuck.wait(), 30)
         assert proxy.sent - before >= 4 << 20
         restarts.kill("controller")
@@ -112,6 +111,22 @@ async def test_an_update_survives_a_controller_that_is_killed_while_it_comes(res
     assert watched.returncode == 0, watched.stderr + watched.stdout
     assert (restarts.folder / "trained").read_text() == "x"
     assert "failed" not in restarts.log("learner-a").read_text()
+
+
+async def dialled(address: str, times: int) -> None:
+    """Hang up on everybody who connects to an address, until so many have tried."""
+    dials, enough = 0, asyncio.Event()
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dials
+        dials += 1
+        if dials == times:
+            enough.set()
+        writer.transport.abort()
+
+    host, _, port = address.rpartition(":")
+    async with await asyncio.start_server(hang_up, host, int(port)):
+        await asyncio.wait_for(enough.wait(), 30)
 
 
 @pytest.mark.timeout(120)
@@ -124,11 +139,12 @@ async def test_sites_reconnect_soon_after_their_controller_which_was_down_for_so
     ]
     logs = [restarts.log(name) for name in names]
     for number in (1, 2):
-        async with asyncio.timeout(60 if number == 1 else 5):
-            while not all(log.read_text().count("is connected to") == number for log in logs):
-                await asyncio.sleep(0.05)
+        await eventually(
+            lambda: all(log.read_text().count("is connected to") == number for log in logs),  # noqa: B023
+            60 if number == 1 else 5,
+        )
         if number == 1:
             restarts.kill("controller")
-            await asyncio.sleep(8)  # pauses that double from try to try would be as long as this by now
+            await dialled(hub, 8 * len(names))  # doubled from try to try, the pauses would be long by now
             await asyncio.to_thread(restarts.controller, "controller-2", hub)
     assert all(log.read_text().count("out of reach") == 1 for log in logs)

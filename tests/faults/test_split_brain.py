@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hansa.common.ui.client import Client
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 from tests.support import LightSite, job, serving
+from tests.waiting import eventually
 
 TRIALS = int(os.environ.get("HANSA_SPLIT_BRAINS", "3"))
 JOB = job(rule="async-fedavg", pace={"updates": 100_000}, sites={"min": 2})
@@ -67,8 +69,7 @@ async def test_split_brain_leaves_nothing_of_the_loser(scene: Site, server: Redi
             for site in "abc":
                 await sites.enter_async_context(LightSite(address, site).attending())
             await client.submit(JOB)
-            while not stands_still(loser.pid):
-                await asyncio.sleep(0.01)
+            await eventually(partial(stands_still, loser.pid), 30)
             redis = server.client()
             redis.delete(f"{prefix}:{{0}}:lease")  # it stood still for longer than that
             redis.close()

@@ -12,16 +12,19 @@ from hansa.common.values.ids import SiteName
 from hansa.common.values.views import DaemonView
 from tests.cutting_proxy import CuttingProxy
 from tests.support import LightSite, Served, job, nothing, serving, wait_for_ever
+from tests.waiting import eventually
 
 
 async def absent(served: Served, why: str) -> DaemonView:
     """Wait until the only daemon is away for a reason, and return its view."""
-    async with Client(Endpoint(served.address)) as client, asyncio.timeout(20):
-        while True:
+    async with Client(Endpoint(served.address)) as client:
+
+        async def away() -> DaemonView | None:
             (view,) = await client.sites()
-            if view.state == "away" and view.why == why:
-                return view
-            await asyncio.sleep(0.02)
+            return view if view.state == "away" and view.why == why else None
+
+        view: DaemonView = await eventually(away)
+        return view
 
 
 async def test_a_daemon_whose_connection_broke_is_shown_with_the_time_even_after_the_grace_period(
@@ -36,9 +39,7 @@ async def test_a_daemon_whose_connection_broke_is_shown_with_the_time_even_after
             assert left.since == lost.since
             assert abs(datetime.now(UTC) - datetime.fromisoformat(lost.since)) < timedelta(minutes=1)
             proxy.passes.set()
-            async with asyncio.timeout(20):
-                while not served.federation.fleet.find(SiteName("a"), "learner"):
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: served.federation.fleet.find(SiteName("a"), "learner"))
         (view,) = served.federation.fleet.views()
         assert (view.state, view.why) in (("attending", ""), ("away", "its connection was lost"))
 
@@ -69,7 +70,7 @@ async def test_a_daemon_that_does_not_return_to_a_restarted_controller_is_away_s
         runner = await served.submit(job(), None, nothing())
         async with asyncio.timeout(20):
             while not runner.machine.state.learners:
-                await asyncio.sleep(0.02)
+                await runner.next_change().wait()
         del site
     async with serving(tmp_path) as served:
         await absent(served, "it has not connected since the controller was started")
@@ -83,7 +84,5 @@ async def test_of_many_that_have_left_only_the_newest_are_remembered(
         for name in "cba":
             async with LightSite(served.address, name).attending() as site:
                 await site.attendance.leave()
-                async with asyncio.timeout(20):
-                    while served.federation.fleet.sessions:
-                        await asyncio.sleep(0.02)
+                await eventually(lambda: not served.federation.fleet.sessions)
         assert [view.site for view in served.federation.fleet.views()] == ["a", "b"]

@@ -21,7 +21,7 @@ from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.site.attendance import BEAT
 from hansa.common.ui.client import Client
 from hansa.common.values.bounds import MOST_NAMED
-from hansa.common.values.ids import TaskId
+from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task, Terms
 from hansa.controller.api.limits import SUBMISSIONS
 from hansa.controller.engine.machine import Machine
@@ -31,6 +31,7 @@ from tests.consortium import Consortium, channel, fleet, operators
 from tests.integration.attacker import CODE, QUICK, attend, bomb, enrolment, only_init, status, training
 from tests.support import LightSite, Served, ended, fleet_stub, job, nothing, serving
 from tests.unit.engine import evaluated_updates  # noqa: F401 - registers the weigher `evaluated`
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -172,9 +173,7 @@ async def test_a_daemon_with_more_tasks_in_hand_than_it_may_name_connects_all_th
     hand = [TaskId(f"j-{number}") for number in range(MOST_NAMED + 1)]
     async with LightSite(served.address, "a", hand=hand).attending() as site:
         assert [session.site for session in served.federation.fleet.sessions] == ["a"]
-        async with asyncio.timeout(20):
-            while len(site.cancelled) < MOST_NAMED:  # there is no such job
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(site.cancelled) >= MOST_NAMED)  # there is no such job
 
 
 async def test_huge_headers_are_refused(served: Served) -> None:
@@ -224,7 +223,7 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
         flood = fleet(channel(served.address, pki.issue("learner", "evil")))
 
         async def silent() -> AsyncIterator[fleet_pb2.FromSite]:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
             yield enrolment()
 
         streams = [asyncio.create_task(status(anext(aiter(flood.Attend(silent()))))) for _ in range(2000)]
@@ -237,8 +236,8 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
         assert codes <= {CODE.RESOURCE_EXHAUSTED, CODE.UNAVAILABLE}
         assert any("50 calls under way" in text for _, text in found)
         assert any("no message arrived for 1 s" in text for _, text in found)
-        assert not served.guard._calls
-        assert not served.guard._counts
+        assert not served.guard.calls
+        assert not served.guard.callers
 
 
 async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> None:
@@ -260,19 +259,20 @@ async def test_an_operator_watches_only_so_many_jobs_at_once(tmp_path: Path) -> 
 
 async def test_progress_of_unknown_tasks_is_not_kept(served: Served) -> None:
     of, stub = fleet_stub(served.address)
-    done = asyncio.Event()
+    enrolled = asyncio.Event()
 
     async def words() -> AsyncIterator[fleet_pb2.FromSite]:
         yield enrolment()
+        await enrolled.wait()
         for number in range(1000):
             yield fleet_pb2.FromSite(progress=fleet_pb2.Progress(task=f"j0-{number}"))
-        await done.wait()
 
     call = aiter(stub.Attend(words()))
     await anext(call)
-    await asyncio.sleep(0.5)
-    assert not served.federation.fleet.sessions[0].progress
-    done.set()
+    (session,) = served.federation.fleet.sessions
+    enrolled.set()
+    assert [message async for message in call] == []  # it ends when all messages have been read
+    assert not session.progress
     await of.close()
 
 
@@ -404,14 +404,15 @@ async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
         fleet_pb2.ToSite(pulse=fleet_pb2.Pulse(job="j", steps=2)),
         fleet_pb2.ToSite(),
     ]
-    heard = 0
+    still_there = asyncio.Event()
 
     async def attend(messages: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
-        nonlocal heard
         for message in said:
             yield message.SerializeToString()
-        async for _ in messages:
-            heard += 1
+        for _ in range(3):
+            await anext(aiter(messages))
+        still_there.set()
+        await asyncio.Event().wait()
 
     kind = {"Attend": grpc.stream_stream_rpc_method_handler(attend)}
     server = grpc.aio.server()
@@ -420,11 +421,10 @@ async def test_a_controller_cannot_crash_or_hurry_a_site() -> None:
     await server.start()
     try:
         async with LightSite(f"127.0.0.1:{port}", "a").attending() as site:
-            async with asyncio.timeout(20):
-                while heard < 3:  # it is still there
-                    await asyncio.sleep(0.05)
-            assert site.attendance._heartbeat == BEAT[0]
+            await asyncio.wait_for(still_there.wait(), 20)
+            assert site.attendance.heartbeat == BEAT[0]
             assert site.cancelled == ["\x1b[2J"]
-            assert site.attendance._pulses == {"j": 2}, "a text that is not a job's name is not kept"
+            assert site.attendance.pulse(JobId("j")) == 2
+            assert site.attendance.pulse(JobId("j" * 1_000_000)) == 0, "it is not the name of a job"
     finally:
         await server.stop(None)

@@ -30,6 +30,7 @@ from hansa.controller.transfers.sending import LARGEST
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.integration.attacker import CODE, attend, enrolment, status
 from tests.support import APP, LightSite, Served, ended, fleet_stub, job, nothing, serving
+from tests.waiting import eventually
 
 CHANGES: dict[str, dict[str, Any]] = {
     "batch_size": {"batch_size": 1 << 32},
@@ -235,18 +236,13 @@ async def test_back_off_goes_on_growing_while_sessions_die_young(monkeypatch: py
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
 
-    async def until(count: int) -> None:
-        async with asyncio.timeout(20):
-            while len(rests) < count:
-                await asyncio.sleep(0.01)
-
     try:
         async with LightSite(f"127.0.0.1:{port}", "a").attending():
-            await until(5)
+            await eventually(lambda: len(rests) >= 5)
             assert rests[:5] == [1, 2, 3, 4, 5]
             monkeypatch.setattr(attendance, "STEADY", 0.0)  # as if the next ones had lasted long enough
             seen = len(rests)
-            await until(seen + 4)
+            await eventually(lambda: len(rests) >= seen + 4)
             assert rests[-1] == 1
     finally:
         await server.stop(None)

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,10 @@ async def test_a_disk_that_cannot_be_read_for_a_while_does_not_look_like_a_contr
     async def patient(site: LightSite, task: Task) -> None:
         async with AsyncExitStack() as held:
             if isinstance(task.work, Train):
-                await held.enter_async_context(served.federation.downloads._opened(task.work.model))
+                with served.federation.store.open(task.work.model) as model:
+                    digests = set(model.manifest.digests)
+                another = served.federation.downloads.send(task.work.model, digests, "another")
+                await anext(await held.enter_async_context(aclosing(another)))
                 monkeypatch.setattr(os, "pread", failing)
             await train(site, task)
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from hansa.controller.transfers.gate import Gate
 from hansa.protos import fleet_pb2 as fleet
 from tests.integration.test_transfer import Scene, refused, stop_at_train
 from tests.redis_server import RedisServer
-from tests.support import LightSite, ended, job, model_of, nothing, sealed, serving
+from tests.support import LightSite, ended, job, model_of, nothing, pace_checked, sealed, serving
+from tests.waiting import eventually
 
 LONG = ModelSpec(
     (
@@ -35,13 +37,21 @@ LONG = ModelSpec(
 FRAMES = Layout(LONG).frames  # three batches
 
 
+@pytest.fixture
+def limits() -> Limits | None:
+    """The limits of the scene's controller; a test that needs others gives this parameter a value."""
+    return None
+
+
 @pytest.fixture(params=["memory", "disk", "redis"])
-async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(
+    request: pytest.FixtureRequest, tmp_path: Path, limits: Limits | None
+) -> AsyncIterator[Scene]:
     url = {"memory": "memory:", "disk": ""}.get(request.param)
     if url is None:
         server: RedisServer = request.getfixturevalue("redis")
         url = f"{server.url}?prefix={tmp_path.name.encode().hex()[-40:]}"
-    async with serving(tmp_path, store=url) as served:
+    async with serving(tmp_path, store=url, limits=limits) as served:
         site = LightSite(served.address, "a", spec=LONG, answer=stop_at_train)
         async with site.attending():
             site.ready.clear()
@@ -95,20 +105,13 @@ async def quarantined(scene: Scene, manifest: Manifest, frames: list[bytes], why
     await nothing_is_left(scene)
 
 
-async def until(holds: Any) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 async def nothing_is_left(scene: Scene) -> None:
     """Wait until no upload, no place at the gate and no draft is left."""
     federation = scene.served.federation
     gate, room = federation.gate, Gate(federation.memory).free
-    await until(lambda: not federation.uploads.under_way)
-    await until(lambda: (gate.free, gate.callers) == (room, set()))
-    await until(lambda: not drafts(scene))
+    await eventually(lambda: not federation.uploads.under_way)
+    await eventually(lambda: (gate.free, gate.callers) == (room, set()))
+    await eventually(lambda: not drafts(scene))
 
 
 def drafts(scene: Scene) -> list[Any]:
@@ -133,20 +136,19 @@ async def test_a_damaged_update_is_quarantined_in_whichever_batch_it_is(
     await quarantined(scene, manifest, frames, why)
 
 
+@pytest.mark.parametrize("limits", [Limits(silence=0.5)], ids=["impatient"])
 @pytest.mark.parametrize("how", ["nan", "digest"])
 async def test_a_damaged_last_frame_is_not_forgotten_when_the_connection_is_ended(
     scene: Scene, how: str
 ) -> None:
     """All frames have come, but the stream did not end: the next connection has nothing more to send."""
-    scene.served.guard._limits = Limits(silence=0.5)
     manifest, frames = update({"c": float("nan")}) if how == "nan" else update()
     if how == "digest":
         frames = update({"c": 7.0})[1]
     await scene.offer(manifest)
     line = Line(scene)
     line.send(*frames)
-    while (await scene.offer(manifest)).start < FRAMES:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: scene.has(manifest, FRAMES))
     await refused(lambda: line.call, "no further message arrived for 0.5 s", TooLarge)
     await refused(lambda: scene.upload([], start=FRAMES), "tensor c", Rejected)
     assert "tensor c" in await scene.quarantined()
@@ -183,9 +185,8 @@ async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_sa
     await scene.offer(manifest)
     line = Line(scene)
     line.send(*frames[:cut_at])
-    while (start := (await scene.offer(manifest)).start) < cut_at:
-        await asyncio.sleep(0.01)
-    assert start == cut_at
+    await eventually(lambda: scene.has(manifest, cut_at))
+    assert (await scene.offer(manifest)).start == cut_at
     await line.hang_up()
     receipt = await scene.upload(frames[cut_at:], start=cut_at)
     assert receipt.digest == manifest.digest
@@ -203,11 +204,10 @@ async def test_frames_that_came_over_an_older_connection_after_the_offer_are_pas
     await scene.offer(manifest)
     old = Line(scene)
     old.send(*frames[:2])
-    while (await scene.offer(manifest)).start < 2:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: scene.has(manifest, 2))
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     old.send(frames[2])
-    await until(lambda: upload.conveyor._waiting or upload.check.next == 3)
+    await eventually(lambda: upload.conveyor.waiting or upload.check.next == 3)
     await old.hang_up()
     receipt = await scene.upload(frames[2:], start=2)
     assert receipt.digest == manifest.digest
@@ -225,7 +225,7 @@ async def test_a_place_is_not_lost_to_a_slow_upload_that_is_offered_again(
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(frames[0])
-    await until(lambda: upload.conveyor and not upload.place.held)  # it is slow
+    await eventually(lambda: upload.conveyor and not upload.place.held)  # it is slow
     assert (await scene.offer(manifest)).start == 1
     line.send(*frames[1:], None)
     assert (await line.call).digest == manifest.digest
@@ -243,11 +243,11 @@ async def test_no_frames_gather_for_an_upload_that_has_no_place(
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(*frames[:2])
-    await until(lambda: upload.check.next == 2 and not upload.place.held)
+    await eventually(lambda: upload.check.next == 2 and not upload.place.held)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0)  # every frame is long in coming
     for number, frame in enumerate(frames[2:], 3):
-        await asyncio.sleep(0.1)
         line.send(frame)
-        await until(lambda: upload.check.next == number)  # noqa: B023
+        await eventually(lambda: upload.check.next == number)  # noqa: B023
         assert not upload.place.held
     line.send(None)
     assert (await line.call).digest == manifest.digest
@@ -265,15 +265,14 @@ async def test_an_offer_that_waits_at_the_gate_gets_the_receipt_if_the_update_ca
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     line = Line(scene)
     line.send(frames[0])
-    await until(lambda: upload.conveyor and not upload.place.held)
+    await eventually(lambda: upload.conveyor and not upload.place.held)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 60)  # nobody else loses a place
     places = [await gate.enter(f"other {i}", FRAME) for i in range(room // FRAME)]
-    for place in places:
-        place.working = lambda: True
     again = asyncio.ensure_future(_reply(scene.offer(manifest)))
-    await until(lambda: "a" in gate.callers)
+    await eventually(lambda: "a" in gate.callers)
+    monkeypatch.setattr("hansa.controller.transfers.gate.SLOW", 0)  # every frame of it is long in coming
     for number, frame in enumerate(frames[1:], 1):
-        await until(lambda: upload.check.next == number)  # noqa: B023
-        await asyncio.sleep(0.1)  # so slow that it needs no place
+        await eventually(lambda: upload.check.next == number)  # noqa: B023
         line.send(frame)
     line.send(None)
     assert (await line.call).digest == manifest.digest
@@ -294,11 +293,10 @@ async def test_a_connection_that_waited_for_another_cannot_publish_a_discarded_u
     await scene.offer(first)
     line = Line(scene)
     line.send(*frames)
-    while (await scene.offer(first)).start < FRAMES:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: scene.has(first, FRAMES))
     upload = scene.served.federation.uploads.under_way[scene.task.id]
     late = asyncio.ensure_future(_reply(scene.upload([], start=FRAMES)))  # waits for the line that is stuck
-    await until(lambda: upload.stream == 2)
+    await eventually(lambda: upload.stream == 2)
     assert (await scene.offer(second)).start == 0
     await line.hang_up()
     await refused(lambda: late, "another connection took over", Stale)
@@ -324,8 +322,7 @@ async def test_a_task_that_is_withdrawn_leaves_nothing_of_its_upload(scene: Scen
     await scene.offer(manifest)
     line = Line(scene)
     line.send(*frames[:6])
-    while (await scene.offer(manifest)).start < 6:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: scene.has(manifest, 6))
     await scene.served.jobs.runner(scene.runner.id).post(
         ev.CancelAsked(at=scene.served.federation.clock.now(), operator="")
     )
@@ -429,7 +426,8 @@ async def test_whatever_a_site_does_its_update_is_committed_completely_or_not_at
             case "hang up" if lines:
                 lines.pop(chance.randrange(len(lines)))[0].call.cancel()
             case _:
-                await asyncio.sleep(chance.choice([0, 0.001, 0.02]))
+                for _ in range(chance.choice([0, 1, 20])):  # the store needs about as long for a frame
+                    await scene.served.federation.workers.io(scene.served.federation.store.keys)
         if len(lines) > 8:
             lines.pop(0)[0].call.cancel()
     for line, _, _ in lines:
@@ -438,11 +436,9 @@ async def test_whatever_a_site_does_its_update_is_committed_completely_or_not_at
         await asyncio.wait(offers)
         while scene.task.id in scene.runner.machine.state.tasks:
             manifest, frames = updates[0]
-            try:
+            with suppress(grpc.aio.AioRpcError):
                 start = (await scene.offer(manifest)).start
                 await scene.upload(frames[start:], start=start)
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.01)
     assert "unexpected" not in caplog.text
     if scene.runner.machine.state.tasks:  # the site was asked once more
         assert await scene.quarantined()
@@ -496,11 +492,13 @@ async def test_an_update_whose_site_hangs_up_while_it_is_published_gets_in_and_h
     manifest, frames = update()
     await scene.offer(manifest)
     upload = scene.served.federation.uploads.under_way[scene.task.id]
+    before = scene.served.guard.calls
     line = Line(scene)
     line.send(*frames, None)
-    await until(lambda: upload.commit and upload.check.complete)
+    await eventually(lambda: upload.commit and upload.check.complete)
     await line.hang_up()
-    await asyncio.sleep(0.1)
+    await eventually(lambda: scene.served.guard.calls <= before)
+    await pace_checked(upload.place)
     assert upload.place.held
     publish.set()
     assert (await scene.offer(manifest)).receipt.digest == manifest.digest
@@ -517,11 +515,11 @@ async def test_a_connection_that_is_ended_twice_while_frames_are_written_leaves_
     publish.set()
     manifest, frames = update()
     await scene.offer(manifest)
-    upload, before = scene.served.federation.uploads.under_way[scene.task.id], set(scene.served.guard._calls)
+    upload, before = scene.served.federation.uploads.under_way[scene.task.id], scene.served.guard.calls
     line = Line(scene)
     line.send(*frames[:6])
-    await until(lambda: upload.conveyor and upload.conveyor.busy and len(upload.conveyor._waiting) == 2)
-    (call,) = scene.served.guard._calls - before
+    await eventually(lambda: upload.conveyor and upload.conveyor.busy and upload.conveyor.waiting == 2)
+    (call,) = scene.served.guard.calls - before
     assert call.task is not None
     call.task.cancel()
     await asyncio.sleep(0)
@@ -531,7 +529,7 @@ async def test_a_connection_that_is_ended_twice_while_frames_are_written_leaves_
     assert upload.conveyor is not None
     assert upload.conveyor.busy
     second = asyncio.ensure_future(_reply(scene.upload(frames)))
-    await until(lambda: upload.stream == 2)
+    await eventually(lambda: upload.stream == 2)
     write.set()
     assert (await second).digest == manifest.digest
     await ended(scene.runner)

@@ -19,6 +19,7 @@ from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import verify
 from hansa.protos import fleet_pb2
 from tests.support import LightSite, Served, ended, job, model_of, nothing, serving
+from tests.waiting import eventually
 
 OWN = Evaluation(n=4, loss_sum=2.0, confusion=((3, 1), (0, 0)))
 
@@ -92,7 +93,7 @@ async def test_evaluators_that_are_down_slow_odd_or_leave_do_not_stop_a_job(tmp_
     leaving: list[LightSite] = []
 
     async def slow(site: LightSite, task: Task) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def nonsense(site: LightSite, task: Task) -> None:
         with suppress(InvalidInput):
@@ -205,8 +206,7 @@ async def test_sites_that_train_hear_how_far_the_job_has_come(tmp_path: Path) ->
 
         async def wait(site: LightSite, task: Task) -> None:
             if isinstance(task.work, Train):
-                while site.attendance.pulse(task.job) in (None, 0):
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: site.attendance.pulse(task.job))
                 heard.set()
             await learn(site, task)
 
@@ -242,11 +242,10 @@ async def test_a_site_that_was_away_is_told_how_far_the_job_has_come(tmp_path: P
             runner = await submit(served, **spec, train={"until": {"cycles": 2}})
             await taken.wait()
         while runner.machine.state.version < 4:
-            await asyncio.sleep(0.01)
+            await runner.next_change().wait()
         back = LightSite(served.address, "c", answer=hold, hand=list(away.hand))
         async with asyncio.timeout(20), back.attending():
-            while back.attendance.pulse(runner.id) != 20:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: back.attendance.pulse(runner.id) == 20)
             going.set()
             await ended(runner)
 
@@ -276,10 +275,9 @@ async def test_an_adaptive_asynchronous_job_goes_on_from_its_journal_as_it_was(t
         while runner.machine.state.version < 20:
             await runner.next_change().wait()
         going.clear()
-        while (
-            learning or runner.machine.state.plan or len(runner.machine.state.tasks) > 3
-        ):  # until only training is left
-            await asyncio.sleep(0.02)
+        state = runner.machine.state
+        # Until only training is left.
+        await eventually(lambda: not (learning or state.plan) and len(state.tasks) <= 3)
         with suppress(Stale):
             await runner.post(ev.AlarmRang(at=0, alarm="none"))  # everything before it is durable by now
     before, memories = runner.machine.state.model_dump(), runner.machine.memories

@@ -30,6 +30,7 @@ from tests.support import (
     serving,
     small_spec,
 )
+from tests.waiting import eventually
 
 
 async def submit(served: Served, spec: JobSpec) -> JobRunner:
@@ -172,10 +173,7 @@ async def test_the_deadline_closes_a_round_on_quorum_and_withdraws_the_late_task
         entry = runner.view().history[-1]
         assert set(entry.contributions) == {"awake"}
         assert entry.lost["late"].startswith("late: no update by the deadline")
-        for _ in range(100):
-            if late.cancelled:
-                break
-            await asyncio.sleep(0.01)
+        await eventually(lambda: late.cancelled)
         assert len(late.cancelled) == 1
 
 
@@ -443,7 +441,10 @@ async def test_an_idle_daemon_is_not_dropped_however_short_the_heartbeat(
         first = fleet.find(SiteName("a"), "learner")
         assert first
         heard = {first.last_seen}
-        while len(heard) < 3 and fleet.find(SiteName("a"), "learner") is first:
+
+        def has_beaten_twice() -> bool:
             heard.add(first.last_seen)
-            await asyncio.sleep(heartbeat / 10)
-        assert len(heard) == 3, "it was dropped"
+            assert fleet.find(SiteName("a"), "learner") is first, "it was dropped"
+            return len(heard) == 3
+
+        await eventually(has_beaten_twice)

@@ -31,6 +31,7 @@ from tests.support import (
     serving,
     small_spec,
 )
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -57,10 +58,11 @@ async def upload(stub: Any, task: Task, frames: AsyncIterator[bytes]) -> tuple[g
     return await status(stub.Upload(words()))
 
 
-async def frames_of(*frames: bytes, then: float = 0) -> AsyncIterator[bytes]:
+async def frames_of(*frames: bytes, endless: bool = False) -> AsyncIterator[bytes]:
     for frame in frames:
         yield frame
-    await asyncio.sleep(then)
+    if endless:
+        await asyncio.Event().wait()
 
 
 async def test_an_update_counts_once_however_often_it_is_sent(served: Served) -> None:
@@ -119,7 +121,7 @@ async def test_an_upload_that_never_ends_is_ended(served: Served) -> None:
         stub = site.attendance.stub
         request, payload = offered(task)
         await stub.Offer(request)
-        code, text = await upload(stub, task, frames_of(then=30))
+        code, text = await upload(stub, task, frames_of(endless=True))
         assert (code, "1 s" in text) == (CODE.RESOURCE_EXHAUSTED, True)
         code, text = await upload(stub, task, frames_of(bytes(FRAME + 1)))
         assert (code, str(FRAME) in text) == (CODE.RESOURCE_EXHAUSTED, True)
@@ -143,8 +145,7 @@ async def test_a_site_that_never_builds_the_first_model_does_not_hold_up_the_job
         async with LightSite(served.address, "b").attending():
             runner = await served.submit(job(sites={"min": 2}), None, nothing())
             async with asyncio.timeout(20):
-                while not site.cancelled:
-                    await asyncio.sleep(0.05)
+                await eventually(lambda: site.cancelled)
                 withdrawn.set()
                 await ended(runner)
     assert runner.machine.state.status == "completed"
@@ -189,13 +190,11 @@ async def test_offers_of_one_caller_are_few_and_counted_before_they_are_read(tmp
         of = channel(served.address, pki.issue("learner", "evil"))
 
         async def silent() -> AsyncIterator[bytes]:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
             yield b""
 
         begun = [of.stream_unary("/hansa.v1.Fleet/Offer")(silent()) for _ in range(4)]
-        async with asyncio.timeout(10):
-            while len(served.guard._calls) < 4:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len(served.guard.calls) == 4)
         code, text = await status(fleet(of).Offer(fleet_pb2.OfferRequest(site="evil", task="j00000000-1")))
         assert (code, text) == (
             CODE.RESOURCE_EXHAUSTED,
@@ -248,7 +247,7 @@ async def test_refused_messages_are_not_kept(served: Served, method: str) -> Non
         for _ in range(10):
             call = of.stream_stream(f"/hansa.v1.{method}")(words())
             assert (await status(anext(aiter(call), None)))[0] is wanted
-        await asyncio.sleep(0.2)
+        await eventually(lambda: not served.guard.calls)
         found = [held for each in gc.get_objects() for held in gc.get_referents(each) if type(held) is bytes]
     finally:
         gc.enable()

@@ -1,9 +1,12 @@
 """Exported models say what they are, over the real wire; sites that come back unusable delay nobody."""
 
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
@@ -11,16 +14,16 @@ from safetensors.numpy import load_file, save_file
 import hansa as package
 from hansa.common.cli import hansa
 from hansa.common.models.checkpoints import load_checkpoint, read_origin, save_checkpoint
-from hansa.common.ui import client as client_module
+from hansa.common.rpc import codec
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.tasks import Train
-from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import verify
 from hansa.controller.verify.export import check_export
+from hansa.protos import fleet_pb2, operator_pb2
 from tests.hostile_text import NASTY, require_clean
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
@@ -189,20 +192,51 @@ async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_afte
     assert [entry.receipt for entry in again.history] == [entry.receipt for entry in shown.history]
 
 
-def test_a_controller_that_describes_another_model_is_not_believed() -> None:
-    manifest, _ = sealed(small_spec(), filled(small_spec(), 2.0))
-    told = ModelOrigin(job="j1", name="n", version=1, digest="00" * 32)
-    with pytest.raises(Broken, match="belongs to another model"):
-        client_module._origin(told.model_dump_json(), manifest)
-    with pytest.raises(Broken, match="cannot be read"):
-        client_module._origin('{"job": 1}', manifest)
-    assert client_module._origin("", manifest) is None
+@asynccontextmanager
+async def pretending(method: str, *replies: bytes) -> AsyncIterator[Client]:
+    """Yield a client of a controller that gives these replies to whatever it is asked."""
+
+    async def reply(_: bytes, __: Any) -> AsyncIterator[bytes]:
+        for message in replies:
+            yield message
+
+    server = grpc.aio.server()
+    handlers = {method: grpc.unary_stream_rpc_method_handler(reply)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("hansa.v1.Operator", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with Client(f"127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        await server.stop(None)
+
+
+OTHERS = ModelOrigin(job="j1", name="n", version=1, digest="00" * 32).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("origin", "problem"),
+    [(OTHERS, "belongs to another model"), ('{"job": 1}', "description of the model cannot be read")],
+)
+async def test_a_controller_that_describes_another_model_is_not_believed(origin: str, problem: str) -> None:
+    manifest, payload = sealed(small_spec(), filled(small_spec(), 2.0))
+    wire, sent = codec.manifest_to_wire(manifest), range(len(manifest.digests))
+    header = fleet_pb2.FetchHeader(manifest=wire, sent=sent, origin_json=origin)
+    async with pretending("Model", header.SerializeToString(), payload.tobytes()) as client:
+        with pytest.raises(Broken, match=problem):
+            await client.export("j1")
+    header.origin_json = ""
+    async with pretending("Model", header.SerializeToString(), payload.tobytes()) as client:
+        assert (await client.export("j1"))[0::2] == (manifest, None)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])
-def test_an_answer_that_is_not_a_view_is_an_error_of_one_line(text: str) -> None:
-    with pytest.raises(Broken, match="the controller's answer cannot be read"):
-        client_module._read(JobView, text)
+async def test_an_answer_that_is_not_a_view_is_an_error_of_one_line(text: str) -> None:
+    async with pretending("Show", operator_pb2.JobReply(view_json=text).SerializeToString()) as client:
+        with pytest.raises(Broken, match="the controller's answer cannot be read") as caught:
+            await client.show("j1")
+    assert "\n" not in str(caught.value)
 
 
 async def test_a_learner_that_comes_back_unusable_does_not_hold_up_the_round_and_is_named(

@@ -4,9 +4,10 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -473,14 +474,23 @@ async def test_the_server_does_not_step_again_towards_earlier_updates(
     assert len({digest for digest, _ in made}) > 4
 
 
-async def test_a_missing_rule_does_not_keep_the_controller_from_its_other_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def unregistered(point: str, kind: str) -> Iterator[None]:
+    """Do without a plugin, as if its package were not installed."""
+    before = plugins.contents()
+    others = {name: cls for name, cls in before.plugins[point].items() if name != kind}
+    plugins.restore(replace(before, plugins=before.plugins | {point: others}))
+    try:
+        yield
+    finally:
+        plugins.restore(before)
+
+
+async def test_a_missing_rule_does_not_keep_the_controller_from_its_other_jobs(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         lost = await served.submit(job(weigh={"kind": "fickle"}), None, nothing())
         other = await served.submit(job(), None, nothing())
-    with monkeypatch.context() as changed:
-        changed.delitem(plugins._registry["weigh"], "fickle")
+    with unregistered("weigh", "fickle"):
         async with serving(tmp_path) as served, AsyncExitStack() as sites:
             view = served.jobs.runner(lost.id).view()
             assert view.status == "failed"

@@ -18,6 +18,7 @@ from hansa.controller.storage.redis.space import key_below
 from hansa.controller.verify.check import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, model_of, nothing, serving
+from tests.waiting import eventually
 
 Servers = Callable[[bool], RedisServer]
 
@@ -59,8 +60,11 @@ async def test_a_job_waits_while_redis_is_unavailable(
             await reached.wait()
             server.kill()
             go_on.set()
-            while not (await client.show(runner.id)).reason.startswith("waiting for the store: Redis"):
-                await asyncio.sleep(0.05)
+
+            async def is_waiting() -> bool:
+                return (await client.show(runner.id)).reason.startswith("waiting for the store: Redis")
+
+            await eventually(is_waiting)
             server.start()
             await ended(runner)
             if durable:
@@ -104,8 +108,7 @@ async def test_a_redis_that_is_full_is_reported_until_it_has_room(tmp_path: Path
         while runner.machine.state.version < 10:
             await runner.next_change().wait()
         client.config_set("maxmemory", 1)
-        while not served.federation.workers.trouble:
-            await asyncio.sleep(0.02)
+        await eventually(lambda: served.federation.workers.trouble)
         for _ in range(20):
             await served.federation.workers.io(served.federation.store.keys)  # reads succeed
             assert "is full; raise its maxmemory" in runner.view().reason
@@ -134,8 +137,7 @@ async def test_when_redis_was_restarted_empty_the_controller_lives_on_and_says_s
                 Broken, match=r"the audit log cannot be continued: .* restarted empty.* may help"
             ):
                 await served.submit(job(), None, nothing())
-            while f"the journal lost job {runner.id}" not in caplog.text:
-                await asyncio.sleep(0.02)
+            await eventually(lambda: f"the journal lost job {runner.id}" in caplog.text)
         assert served.jobs.runner(runner.id) is runner
     async with serving(tmp_path / "state", store=server.url) as served:
         async with LightSite(served.address, "a").attending():

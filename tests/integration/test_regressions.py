@@ -36,6 +36,7 @@ from tests.support import (
     small_spec,
     wait_for_ever,
 )
+from tests.waiting import eventually
 
 
 async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
@@ -98,18 +99,19 @@ async def test_a_site_without_the_app_fails_a_new_job_whatever_its_name(tmp_path
 
 
 async def test_a_site_without_the_app_that_joins_later_does_not_disturb_the_job(tmp_path: Path) -> None:
-    started = asyncio.Event()
+    started, joined = asyncio.Event(), asyncio.Event()
 
     async def slowly(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train) and task.round == 2:
             started.set()
-            await asyncio.sleep(0.3)
+            await joined.wait()
         await site.do(task)
 
     async with serving(tmp_path) as served, LightSite(served.address, "m", answer=slowly).attending():
         runner = await served.submit(job(pace={"rounds": 3}), None, nothing())
         await started.wait()
         async with LightSite(served.address, "late", app="other.py:app").attending():
+            joined.set()
             assert (await ended(runner)).view().status == "completed"
 
 
@@ -276,8 +278,7 @@ async def test_no_drafts_are_left_when_jobs_are_cancelled_in_mid_upload(tmp_path
                 await runner.next_change().wait()
             runner.post(ev.CancelAsked(at=served.federation.clock.now()))
             await ended(runner)
-        await asyncio.sleep(0.2)
-        assert list((tmp_path / "store" / "drafts").iterdir()) == []
+        await eventually(lambda: not list((tmp_path / "store" / "drafts").iterdir()))
 
 
 async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_job_from_ending(
@@ -290,17 +291,14 @@ async def test_a_merge_that_is_done_when_the_journal_breaks_does_not_keep_the_jo
         async def broken(of: JobId, entries: Sequence[Entry]) -> None:
             held = served.jobs.runner(of)
             if held.machine.state.merging:  # it has begun before the event that asks for it is durable
-                while not any(isinstance(event, ev.OrderDone) for event, _ in vars(held._inbox)["_queue"]):
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: held.backlog)  # by the merge's result: the site has nothing to say
                 raise Broken("the journal lost entries")
             await append(of, entries)
 
         monkeypatch.setattr(records, "append", broken)
         runner = await served.submit(job(), None, nothing())
         assert (await ended(runner)).view().reason == "the journal lost entries"
-        async with asyncio.timeout(10):
-            while runner.id in served.federation.launcher.running:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: runner.id not in served.federation.launcher.running)
 
 
 async def test_a_site_that_connects_is_not_sent_a_task_whose_event_is_not_durable(
@@ -333,11 +331,15 @@ async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path
         async with Client(served.address) as client:
             for number in range(20):
                 asking = asyncio.create_task(client.submit(job(name=f"j{number}", pace={"rounds": 1})))
-                await asyncio.sleep(0.001 * number)
+                await asyncio.wait([asking], timeout=0.001 * number)
                 asking.cancel()
-            await asyncio.sleep(0.5)
-            recorded = {record.id for record in served.journal.jobs()}
-            assert recorded == {runner.id for runner in served.jobs.newest_first}
+
+            def recorded() -> set[JobId]:
+                return {record.id for record in served.journal.jobs()}
+
+            await eventually(lambda: len(served.guard.calls) == 1)  # that of the site
+            await eventually(lambda: recorded() == {runner.id for runner in served.jobs.newest_first})
+            assert recorded()
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -21,6 +21,7 @@ from hansa.controller.storage.backends import opened
 from hansa.controller.storage.redis.space import key_below
 from tests.redis_server import RedisServer
 from tests.support import LightSite, Served, ended, filled, job, nothing, sealed, serving, small_spec
+from tests.waiting import eventually
 
 PREFIX = "restarts"
 FACTS = UpdateFacts(n_train=10, n_used=10, steps=1, epochs=1, seconds=0)
@@ -96,8 +97,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
 async def concluded(served: Served, runner: JobRunner) -> JobRunner:
     """Wait until a job has ended and its end and summary are written."""
     await ended(runner)
-    while runner.id in served.federation.launcher.running:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: runner.id not in served.federation.launcher.running)
     return runner
 
 

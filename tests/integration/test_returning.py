@@ -17,6 +17,7 @@ from hansa.common.values.ids import SiteName
 from hansa.protos import fleet_pb2
 from tests.redis_server import free_port
 from tests.support import LightSite, serving
+from tests.waiting import eventually
 
 TRIES = 12  # doubled from failure to failure, the pauses before them would add up to minutes
 
@@ -40,8 +41,7 @@ async def test_a_site_dials_about_every_second_while_its_controller_is_down_and_
         nobody.close()
         await nobody.wait_closed()
         async with serving(tmp_path, listen=f"127.0.0.1:{port}") as served, asyncio.timeout(10):
-            while not served.federation.fleet.find(SiteName("a"), "learner"):
-                await asyncio.sleep(0.01)
+            await eventually(lambda: served.federation.fleet.find(SiteName("a"), "learner"))
             assert not site.attendance.refused
 
 

@@ -21,8 +21,9 @@ from hansa.common.values.errors import InvalidInput, Unproven, Unreachable
 from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2, operator_pb2
-from tests.consortium import Consortium, channel, fleet, operators, raw_channel
+from tests.consortium import Consortium, channel, fleet, later, operators, raw_channel
 from tests.support import LightSite, Served, ended, job, nothing, serving, wait_for_ever
+from tests.waiting import eventually
 
 CODE = grpc.StatusCode
 
@@ -158,20 +159,23 @@ async def test_a_revoked_certificate_is_refused_at_once_and_its_stream_is_ended(
         consortium.hand_on_revoked(consortium.place / "controller-hub")
         served.guard.sweep()
         async with Client(Endpoint(served.address, good)) as client:
-            async with asyncio.timeout(10):
-                while [site.state for site in await client.sites()] == ["attending"]:
-                    await asyncio.sleep(0.05)
+
+            async def is_away() -> bool:
+                return [site.state for site in await client.sites()] != ["attending"]
+
+            await eventually(is_away)
     with pytest.raises(Unproven, match="is revoked"):
         async with light(served, mine, "a").attending():
             pass
 
 
 async def test_a_list_of_revoked_certificates_that_others_signed_or_that_is_lost_pardons_nobody(
-    served: Served, consortium: Consortium, tmp_path: Path
+    served: Served, consortium: Consortium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, hub = consortium.issue("operator", "mallory"), consortium.place / "controller-hub"
     before = files.read(hub / files.REVOKED)
-    await asyncio.sleep(1.1)  # lists say when they were made to the second
+    # Lists say when they were made to the second.
+    monkeypatch.setattr("hansa.common.pki.authority.datetime", later(timedelta(seconds=2)))
     consortium.revoke(mine)
     consortium.hand_on_revoked(hub)
     served.guard.sweep()
@@ -339,16 +343,12 @@ async def test_certificates_are_renewed_without_stopping_a_running_job(
             consortium.authority.revoke(files.read_certificates(path))
         consortium.issue("learner", "a")
         consortium.issue("controller", "hub")
-        async with asyncio.timeout(20):
-            while served.federation.fleet.sessions[:1] in ([], [first]):
-                await asyncio.sleep(0.05)
+        await eventually(lambda: served.federation.fleet.sessions[:1] not in ([], [first]))
         served.guard.sweep()
         go.set()
         await ended(runner)
         assert runner.machine.state.status == "completed"
-        async with asyncio.timeout(10):
-            while len(site.receipts) < 2:  # the last one may still be on its way
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len(site.receipts) == 2)  # the last one may still be on its way
         assert not runner.view().history[-1].lost
 
 
@@ -365,22 +365,16 @@ async def test_half_renewed_files_leave_the_old_certificate_in_use(consortium: C
 
 
 async def test_a_certificate_that_ends_during_a_call_ends_the_call(
-    served: Served, consortium: Consortium
+    served: Served, consortium: Consortium, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = consortium.issue("operator", "alice", life=timedelta(seconds=3))
+    mine = consortium.issue("operator", "alice", life=timedelta(hours=1))
     runner = await served.submit(job(sites={"min": 5, "wait": 600}), None, nothing())
-
-    async def sweep() -> None:
-        while True:
-            served.guard.sweep()
-            await asyncio.sleep(0.2)
-
-    async def watch() -> None:
-        async with Client(Endpoint(served.address, mine)) as client:
-            async for _ in client.watch(runner.id):
-                pass
-
-    sweeping = asyncio.create_task(sweep())
-    with pytest.raises(Unproven, match="operator alice expired"):
-        await asyncio.wait_for(watch(), 20)
-    sweeping.cancel()
+    async with Client(Endpoint(served.address, mine)) as client, asyncio.timeout(20):
+        views = client.watch(runner.id)
+        await anext(views)
+        served.guard.sweep()
+        assert served.guard.callers == {"operator alice"}
+        monkeypatch.setattr("hansa.common.pki.caller.datetime", later(timedelta(hours=2)))
+        served.guard.sweep()
+        with pytest.raises(Unproven, match="operator alice expired"):
+            await anext(views)

@@ -119,9 +119,9 @@ def _solve(
 
     scale = max(float(rows.sum()) / len(rows), 1.0)  # the solver works best with numbers around one
     counts = cvxpy.Variable((len(rows), len(columns)), nonneg=True)
-    found = counts if marginals is None else counts @ marginals
+    mixture = counts if marginals is None else counts @ marginals
     sums = [cvxpy.sum(counts, axis=1) == rows / scale, cvxpy.sum(counts, axis=0) == columns / scale]
-    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(found - goal / scale)), sums)
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(mixture - goal / scale)), sums)
     problem.solve(solver=cvxpy.CLARABEL)
     if counts.value is None:
         raise ArithmeticError(f"the solver found no partition: {problem.status}")

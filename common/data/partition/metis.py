@@ -187,10 +187,10 @@ def _separable(rows: np.ndarray, capacity: np.ndarray) -> bool:
     reachable = 1  # bit s is set if some sites have s examples in all
     for size in rows.tolist():
         reachable |= reachable << size
-    held = np.zeros(1, dtype=np.int64)
+    totals = np.zeros(1, dtype=np.int64)
     for room in capacity.tolist():
-        held = np.concatenate([held, held + room])
-    return any(reachable >> total & 1 for total in set(held.tolist()) - {0, int(rows.sum())})
+        totals = np.concatenate([totals, totals + room])
+    return any(reachable >> total & 1 for total in set(totals.tolist()) - {0, int(rows.sum())})
 
 
 def placement(rows: np.ndarray) -> list[str]:

@@ -36,8 +36,8 @@ def wander(start: np.ndarray, goal: np.ndarray, moves: Moves, rng: np.random.Gen
     total = moves.burn_in + moves.search
     if height < 2 or width < 2 or not total:
         return start
-    corners = _corners(height, width, total, rng)
-    steps, losses = _walk(start, goal, corners, (rng.random(total) * moves.step).tolist())
+    corners = rectangles(height, width, total, rng)
+    steps, losses = walk(start, goal, corners, (rng.random(total) * moves.step).tolist())
     first = moves.burn_in
     if moves.stop_band:
         first = _entry(losses[: first + 1], moves.stop_band)
@@ -56,7 +56,7 @@ def _entry(losses: np.ndarray, band: tuple[float, float]) -> int:
     return int(inside[0]) if len(inside) else len(losses) - 1
 
 
-def _corners(height: int, width: int, total: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def rectangles(height: int, width: int, total: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Draw rectangles as flat indices: (i, j) and (i', j') lose, (i, j') and (i', j) gain."""
     i, j = rng.integers(0, height, total), rng.integers(0, width, total)
     other_i = (i + rng.integers(1, height, total)) % height
@@ -64,7 +64,7 @@ def _corners(height: int, width: int, total: int, rng: np.random.Generator) -> t
     return i * width + j, other_i * width + other_j, i * width + other_j, other_i * width + j
 
 
-def _walk(
+def walk(
     start: np.ndarray, goal: np.ndarray, corners: tuple[np.ndarray, ...], scales: list[float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ε of every move and the loss after 0, 1, 2 … moves.

@@ -15,16 +15,16 @@ def project(target: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
     """
     height, width = target.shape
     slack = EXACT * max(float(rows.sum()), 1.0)
-    found, correction = target.astype(np.float64), np.zeros(target.shape)
+    matrix, correction = target.astype(np.float64), np.zeros(target.shape)
     for _ in range(ITERATIONS):
-        over, under = rows - found.sum(axis=1), columns - found.sum(axis=0)
-        if (found >= 0).all() and max(np.abs(over).max(), np.abs(under).max()) <= slack:
+        over, under = rows - matrix.sum(axis=1), columns - matrix.sum(axis=0)
+        if (matrix >= 0).all() and max(np.abs(over).max(), np.abs(under).max()) <= slack:
             break
-        found = found + over[:, None] / width + under[None, :] / height - over.sum() / (height * width)
-        shifted = found + correction
-        found = np.maximum(shifted, 0)
-        correction = shifted - found
-    return found
+        matrix = matrix + over[:, None] / width + under[None, :] / height - over.sum() / (height * width)
+        shifted = matrix + correction
+        matrix = np.maximum(shifted, 0)
+        correction = shifted - matrix
+    return matrix
 
 
 def rounded(exact: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ def spread(
     totals = np.concatenate([size, room, count])
     at_least_one = block_array([[eye_array(cells), -eye_array(cells)]], format="csr")
     none_unless_chosen = block_array([[-eye_array(cells), diags_array(most.astype(float))]], format="csr")
-    found = milp(
+    solution = milp(
         np.zeros(2 * cells),
         integrality=np.ones(2 * cells),
         bounds=Bounds(0, np.concatenate([most, np.ones(cells)])),
@@ -104,12 +104,12 @@ def spread(
         ],
         options={"node_limit": NODES},
     )
-    if found.status == 2:
+    if solution.status == 2:
         return None
-    if found.x is None:
+    if solution.x is None:
         raise TimeoutError
     chosen = np.zeros((height, width), dtype=bool)
-    chosen[np.ix_(by_row, by_column)] = found.x[cells:].reshape(height, width) > 0.5
+    chosen[np.ix_(by_row, by_column)] = solution.x[cells:].reshape(height, width) > 0.5
     return chosen
 
 
@@ -133,9 +133,11 @@ def _vertex(
     by_column = csr_array((np.ones(len(number)), (at_column, number)), shape=(cells.shape[1], len(number)))
     sums = vstack([by_row, by_column], format="csr")
     matrix = hstack([sign * sums for sign in signs], format="csr")
-    found = linprog(cost, A_eq=matrix, b_eq=np.concatenate([rows, columns]), bounds=bounds, method="highs-ds")
-    if found.status != 0:
+    solution = linprog(
+        cost, A_eq=matrix, b_eq=np.concatenate([rows, columns]), bounds=bounds, method="highs-ds"
+    )
+    if solution.status != 0:
         return None
-    whole: np.ndarray = np.rint(found.x).astype(np.int64)
-    assert np.abs(found.x - whole).max() < 1e-6, "a vertex of a transport problem is whole"
+    whole: np.ndarray = np.rint(solution.x).astype(np.int64)
+    assert np.abs(solution.x - whole).max() < 1e-6, "a vertex of a transport problem is whole"
     return whole

@@ -74,7 +74,10 @@ def read_csv(path: Path, label: str | None) -> DataSet:
                 raise InvalidData(f"{path}: row {number} has {len(line)} values for {len(names)} columns")
     columns = [np.array([line[at].strip() for line in rows]) for at in range(len(names))]
     return built(
-        path, names, [_numbers(path, name, held) for name, held in zip(names, columns, strict=True)], label
+        path,
+        names,
+        [_numbers(path, name, values) for name, values in zip(names, columns, strict=True)],
+        label,
     )
 
 
@@ -105,13 +108,13 @@ def built(path: Path, names: Sequence[str], columns: Sequence[np.ndarray], label
             f"{path}: there is no column {label!r} for the label{suggestion(label, list(names))}"
         )
     target = label or next((name for name in LABELS if name in names), names[-1])
-    held = dict(zip(names, columns, strict=True))
-    y, classes = labels(path, held.pop(target), target)
-    features = {name: values for name, values in held.items() if values.dtype.kind in "fiub"}
+    values_of = dict(zip(names, columns, strict=True))
+    y, classes = labels(path, values_of.pop(target), target)
+    features = {name: values for name, values in values_of.items() if values.dtype.kind in "fiub"}
     if not features:
         raise InvalidData(f"{path}: no column of numbers besides the label {target!r}{_one_column(names)}")
     x = np.stack([values.astype(np.float32) for values in features.values()], axis=1)
-    keys = {name: values for name, values in held.items() if name not in features or _categories(values)}
+    keys = {name: values for name, values in values_of.items() if name not in features or _categories(values)}
     return DataSet(
         Examples(finite(path, x, tuple(features)), y),
         0,
@@ -149,7 +152,7 @@ def _numbers(path: Path, name: str, values: np.ndarray) -> np.ndarray:
     """Return a column as whole numbers, as floats or, if it holds words, unchanged."""
     missing = np.isin(np.char.lower(values), list(MISSING))
     try:
-        found = values[~missing].astype(np.float64)
+        numbers = values[~missing].astype(np.float64)
     except ValueError:
         return values
     if missing.any():
@@ -158,4 +161,4 @@ def _numbers(path: Path, name: str, values: np.ndarray) -> np.ndarray:
             f" {int(np.flatnonzero(missing)[0])}; fill them in, or remove such rows"
         )
     whole = np.char.isdigit(np.char.lstrip(values, "+-")).all()
-    return found.astype(np.int64) if whole else found
+    return numbers.astype(np.int64) if whole else numbers

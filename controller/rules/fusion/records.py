@@ -71,7 +71,7 @@ class Fusing(BaseModel):
     base: dict[UpdateName, float] = {}  # base weight of every site's last update
     version: int = 0  # that the fit in use was made for
     asked: Question | None = None  # for the merge that is being weighed
-    told: dict[str, JsonValue] = {}  # what its fit found, for operators
+    report: dict[str, JsonValue] = {}  # what its fit found, for operators
 
     def forget(self, sites: Iterable[SiteName]) -> None:
         """Drop sites whose statistics are no longer kept."""
@@ -86,7 +86,7 @@ class Fusing(BaseModel):
         """Let a fit take the place of the one in use."""
         self.boost = dict(zip(groups.sites, groups.boost, strict=True))
         self.groups, self.lapses, self.version = len(groups.shares), 0, version
-        self.told = groups.shown()
+        self.report = groups.shown()
 
     def keep(self, groups: Groups, patience: int) -> None:
         """Stay with the fit in use though a newer one found one group, and say so."""
@@ -96,7 +96,7 @@ class Fusing(BaseModel):
         )
         stays = f"the fit of version {self.version}, with {self.groups} groups, stays in use"
         warning = f"{stays} ({self.lapses} of {patience} times): {groups.why}"
-        self.told = {
+        self.report = {
             **numbers,
             "of": self.version,
             "components": 1,
@@ -113,7 +113,7 @@ class Fusing(BaseModel):
                 f"the fit of version {self.version} stays in use" if self.version else "base weights are used"
             )
             warning = f"no fit was made, {instead}: {trouble}"
-        self.told = {"fit": self.fits, "of": self.version, "warning": warning}
+        self.report = {"fit": self.fits, "of": self.version, "warning": warning}
 
 
 def fitted_names(present: Iterable[UpdateName], recalled: Iterable[SiteName]) -> tuple[UpdateName, ...]:

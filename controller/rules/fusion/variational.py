@@ -53,7 +53,7 @@ def allocate(scores: np.ndarray, start: Mixture, seed: tuple[int, int], steps: i
             int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
         )
         points = torch.from_numpy(np.ascontiguousarray(scores)).to(DOUBLE)
-        model = _Autoencoder(start, chance)
+        model = Autoencoder(start, chance)
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
         for _ in range(steps):
             optimizer.zero_grad()
@@ -75,7 +75,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Autoencoder(nn.Module):
+class Autoencoder(nn.Module):
     """Encoder, shared components and decoder; all float64."""
 
     def __init__(self, start: Mixture, chance: torch.Generator) -> None:

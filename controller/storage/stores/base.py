@@ -1,8 +1,13 @@
 """The contract of a store. Methods block and may be called from any worker thread.
 
-A model is immutable: it is written frame by frame into a draft, and appears under its key, complete, when the
-draft is published. Publishing returns when the model is durable. Readers that opened a model may go on
-reading after it is deleted.
+A model is never changed in place: it is written frame by frame into a draft, and appears under its key,
+complete, when the draft is published. Publishing returns when the model is durable. Publishing under the same
+key again replaces the model as a whole. Readers that opened a model may go on reading after it is replaced or
+deleted.
+
+Errors: StoreFailed means that the store is out of reach or full, and that the same call may succeed later;
+the controller waits and tries again, so every call must be repeatable after it, `publish` included. Broken
+means that something is lost or damaged; nobody tries again.
 """
 
 from abc import ABC, abstractmethod

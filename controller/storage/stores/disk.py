@@ -155,6 +155,11 @@ class DiskStore(Store):
             os.ftruncate(handle, 0)
             os.pwrite(handle, str(os.getpid()).encode(), 0)
 
+    @property
+    def readers(self) -> int:
+        """How many models are open."""
+        return self._spares.readers
+
     def draft(self, key: ModelKey, spec: ModelSpec) -> Draft:
         """Begin to write a model."""
         try:

@@ -21,6 +21,12 @@ class Spares:
         self._readers: Counter[int] = Counter()  # by inode: a key may have had several files
         self._free: dict[Path, int] = {}  # with their sizes
 
+    @property
+    def readers(self) -> int:
+        """How many files are open for reading."""
+        with self._lock:
+            return self._readers.total()
+
     def open(self, path: Path) -> int:
         """Open a file for reading; it is not overwritten while it is open."""
         with self._lock:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hansa.common.data.measures import c_score
 from hansa.common.data.partition import Key, parse_partition, part
 from hansa.common.data.partition.dirichlet import cross, draw_sizes, nearest, nearest_marginals
-from hansa.common.data.partition.moves import MarginalWalk, Moves, _corners, _walk, wander, wander_marginals
+from hansa.common.data.partition.moves import MarginalWalk, Moves, rectangles, walk, wander, wander_marginals
 from hansa.common.data.partition.table import counts
 from hansa.common.data.partition.transport import project, rounded
 from hansa.common.values.errors import InvalidInput
@@ -49,8 +49,8 @@ def test_a_walk_keeps_the_sums_and_its_running_loss_is_the_loss(sites: int, clas
     rng = np.random.default_rng(seed)
     start = rng.random((sites, classes)) * 100 * (rng.random((sites, classes)) > 0.2)
     goal = rng.random((sites, classes)) * 100
-    corners = _corners(sites, classes, 400, rng)
-    steps, losses = _walk(start, goal, corners, (rng.random(400) * 0.5).tolist())
+    corners = rectangles(sites, classes, 400, rng)
+    steps, losses = walk(start, goal, corners, (rng.random(400) * 0.5).tolist())
     held = start.ravel().copy()
     for move in range(400):
         for sign, places in zip((-1, -1, 1, 1), corners, strict=True):

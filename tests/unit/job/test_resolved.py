@@ -123,11 +123,8 @@ def test_a_plugin_of_another_package_is_named_with_its_version(
 ) -> None:
     install(tmp_path, "foreign_rule", PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "_discovered", {})
-    monkeypatch.setattr(
-        plugins, "_registry", {point: dict(kinds) for point, kinds in plugins._registry.items()}
-    )
-    packages._by_module.cache_clear()
+    before = plugins.contents()
+    packages.providers.cache_clear()
     try:
         plugins.discover()
         told = resolved(job_spec(weigh={"kind": "test-foreign"}))
@@ -135,4 +132,5 @@ def test_a_plugin_of_another_package_is_named_with_its_version(
         assert told.made_with.plugins["weigh"] == foreign
         assert told.made_with.packages["foreign_rule"] == "1.0"
     finally:
-        packages._by_module.cache_clear()
+        plugins.restore(before)
+        packages.providers.cache_clear()

@@ -19,7 +19,7 @@ from hansa.common.values.views import JobView
 from hansa.controller.community.reading import Library
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.orders import Examine, Order
-from hansa.controller.jobs.views import _history_views
+from hansa.controller.jobs.views import history_views
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.plugin.view import View
 from hansa.controller.rulebook.compose import compose
@@ -93,7 +93,7 @@ def work_of(play: Play) -> Train:
 
 
 def shown(play: Play) -> list[dict[str, Any]]:
-    return [dict(entry.diagnostics.get("layers", {})) for entry in _history_views(play.machine, 1)]
+    return [dict(entry.diagnostics.get("layers", {})) for entry in history_views(play.machine, 1)]
 
 
 def test_the_schedule_is_that_of_the_specification() -> None:
@@ -110,7 +110,7 @@ def test_the_schedule_is_that_of_the_specification() -> None:
         assert work.tensors == (() if whole else names("three", "four") if fine else names("one", "two"))
         round_of(play)
     assert phases == ["prepass"] * 5 + ["feature", "fine-tuning"] * 3
-    history = list(_history_views(play.machine, 1))
+    history = list(history_views(play.machine, 1))
     assert [entry.phase for entry in history] == phases
     assert history[5].diagnostics["layers"]["lr"] == pytest.approx(5.9049e-4)
     assert history[6].diagnostics["layers"]["lr"] == pytest.approx(2.657205e-4)
@@ -239,7 +239,7 @@ def test_a_prepass_round_counts_when_two_sites_take_part() -> None:
     round_of(play)
     round_of(play)
     assert work_of(play).tensors
-    assert [entry.phase for entry in _history_views(play.machine, 1)] == ["prepass"] * 3
+    assert [entry.phase for entry in history_views(play.machine, 1)] == ["prepass"] * 3
 
 
 def test_a_prepass_round_whose_layers_could_not_be_compared_is_repeated() -> None:
@@ -282,7 +282,7 @@ def test_without_rounds_each_site_alternates_by_its_own_cycles() -> None:
     assert second.work.optimizer.lr == pytest.approx(0.001 * 0.5 * 0.5)
     assert third.work.tensors == names("one", "two")
     assert cycle("b").work.tensors == names("three", "four")  # type: ignore[union-attr]
-    assert [entry.phase for entry in _history_views(play.machine, 1)] == ["feature", "fine-tuning", "feature"]
+    assert [entry.phase for entry in history_views(play.machine, 1)] == ["feature", "fine-tuning", "feature"]
     assert [told["round"] for told in shown(play)] == [0, 1, 0]  # of the site whose update it is
     assert play.machine.phase == ""
 

@@ -19,7 +19,7 @@ from hansa.controller.rules.fusion.fit import Fit, Method, fit
 from hansa.controller.rules.fusion.mixture import Mixture, expectation_maximisation, groups
 from hansa.controller.rules.fusion.reduce import adjusted, reduced, standardised
 from hansa.controller.rules.fusion.statistics import plan
-from hansa.controller.rules.fusion.variational import _Autoencoder, allocate, stick_divergence, stick_mean
+from hansa.controller.rules.fusion.variational import Autoencoder, allocate, stick_divergence, stick_mean
 from hansa.controller.rules.fusion.weights import capped, fused, mixing, pruned
 
 EM = Method(backend="em")
@@ -387,7 +387,7 @@ def softplus(x: float) -> float:
 def test_the_autoencoder_begins_at_the_solution_of_em(variance: float, scale: float) -> None:
     rng = np.random.default_rng(4)
     centres, points = rng.normal(size=(3, 2)), rng.normal(size=(5, 2))
-    model = _Autoencoder(
+    model = Autoencoder(
         Mixture(centres, variance, np.eye(3)[[0, 1, 2, 0, 1]], 0.0), torch.Generator().manual_seed(1)
     )
     logits, spread, zeta, kappa = (found.detach().numpy() for found in model.encode(torch.from_numpy(points)))
@@ -403,10 +403,10 @@ def test_the_autoencoder_begins_at_the_solution_of_em(variance: float, scale: fl
     assert (model.encoder.shape, model.decoder.shape) == ((2, 16), (2, 16))
 
 
-def _anywhere(rng: np.random.Generator, variance: float, scale: float) -> _Autoencoder:
+def _anywhere(rng: np.random.Generator, variance: float, scale: float) -> Autoencoder:
     """Return an autoencoder that is not where it would start."""
     start = Mixture(rng.normal(size=(3, 2)), variance, np.eye(3)[[0, 1, 2, 0]], 0.0)
-    model = _Autoencoder(start, torch.Generator().manual_seed(1))
+    model = Autoencoder(start, torch.Generator().manual_seed(1))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.from_numpy(rng.normal(0, scale, parameter.shape)))
@@ -461,7 +461,7 @@ def test_the_autoencoder_is_trained_by_two_hundred_clipped_steps_of_adam() -> No
     chance = torch.Generator().manual_seed(
         int(np.random.SeedSequence((3, 4)).generate_state(1, np.uint64)[0] >> 1)
     )
-    model, lengths = _Autoencoder(start, chance), []
+    model, lengths = Autoencoder(start, chance), []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(200):
         optimizer.zero_grad()

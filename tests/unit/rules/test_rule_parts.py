@@ -183,35 +183,46 @@ def test_fedprox_and_fedasync_ask_learners_for_a_proximal_term() -> None:
     assert task.work.plugins == ()
 
 
-@pytest.mark.parametrize(
-    ("rule", "kinds"),
-    [
-        ("fedavg", "sync all plain examples mean plain"),
-        ("async-fedavg", "async all plain examples incremental plain"),
-        ("semisync-fedavg", "semisync all plain examples mean plain"),
-        ("fedprox", "sync all proximal examples mean plain"),
-        ("fedasync", "async all proximal equal mean mix"),
-        ("fedasync-constant", "async all proximal equal mean mix"),
-        ("fedasync-hinge", "async all proximal equal mean mix"),
-        ("server-mix", "sync all plain examples mean mix"),
-        ("fedadam", "sync all plain examples mean adam"),
-        ("fedyogi", "sync all plain examples mean yogi"),
-        ("fedadagrad", "sync all plain examples mean adagrad"),
-        ("fedavgm", "sync all plain examples mean momentum"),
-        ("sync-dvw", "sync all plain dvw mean plain"),
-        ("async-dvw", "async all plain dvw incremental plain"),
-        ("async-dvw-adaptive", "async all plain dvw incremental plain"),
-        ("median", "sync all plain equal median plain"),
-        ("trimmed-mean", "sync all plain equal trimmed plain"),
-        ("krum", "sync all plain equal krum plain"),
-        ("multi-krum", "sync all plain equal krum plain"),
-    ],
-)
-def test_rules_are_composed_as_specified(rule: str, kinds: str) -> None:
-    parts = compose(job_spec(rule=rule)).parts
-    found = [parts[point].kind for point in ("pace", "sample", "local", "weigh", "merge", "server")]
-    assert found == kinds.split()
-    assert (parts["layers"].kind, parts["evaluate"].kind) == ("all", "pooled")
+# The kinds of pace, sample, local, weigh, merge, server and layers.
+COMPOSED = {
+    "fedavg": "sync all plain examples mean plain all",
+    "async-fedavg": "async all plain examples incremental plain all",
+    "semisync-fedavg": "semisync all plain examples mean plain all",
+    "fedprox": "sync all proximal examples mean plain all",
+    "fedasync": "async all proximal equal mean mix all",
+    "fedasync-constant": "async all proximal equal mean mix all",
+    "fedasync-hinge": "async all proximal equal mean mix all",
+    "server-mix": "sync all plain examples mean mix all",
+    "fedadam": "sync all plain examples mean adam all",
+    "fedyogi": "sync all plain examples mean yogi all",
+    "fedadagrad": "sync all plain examples mean adagrad all",
+    "fedavgm": "sync all plain examples mean momentum all",
+    "sync-dvw": "sync all plain dvw mean plain all",
+    "async-dvw": "async all plain dvw incremental plain all",
+    "async-dvw-adaptive": "async all plain dvw incremental plain all",
+    "median": "sync all plain equal median plain all",
+    "trimmed-mean": "sync all plain equal trimmed plain all",
+    "krum": "sync all plain equal krum plain all",
+    "multi-krum": "sync all plain equal krum plain all",
+    "divide": "sync all plain equal mean plain divide",
+    "feddaf": "sync all plain fusion mean plain all",
+    "fedmmb": "sync all plain used mean plain all",
+    "fedsmb": "sync all plain used mean plain all",
+    "radfed": "redistribute uniform plain equal mean plain all",
+    "radfed-p": "redistribute uniform proximal equal mean plain all",
+    "radfed-i": "redistribute importance plain equal mean plain all",
+    "radfed-m": "redistribute uniform plain equal mean mix all",
+    "radfed-a": "redistribute uniform plain equal mean adam all",
+}
+
+
+def test_rules_are_composed_as_specified() -> None:
+    points = ("pace", "sample", "local", "weigh", "merge", "server", "layers")
+    composed = {name: compose(job_spec(rule=name)).parts for name in rules()}
+    assert {
+        name: " ".join(parts[point].kind for point in points) for name, parts in composed.items()
+    } == COMPOSED
+    assert {parts["evaluate"].kind for parts in composed.values()} == {"pooled"}
 
 
 def test_tasks_have_the_epochs_of_the_rule_unless_the_job_says_otherwise() -> None:

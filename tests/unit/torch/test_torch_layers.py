@@ -1,6 +1,7 @@
 """The layers of torch modules (divide-and-conquer §1)."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,13 +50,26 @@ class Characters(nn.Module):
         return made
 
 
+class Hooked(nn.Linear):
+    """Counts the calls of its hooks."""
+
+    hook_calls = 0
+
+    def register_forward_pre_hook(self, hook: Any, **options: Any) -> Any:
+        def counted(*given: Any) -> Any:
+            self.hook_calls += 1
+            return hook(*given)
+
+        return super().register_forward_pre_hook(counted, **options)
+
+
 class Backwards(nn.Module):
     """Registers its layers in the wrong order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = nn.Linear(4, 2)
-        self.first = nn.Linear(3, 4)
+        self.first = Hooked(3, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = self.last(self.first(x))
@@ -163,7 +177,10 @@ def test_layers_that_run_in_another_order_are_remarked_upon_and_nothing_else_cha
     assert "first, last" in remark
     assert torch.equal(torch.rand(1), wanted)
     assert (module.training, module.first.training, module.last.training) == (True, False, True)
-    assert not module.first._forward_pre_hooks
+    calls = module.first.hook_calls
+    assert calls
+    module(torch.zeros(2, 3))
+    assert module.first.hook_calls == calls, "a hook was left behind"
     normed = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     anatomy_of(normed, torch.ones(2, 3))
     assert normed.state_dict()["1.running_mean"].tolist() == [0, 0]

@@ -16,6 +16,7 @@ from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.transfers.downloads import Downloads
 from hansa.controller.work.workers import Workers
 from tests.unit.samples import keep, spec_of, values
+from tests.waiting import eventually
 
 SPEC = spec_of({"w": ("float32", (1_500_000,)), "b": ("float32", (10,))})  # six frames
 KEY = ModelKey("j/v1")
@@ -37,10 +38,6 @@ class Library(DiskStore):
         if self.away:
             raise StoreFailed("the disk is away")
         return super().open(key)
-
-    @property
-    def readers(self) -> int:
-        return self._spares._readers.total()
 
 
 @pytest.fixture
@@ -69,9 +66,7 @@ async def received(downloads: Downloads, key: ModelKey = KEY, who: str = "a") ->
 
 
 async def until_asked(store: Library, times: int) -> None:
-    async with asyncio.timeout(10):
-        while store.asked < times:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: store.asked >= times)
 
 
 def whole() -> bytes:
@@ -167,9 +162,7 @@ async def test_a_model_that_was_opened_for_nobody_is_closed(store: Library, down
     alone.cancel()
     store.lets.set()
     await asyncio.wait([alone])
-    async with asyncio.timeout(10):
-        while store.readers:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not store.readers)
     assert not downloads.open_models
 
 

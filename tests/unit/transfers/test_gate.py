@@ -7,6 +7,7 @@ import pytest
 from hansa.common.models.frames import FRAME
 from hansa.controller.transfers import gate as gates
 from hansa.controller.transfers.gate import HELD, PLACE, Gate
+from tests.support import pace_checked
 
 
 async def test_only_so_many_transfers_move_at_once_and_all_of_them_get_through() -> None:
@@ -88,10 +89,11 @@ async def test_a_transfer_that_waits_for_us_keeps_its_place(monkeypatch: pytest.
     monkeypatch.setattr(gates, "SLOW", 0.01)
     async with Gate(memory=0).passing("a") as place:
         place.working = lambda: True
-        await asyncio.sleep(0.1)
-        assert place.held
+        for _ in range(3):
+            await pace_checked(place)
+            assert place.held
         place.working = lambda: False
-        await asyncio.sleep(0.1)
+        await pace_checked(place)
         assert not place.held
 
 
@@ -99,15 +101,16 @@ async def test_a_transfer_that_is_fast_again_waits_for_a_place(monkeypatch: pyte
     monkeypatch.setattr(gates, "SLOW", 0.05)
     gate = Gate(memory=0)
     async with gate.passing("a") as first:
-        await asyncio.sleep(0.15)
+        await pace_checked(first)
         assert not first.held
         second, third = await gate.enter("b"), await gate.enter("c")
         second.working = third.working = lambda: True
         await first.moved()
         assert not first.held, "one frame after a long pause is a slow link"
         fast = asyncio.ensure_future(first.moved())
-        await asyncio.sleep(0.01)
-        assert not fast.done(), "all places are taken"
+        await asyncio.sleep(0)
+        assert "a" in gate.callers, "it waits, because all places are taken"
+        assert not fast.done()
         second.leave()
         await asyncio.wait_for(fast, 5)
         assert first.held
