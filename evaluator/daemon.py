@@ -14,13 +14,13 @@ from hansa.common.data.standard import standardised
 from hansa.common.process import faults
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
-from hansa.common.site.personal import PersonalFolder
-from hansa.common.site.resident import WHOLE, Resident, resident_of
+from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import load
+from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import JobId
@@ -70,15 +70,13 @@ class Evaluator(SiteDaemon):
         resident = prepared.resident
         resident.require(task)
         personal = self._personal.committed(task.job) if resident.sets.personal else None
-        arrays = arrays | dict(personal.arrays if personal else resident.initial)
-        evaluation = self._measure(app, task, prepared, arrays)
+        evaluation = self._measure(app, task, prepared, arrays | own_tensors(resident, personal))
         return evaluation.model_copy(update={"personal": personal.task}) if personal else evaluation
 
     def _measure(self, app: App, task: Task, prepared: Prepared, arrays: dict[str, np.ndarray]) -> Evaluation:
         """Evaluate a model with the tensors of it that stay at the site."""
         if app.evaluate is not None:
-            whole = arrays if task.travel.whole else prepared.resident.complete(prepared.network, arrays)
-            return app.measured(whole, prepared.examples)
+            return app.measured({**(prepared.network or {}), **arrays}, prepared.examples)
         assert prepared.tensors is not None
         load(prepared.network, arrays, prepared.resident.sets.backbone)
         if task.local_statistics:

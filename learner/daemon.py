@@ -26,7 +26,7 @@ class Learner(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self.trainer = Trainer(options, shelf, self.attendance.pulse)
+        self.trainer = Trainer(options, shelf, self.attendance.pulse, self.policy.current)
         if any(app.train is None for app in shelf.apps):
             # The first optimizer of a process imports this, which takes seconds.
             self.thread.submit(importlib.import_module, "torch._dynamo")

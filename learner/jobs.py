@@ -11,11 +11,11 @@ from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.site.daemon import make_room
-from hansa.common.site.resident import WHOLE, Resident, resident_of
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
+from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,37 +17,33 @@ from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
-from hansa.common.site.personal import Personal, PersonalFolder
-from hansa.common.site.resident import Resident, resident_of
+from hansa.common.site.personal import PersonalFolder, own_tensors
+from hansa.common.site.policy import FREE, Policy
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
-from hansa.common.torch.model import load
+from hansa.common.torch.model import load, put
+from hansa.common.torch.resident import resident_of
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
 from hansa.learner.jobs import JobStock
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.memory import finished, states
+from hansa.learner.memory.finished import FinishedUpdates, Update
+from hansa.learner.memory.secret import Secret, read_key
+from hansa.learner.memory.states import States
+from hansa.learner.plugins.contract import LocalRun, Returned
 from hansa.learner.plugins.importance import Gauge
-from hansa.learner.plugins.selection import Company, asked_of, probe_of
+from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
-from hansa.learner.training.memory import Notes
 from hansa.learner.training.own import train_own
 from hansa.learner.training.slow import Drag
 from hansa.learner.training.stages import stages
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
-
-
-class Update(NamedTuple):
-    """An update as it is handed in: a model's frames, and what is known about it."""
-
-    manifest: Manifest
-    payload: np.ndarray
-    facts: UpdateFacts
 
 
 def task_seed(task: Task) -> int:
@@ -59,14 +55,21 @@ def task_seed(task: Task) -> int:
 class Trainer:
     """Surveys, probes, initialises and trains. All of it blocks; one thread does it."""
 
-    def __init__(self, options: SiteOptions, shelf: Shelf, pulse: Callable[[JobId], int | None]) -> None:
+    def __init__(
+        self,
+        options: SiteOptions,
+        shelf: Shelf,
+        pulse: Callable[[JobId], int | None],
+        policy: Callable[[], Policy] = lambda: FREE,
+    ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
-        self.options, self.shelf = options, shelf
+        self.options, self.shelf, self._policy = options, shelf, policy
         self.jobs = JobStock(shelf, options.device)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.state)
-        self._notes = Notes(options.state)
+        self._states = States(options.state / states.FOLDER)
+        self._finished = FinishedUpdates(options.state / finished.FOLDER)
         self._personal = PersonalFolder(options.personal_folder)
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
@@ -91,7 +94,7 @@ class Trainer:
         assert training.tensors is not None
         network, resident = self.jobs.network(app, task), self.jobs.resident(app, task)
         if resident.sets.personal:
-            arrays = arrays | self._own(resident, self._personal.committed(task.job))
+            arrays = arrays | own_tensors(resident, self._personal.committed(task.job))
         load(network, arrays, resident.sets.backbone)
         seed = task_seed(task)
         torch.manual_seed(seed)
@@ -130,8 +133,14 @@ class Trainer:
         cancelled: Event,
         report: Callable[[Progress], None],
     ) -> Update:
-        """Train a model that was received; `report` is called after each epoch."""
-        asked = asked_of(app, work)
+        """Train a model that was received; `report` is called after each epoch.
+
+        An update with secret randomness that is finished already is returned as it is.
+        """
+        update = self._finished.of(task)
+        if update is not None:
+            return update
+        plugins, source = asked_of(app, work)
         training, _ = self.jobs.data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -142,67 +151,110 @@ class Trainer:
 
         resident = self.jobs.resident(app, task)
         sets = resident.sets
-        if sets.personal:
-            arrays = arrays | self._own(resident, self._personal.begin(task, work.after))
+        arrays = arrays | self._residents(app, task, work)
         spec = base.spec.subset(work.tensors) if work.tensors else base.spec
         layout = Layout(spec)
         payload = allocate(layout, self._buffers.take(layout.size))
+        places = views(layout, payload)
+        secret = Secret(lambda: read_key(self.options.state), task)
+        network: Any = self.jobs.network(app, task) if app.train is None else None
+        run = self._run(app, task, work, arrays, network, places, drag, secret)
         if app.train is not None:
-            if not task.travel.whole:
-                arrays = resident.complete(self.jobs.network(app, task), arrays)
             own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
-            for name, place in views(layout, payload).items():
+            for name, place in places.items():
                 place[...] = arrays[name]
                 own[name] = place
+            company = Company(plugins, source, run)
             more = (training.examples, progress, drag, window, self.options.device, self.options.data)
             asks = work.model_copy(update={"tensors": resident.trained(work.tensors)})
-            trained, facts = train_own(app, task, asks, task_seed(task), own, *more)
+            trained, facts = train_own(app, task, asks, run.seed, own, *more)
             pack(spec, trained, payload)
-            whole: Mapping[str, np.ndarray] = arrays | {
-                name: trained[name] for name in (*spec.names, *sets.personal)
-            }
+            personal = {name: np.asarray(trained[name]) for name in sets.personal}
+            run.steps = facts["steps"]
+            facts["metrics"] = company.finish()
         else:
-            network = self.jobs.network(app, task)
             load(network, arrays, sets.backbone)
-            facts = self._fit(app, task, work, arrays, asked, drag, progress, window)
+            company, facts = self._fit(run, (plugins, source), drag, progress, window)
             networks.payload_of(network, spec, payload)
-            whole = networks.arrays_of(network, sets.personal)
-        if sets.personal:
-            own_spec = resident.spec.subset(sets.personal)
-            self._personal.keep(task, own_spec, {name: whole[name] for name in sets.personal})
+            personal = networks.arrays_of(network, sets.personal)
+        if company.amends:
+            facts["metrics"] = _amend(company, places, payload, facts["metrics"])
         if work.validate_update:
-            facts["evaluation"] = self.jobs.evaluate(app, task, whole)
-        return Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
+            if network is not None and company.amends:
+                put(network, places)  # what is returned is evaluated
+            facts["evaluation"] = self.jobs.evaluate(app, task, arrays | personal | places)
+        if personal:
+            self._personal.keep(task, resident.spec.subset(sets.personal), personal)
+        self._states.keep(task, work, run.recollection, self._policy().require_room)
+        update = Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
+        if secret.drawn:
+            self._finished.keep(task, update)
+        return update
 
     def commit(self, task: Task) -> None:
-        """Commit what the site keeps of a task: the controller has its update."""
-        assert isinstance(task.work, Train)
-        if task.work.batches:
-            self._windows.commit(task)
+        """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
+        self._windows.commit(task)
         if not task.travel.whole:
             self._personal.commit(task)
+        self._finished.drop(task.job)
 
-    def _own(self, resident: Resident, personal: Personal | None) -> dict[str, np.ndarray]:
-        """Return the site's own tensors, or those that the app begins with."""
-        return dict(personal.arrays) if personal else resident.initial
+    def _residents(self, app: App, task: Task, work: Train) -> dict[str, np.ndarray]:
+        """Return the tensors that a task starts from besides those that it receives.
 
-    def _fit(
+        A network has its backbone, but an app of arrays must be given all of them.
+        """
+        resident = self.jobs.resident(app, task)
+        own = own_tensors(resident, self._personal.begin(task, work.after)) if resident.sets.personal else {}
+        if app.train is None or task.travel.whole:
+            return own
+        return networks.arrays_of(self.jobs.network(app, task), resident.sets.backbone) | own
+
+    def _run(
         self,
         app: App,
         task: Task,
         work: Train,
-        start: Mapping[str, np.ndarray],
-        asked: tuple[list[LocalPlugin[Any]], BatchSource | None],
+        start: dict[str, np.ndarray],
+        network: Any,
+        places: dict[str, np.ndarray],
+        drag: Drag,
+        secret: Secret,
+    ) -> LocalRun:
+        """Return a task as its plugins see it; an app that trains by itself does so in `places`."""
+        training, validation = self.jobs.data(app, task)
+
+        def committed() -> int | None:
+            newest = self._pulse(task.job)
+            return None if newest is None else max(newest, work.committed)
+
+        return LocalRun(
+            app=app,
+            task=task,
+            work=work,
+            seed=task_seed(task),
+            model=network,
+            anchor=start,
+            examples=cast(Any, training.tensors),
+            validation=cast(Any, validation.tensors),
+            cancelled=drag,
+            measure=lambda: self.jobs.evaluate(app, task, start | places),
+            pulse=committed,
+            secret=secret,
+            recollection=self._states.recall(task, work),
+        )
+
+    def _fit(
+        self,
+        run: LocalRun,
+        asked: Asked,
         drag: Drag,
         progress: Callable[[int, int, float], None],
         window: Window | None,
-    ) -> dict[str, Any]:
+    ) -> tuple[Company, dict[str, Any]]:
         """Train the job's network, which holds the task's model, with the plugins that the task asks for."""
-        (training, validation), network = self.jobs.data(app, task), self.jobs.network(app, task)
-        assert training.tensors is not None
-        assert validation.tensors is not None
+        task, work, network = run.task, run.work, run.model
         started = time.monotonic()
-        resident = self.jobs.resident(app, task)
+        resident = self.jobs.resident(run.app, task)
         # With local statistics, tensors that stay at the site change as well.
         trained = () if task.local_statistics else resident.trained(work.tensors)
         with Scope(network, trained) as scope, self.jobs.optimizer(task, work, network) as optimizer:
@@ -212,45 +264,40 @@ class Trainer:
                 awake[-1].awaken()
 
             def evaluate() -> Evaluation:
-                evaluation = self.jobs.evaluate(app, task, {})
+                evaluation = self.jobs.evaluate(run.app, task, {})
                 awaken()  # a plugin that evaluates during training must not change the network's mode
                 return evaluation
 
-            def committed() -> int | None:
-                newest = self._pulse(task.job)
-                return None if newest is None else max(newest, work.committed)
-
-            run = LocalRun(
-                app=app,
-                task=task,
-                work=work,
-                seed=task_seed(task),
-                model=network,
-                anchor=start,
-                examples=training.tensors,
-                validation=validation.tensors,
-                memory=self._notes.recall(task),
-                cancelled=drag,
-                measure=evaluate,
-                pulse=committed,
-            )
+            run.measure = evaluate
             company = Company(*asked, run)
-            hooks = company.hooks(awaken)
-            common = (progress, drag, hooks, window)
+            more = (progress, drag, company.hooks(awaken), window)
             if work.personal_epochs:
                 parts = []
                 for number, stage in enumerate(stages(work, resident.sets)):
                     with Scope(network, stage.tensors) as inner:
                         awake.append(inner)
                         seed = run.seed + number
-                        parts.append(train(app, network, run.examples, stage.work, seed, *common))
+                        parts.append(train(run.app, network, run.examples, stage.work, seed, *more))
                     awake.pop()
                 done = parts[0].followed_by(parts[1])
             else:
-                done = train(app, network, run.examples, work, run.seed, *common, optimizer)
+                done = train(run.app, network, run.examples, work, run.seed, *more, optimizer)
             drag.rest()
             seconds = time.monotonic() - started
             scope.awaken()
             metrics = company.finish()
-        self._notes.keep(task, run.memory)
-        return asdict(done) | {"seconds": seconds, "metrics": metrics}
+        return company, asdict(done) | {"seconds": seconds, "metrics": metrics}
+
+
+def _amend(
+    company: Company, places: Mapping[str, np.ndarray], payload: np.ndarray, metrics: dict[str, float]
+) -> dict[str, float]:
+    """Let plugins change an update in its place in the payload; return the metrics that go with it."""
+    update = Returned(dict(places), metrics=metrics)
+    company.amend(update)
+    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]}
+    # Copied first if they are parts of the payload itself: two tensors may have changed places.
+    apart = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
+    for name, array in apart.items():
+        places[name][...] = array
+    return update.metrics

@@ -604,11 +604,9 @@ class TrainWork(google.protobuf.message.Message):
     batches: builtins.int
     """if not 0: this many of the next batches of a pass over the site's data instead of epochs"""
     after: builtins.str
-    """the task of the site's last committed update: its batches are used up, and what"""
+    """the task of the site's last update that has a receipt; empty if there is none"""
     personal_epochs: builtins.int
-    """the site keeps of it is valid
-    if not 0: first the site's own tensors alone for this many epochs, then the others
-    """
+    """if not 0: first the site's own tensors alone for this many epochs, then the others"""
     keep_optimizer: builtins.bool
     """continue with the optimizer's state after the site's last task of this job"""
     @property

@@ -1,20 +1,16 @@
 """Checkpoints and exports as safetensors files. Roles and layers are in the file's metadata."""
 
 import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
 import safetensors
 from pydantic import Field, ValidationError
-from safetensors.numpy import save_file
 
 from hansa.common.models.frames import Layout, allocate, seal, views
-from hansa.common.models.model import FLOATS, Arrays, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.process.files import sync_file, sync_folder
+from hansa.common.models.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.tensor_files import DTYPE_OF, write_tensors
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
@@ -23,50 +19,25 @@ from hansa.common.values.resolved import ModelOrigin
 # The metadata entry that says which community model it is, and how it was made.
 ORIGIN = "hansa.origin"
 LONGEST_ORIGIN = 4 << 20  # characters of that entry; a job has at most a million
-DTYPE_OF = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"} | {
-    f"{short}{bits}": f"{name}{bits}"
-    for short, name in (("I", "int"), ("U", "uint"))
-    for bits in (8, 16, 32, 64)
-}
 
 
 def save_checkpoint(
     path: Path, manifest: Manifest, payload: np.ndarray, origin: ModelOrigin | None = None
 ) -> None:
     """Write a model, optionally with its origin; the file appears complete or not at all."""
-    arrays = views(Layout(manifest.spec), payload)
-    save_tensors(path, manifest.spec, arrays, {ORIGIN: _bounded(origin)} if origin else {})
+    texts = about(manifest.spec) | ({ORIGIN: _bounded(origin)} if origin else {})
+    try:
+        write_tensors(path, views(Layout(manifest.spec), payload), texts, 0o666, durable=False)
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def save_tensors(
-    path: Path,
-    spec: ModelSpec,
-    arrays: Arrays,
-    more: Mapping[str, str] = MappingProxyType({}),
-    private: bool = False,
-) -> None:
-    """Write tensors with their roles and layers; a `private` file is durable and for its owner only."""
+def about(spec: ModelSpec) -> dict[str, str]:
+    """Return what a file says about its tensors, so that the model can be read again as it was."""
     notes = {info.name: [info.role.name, info.layer] for info in spec.tensors}
     norms = {info.name: info.norm for info in spec.tensors if info.norm is not None}
     own = {"layers": spec.layers, "tensors": notes} | ({"norms": norms} if norms else {})
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if private:
-            draft.unlink(missing_ok=True)
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-        save_file(dict(arrays), draft, {"format": "pt", "hansa": json.dumps(own), **more})
-        if private:
-            draft.chmod(0o600)
-            sync_file(draft)
-        draft.replace(path)
-        if private:
-            sync_folder(path.parent)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InvalidInput(
-            f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+    return {"format": "pt", "hansa": json.dumps(own)}
 
 
 def _bounded(origin: ModelOrigin) -> str:
@@ -95,12 +66,6 @@ def read_origin(path: Path) -> ModelOrigin | None:
 
 def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
     """Read a safetensors file into a manifest and a payload; tensors keep the file's order."""
-    spec, payload, _ = load_tensors(path)
-    return seal(spec, payload), payload
-
-
-def load_tensors(path: Path) -> tuple[ModelSpec, np.ndarray, dict[str, str]]:
-    """Read a safetensors file into a spec, a payload and the entries of its metadata."""
     try:
         raw = path.read_bytes()
         entries = safetensors.deserialize(raw)  # type: ignore[no-untyped-call]
@@ -108,8 +73,7 @@ def load_tensors(path: Path) -> tuple[ModelSpec, np.ndarray, dict[str, str]]:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
-    about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
-    notes = _notes(about, path)
+    notes = _notes(raw, path)
     if wrong := odd_tensor((*(name for name, _ in entries), *notes.layers)):
         raise InvalidInput(f"{path}: {wrong}")
     infos = []
@@ -127,7 +91,7 @@ def load_tensors(path: Path) -> tuple[ModelSpec, np.ndarray, dict[str, str]]:
     data = {name: tensor["data"] for name, tensor in entries}
     for name, room in views(layout, payload).items():
         room.reshape(-1).view(np.uint8)[...] = np.frombuffer(data[name], np.uint8)
-    return spec, payload, about
+    return seal(spec, payload), payload
 
 
 class _Notes(Value):
@@ -138,7 +102,9 @@ class _Notes(Value):
     norms: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}  # ε of normalisation layers
 
 
-def _notes(about: Mapping[str, str], path: Path) -> _Notes:
+def _notes(raw: bytes, path: Path) -> _Notes:
+    length = int.from_bytes(raw[:8], "little")
+    about = json.loads(raw[8 : 8 + length]).get("__metadata__", {})
     try:
         return _Notes.model_validate_json(about.get("hansa", "{}"))
     except ValidationError:

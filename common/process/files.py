@@ -1,20 +1,24 @@
 """Files that may be read while they are written: they appear complete or not at all."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from typing_extensions import Buffer
 
-def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> None:
+
+def write_whole(path: Path, content: bytes | Iterable[Buffer], mode: int, durable: bool = True) -> None:
     """Write a file with its final permissions from the start; readers see the old file or the new one.
 
-    A file that is not `durable` survives a crash of the process, but perhaps not one of the machine.
+    The content may come in parts. A file that is not `durable` survives a crash of the process, but perhaps
+    not one of the machine.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -28,12 +32,7 @@ def write_whole(path: Path, content: bytes, mode: int, durable: bool = True) -> 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: syncing a file syncs its contents, not its name."""
-    sync_file(folder)
-
-
-def sync_file(path: Path) -> None:
-    """Make the contents of a file durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -5,17 +5,22 @@ operators = ["alice"]               # whose jobs may run here (default: anybody'
 max_epochs = 10                     # the most epochs of one task
 min_sites = 3                       # the fewest sites whose updates may make up a community model
 redistribute = false                # whether other sites may receive this site's own model, not only the mean
+memory = "4GiB"                     # the most that a job's plugins may keep here in arrays
 """
 
 import tomllib
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from hansa.common.job.check import describe
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
+from hansa.common.values.sizes import parse_size, size_text
 from hansa.common.values.tasks import Task, Train
+
+Size = Annotated[int, BeforeValidator(lambda size: parse_size(size) if isinstance(size, str) else size)]
 
 
 class Policy(Value):
@@ -26,12 +31,22 @@ class Policy(Value):
     max_epochs: float | None = Field(None, gt=0)
     min_sites: int | None = Field(None, ge=1)
     redistribute: bool = False
+    memory: Size = Field(4 << 30, ge=0)
 
     def require(self, task: Task, examples: int) -> None:
         """Refuse a task that asks for more than the owner allows."""
         objection = self._objection(task, examples)
         if objection:
-            raise Forbidden(f"the policy of site {task.site} refuses this job: {objection}")
+            raise _refusal(task, objection)
+
+    def require_room(self, task: Task, size: int) -> None:
+        """Refuse to keep more bytes of a job's arrays than the owner allows."""
+        if size > self.memory:
+            raise _refusal(
+                task,
+                f"its plugins want to keep arrays of {size_text(size)} at the site, and at most"
+                f" {size_text(self.memory)} are allowed (`memory` in the file of --policy)",
+            )
 
     def _objection(self, task: Task, examples: int) -> str | None:
         terms = task.terms
@@ -49,6 +64,10 @@ class Policy(Value):
             if asked > self.max_epochs:
                 return f"it asks for {asked:g} epochs, and at most {self.max_epochs:g} are allowed"
         return None
+
+
+def _refusal(task: Task, objection: str) -> Forbidden:
+    return Forbidden(f"the policy of site {task.site} refuses this job: {objection}")
 
 
 def _epochs(work: Train, examples: int) -> float:

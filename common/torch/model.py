@@ -60,6 +60,12 @@ def load(module: nn.Module, arrays: Mapping[str, np.ndarray], staying: Collectio
     wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
     if missing or wrong:
         raise InvalidApp(f"the app's model does not fit the job's model at {listed(missing + wrong)}")
+    put(module, arrays)
+
+
+def put(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy values of some tensors into a module that has them."""
+    state = module.state_dict()
     for name, array in arrays.items():
         if state[name].device.type == "cpu":
             np.copyto(_as_array(state[name]), array)

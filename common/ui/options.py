@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import math
-import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -16,11 +15,11 @@ from hansa.common.rpc.channel import Endpoint, parse_address
 from hansa.common.values.documents import written
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import site_name
+from hansa.common.values.sizes import parse_size
 from hansa.common.values.words import CONTROL
 
 DEFAULT_CONTROLLER = "127.0.0.1:7300"
 LONGEST = 1e9  # seconds that a clock can be set to, as in job files
-LARGEST = 1 << 62  # bytes: no machine has more
 T = TypeVar("T")
 
 
@@ -44,11 +43,10 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse a size."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B?)", str(value).strip(), re.IGNORECASE)
-        if not match:
-            self.fail(f"{value!r} is not a size: write for example 512MiB or 2GiB", param, ctx)
-        unit = match[2].upper().rstrip("B").rstrip("I")
-        size = int(min(float(match[1]) * 1024 ** (" KMGT".find(unit) if unit else 0), LARGEST))
+        try:
+            size = parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         if size < self._least:
             self.fail(
                 f"{value!r} is less than {self._least >> 20} MiB; write for example 512MiB or 2GiB",

@@ -51,7 +51,7 @@ class Train(Value):
     steps: int = Field(0, ge=0, le=ASKED)  # if not 0: this many optimizer steps instead of epochs
     # If not 0: this many of the next batches of a pass instead of epochs.
     batches: int = Field(0, ge=0, le=BATCHES)
-    after: ShortText = ""  # the task of the site's last committed update
+    after: ShortText = ""  # the task of the site's last update that has a receipt; "" if there is none
     batch_size: int = Field(ge=1, le=BATCH)
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)

@@ -98,12 +98,12 @@ class JobState(BaseModel):
     backbone: str = ""  # the digest of what stays at the sites and is the same everywhere
     # What operators should know about the first model.
     remarks: list[str] = []
-    committed: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     round: int = 0
     steps: int = 0
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open
     receipts: dict[SiteName, Receipt] = {}  # of the last update of each site
+    accepted: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
     alarms: dict[str, float] = {}

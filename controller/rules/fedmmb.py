@@ -1,9 +1,9 @@
 """FedSMB and FedMMB (Nasirigerdeh et al., 2020): a task is a window of a few batches instead of epochs.
 
 The learner keeps its place in its data (`hansa.learner.training.window`) and moves on once an update is
-committed. The controller says how many batches to take, and which of the site's updates was committed last.
-So a learner that was killed after the commit, but before it made a note of it, still knows that the batches
-of that update are used up.
+committed. The rule says how many batches to take. Every task says which of the site's updates was committed
+last, so a learner that was killed after the commit, but before it made a note of it, still knows that the
+batches of that update are used up.
 
 With one batch at each site, plain SGD and weights by examples used, a round is one step of central SGD on all
 these batches together, exactly and for any data; docs/rules.md has the proof and what breaks it.
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import TRAIN, Rule, add_rule, register
 from hansa.common.values.bounds import BATCHES
-from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Weigher
@@ -42,14 +42,8 @@ class ByUsed(Weigher):
         return np.array([c.facts.n_used for c in contributions], dtype=np.float64)
 
 
-class Committed(BaseModel):
-    """Which update of each site was committed last, by the task that it answers."""
-
-    last: dict[SiteName, TaskId] = {}
-
-
 @register(TRAIN, "batches")
-class Window(Duration[Committed]):
+class Window(Duration):
     """Every task trains on the next few batches of a pass over the site's data."""
 
     windows: ClassVar[bool] = True
@@ -59,10 +53,6 @@ class Window(Duration[Committed]):
     def usual_epochs(self) -> int:
         """Return 1: a task makes one pass over its window."""
         return 1
-
-    def begin(self) -> Committed:
-        """Start without committed updates."""
-        return Committed()
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of optimizers that start over too often, and of weights that do not fit windows."""
@@ -82,13 +72,9 @@ class Window(Duration[Committed]):
             problems.append((("weigh",), why))
         return problems
 
-    def shape(self, state: Committed, site: SiteName, work: Train, view: View) -> Train:
+    def shape(self, state: Nothing, site: SiteName, work: Train, view: View) -> Train:
         """Ask for the next batches; a pacer that sets the number of steps overrides how many."""
-        return work.model_copy(update={"batches": self.batches, "after": state.last.get(site, "")})
-
-    def committed(self, state: Committed, contribution: Contribution) -> None:
-        """Remember the update: its batches are used up."""
-        state.last[contribution.site] = contribution.task.id
+        return work.model_copy(update={"batches": self.batches})
 
 
 FEDSMB = add_rule(

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 
 _HOMES = {
     "common.job.spec": (
@@ -139,6 +139,7 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "Returned",
     ),
 }
 __all__ = [
@@ -179,6 +180,7 @@ __all__ = [
     "Problem",
     "Release",
     "Remembering",
+    "Returned",
     "Role",
     "Rule",
     "Sampler",

@@ -1,17 +1,19 @@
 """The contract of plugins that take part in a learner's training: Hansa's and those of installed packages.
 
-    LocalPlugin   adds to the loss, sees or changes gradients, ends training, reports metrics (any number per
-    task) BatchSource   decides which examples make up which batch (at most one per task)
+    LocalPlugin   adds to the loss, sees or changes gradients, ends training, reports metrics, changes what is
+                  returned (any number per task)
+    BatchSource   decides which examples make up which batch (at most one per task)
 
 Both are frozen values whose fields are the arguments in the task. What a plugin remembers during a task is
 what its `begin` returned; the type of that is the plugin's type parameter, as in `class
-Clip(LocalPlugin[list[bool]])`. What it remembers from task to task is in `run.memory`. This module does not
-import torch, so a package can have the controller's and the learner's side of a method in one file.
+Clip(LocalPlugin[list[bool]])`. What it remembers from task to task is in `run.memory` and `run.arrays`. This
+module does not import torch, so a package can have the controller's and the learner's side of a method in one
+file.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, cast
 from zlib import crc32
 
@@ -23,6 +25,7 @@ from hansa.common.app import App
 from hansa.common.plugins.registry import Plugin, contract
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task, Train
+from hansa.learner.memory.states import Recollection
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +47,10 @@ class Course:
 
 @dataclass(kw_only=True)
 class LocalRun(Course):
-    """A training task as plugins see it. They may change only gradients (in `pull`) and their memory."""
+    """A training task as plugins see it. They may change only gradients (in `pull`) and their memory.
+
+    If the app trains by a function of its own, `model`, `examples` and `validation` are None.
+    """
 
     app: App
     task: Task
@@ -54,14 +60,38 @@ class LocalRun(Course):
     anchor: Mapping[str, np.ndarray]  # the model that the task starts from
     examples: "Tensors"  # the training part of the site's data
     validation: "Tensors"
-    memory: dict[str, JsonValue]  # of the job at this site, through restarts; use your plugin's name as key
     cancelled: Callable[[], bool]  # whether the task was withdrawn: ask before anything long
     measure: Callable[[], Evaluation]  # evaluates the model as it is, on the validation part
     # Returns the optimizer steps committed to the job, as far as known; None: the controller is out of reach.
     pulse: Callable[[], int | None]
+    # Returns a plugin's own generator of random numbers that nobody outside the site can recompute, such as
+    # noise. A task that is done again gets the same numbers.
+    secret: Callable[[str], np.random.Generator]
+    recollection: Recollection = field(default_factory=Recollection)
+
+    @property
+    def memory(self) -> dict[str, JsonValue]:
+        """What plugins remember of the job at this site, through restarts; use your plugin's name as key."""
+        return self.recollection.state.memory
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The same for arrays, of any size; begin their names with your plugin's name."""
+        return self.recollection.state.arrays
+
+    @property
+    def lost(self) -> bool:
+        """Whether the site no longer has what it remembered when its last update was accepted.
+
+        Then memory and arrays are empty. It is also true if no plugin of the job asked for them so far.
+        """
+        return self.recollection.state.lost
 
     def rng(self, name: str) -> "torch.Generator":
-        """Return a plugin's own random generator, which depends on the task and the name alone."""
+        """Return a plugin's own random generator, which depends on the task and the name alone.
+
+        It is public: who knows the job can recompute its numbers. Noise must come from `secret`.
+        """
         import torch
 
         words = [self.seed, crc32(name.encode())]
@@ -70,14 +100,25 @@ class LocalRun(Course):
         )
 
 
+@dataclass
+class Returned:
+    """What a task returns, for plugins to change."""
+
+    tensors: dict[str, np.ndarray]  # the update; names, shapes and data types must stay
+    auxiliary: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # by name, then by tensor
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
 @contract("learner")
 class LocalPlugin(Plugin, Generic[H]):
     """Takes part in the training of a task. Override the methods you need; the others cost nothing.
 
     The order in a batch is `penalty`, `watch`, `pull`; plugins are called in the order in which the task
-    names them.
+    names them. When training is over, `finish` of all of them is called, and then `amend`.
     """
 
+    # Why the plugin cannot be used if the app trains by a function of its own. A plugin that overrides only
+    # `begin`, `finish` and `amend` may say "".
     alone: ClassVar[str] = "the app trains by a function of its own, in which no plugin can take part"
 
     def begin(self, run: LocalRun) -> H:
@@ -100,6 +141,9 @@ class LocalPlugin(Plugin, Generic[H]):
     def finish(self, held: H, run: LocalRun) -> Mapping[str, float]:
         """Return metrics by name; the controller gets them as the update's `facts.metrics`."""
         return {}
+
+    def amend(self, held: H, run: LocalRun, update: Returned) -> None:
+        """Change what the task returns, such as to clip it or to add noise; the network stays as it is."""
 
 
 @contract("batches")

@@ -10,29 +10,32 @@ from pydantic import ValidationError
 from hansa.common.app import App
 from hansa.common.job.check import described
 from hansa.common.plugins.calling import calling
-from hansa.common.plugins.registry import discover, kinds, not_loaded
+from hansa.common.plugins.registry import Plugin, discover, kinds, not_loaded
 from hansa.common.values.bounds import METRICS
 from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, Refused, TooLarge, Unequipped
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.words import listed
 from hansa.learner.plugins import proximal  # noqa: F401 - registers it
 from hansa.learner.plugins.adaptive import Diverged
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 from hansa.learner.plugins.importance import Score
 from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
 from hansa.learner.training.slow import Cancelled
 
 P = TypeVar("P", LocalPlugin[Any], BatchSource)
+Asked = tuple[list[LocalPlugin[Any]], BatchSource | None]
 # Errors that a plugin may raise on purpose; they have messages of their own and are not faults of the plugin.
 FORESEEN = (Cancelled, Diverged, InvalidInput, Unequipped)
+IN_TRAINING = ("penalty", "watch", "pull", "after_epoch")  # what the training loop calls
 WORDS = {"learner": "the learner's plugin", "batches": "the source of batches"}
 
 discover(())
 
 
-def asked_of(app: App, work: Train) -> tuple[list[LocalPlugin[Any]], BatchSource | None]:
+def asked_of(app: App, work: Train) -> Asked:
     """Return the plugins and the source of batches that a task asks for; none may be missing."""
     if work.keep_optimizer and app.train is not None:
         raise InvalidApp(
@@ -66,13 +69,18 @@ def _instance(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
         missing = f"{WORDS[point]} {spec.name!r}, which this learner does not have{not_loaded()}"
         raise Unequipped(f"the rule asks for {missing}")
     assert issubclass(cls, kind)
-    if app.train is not None:
-        raise InvalidApp(cls.alone)
+    if app.train is not None and (cls.alone or any(overrides(cls, method) for method in IN_TRAINING)):
+        raise InvalidApp(cls.alone or LocalPlugin.alone)
     try:
         return cls.model_validate(spec.args)
     except ValidationError as error:
         wrong = described(error, cls)
         raise Refused(f"{point} {spec.name!r}: {wrong}") from None
+
+
+def overrides(cls: type[Plugin], method: str) -> bool:
+    """Whether plugins of a class have a method of their own."""
+    return getattr(cls, method) is not getattr(LocalPlugin, method)
 
 
 class Company:
@@ -120,10 +128,22 @@ class Company:
             raise TooLarge(f"the plugins reported {len(metrics)} metrics; {METRICS} are allowed")
         return metrics
 
+    @property
+    def amends(self) -> bool:
+        """Whether a plugin may change what is returned."""
+        return bool(self._having("amend"))
+
+    def amend(self, update: Returned) -> None:
+        """Let all plugins change what is returned."""
+        shapes = {name: (array.dtype, array.shape) for name, array in update.tensors.items()}
+        for plugin, held in self._having("amend"):
+            with calling(plugin, *FORESEEN):
+                plugin.amend(held, self._run, update)
+            _require_returned(plugin, update, shapes)
+
     def _having(self, method: str) -> list[tuple[LocalPlugin[Any], Any]]:
         """Return the plugins that override a method."""
-        usual = getattr(LocalPlugin, method)
-        return [(plugin, held) for plugin, held in self._held if getattr(type(plugin), method) is not usual]
+        return [(plugin, held) for plugin, held in self._held if overrides(type(plugin), method)]
 
     def _watch(self) -> None:
         for plugin, held in self._held:
@@ -179,6 +199,28 @@ def _require_metrics(plugin: LocalPlugin[Any], metrics: object) -> Mapping[str, 
             odd = f"{name!r}: {number!r:.100}"
             raise PluginFailed(plugin, f"it reported {odd}; a metric is a name without spaces, and a number")
     return metrics
+
+
+def _require_returned(
+    plugin: LocalPlugin[Any],
+    update: Returned,
+    shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+) -> None:
+    """Refuse what a plugin has made of an update, if it no longer fits the model."""
+    if not isinstance(update.tensors, dict) or update.tensors.keys() != shapes.keys():
+        raise PluginFailed(plugin, "it changed which tensors are returned; it may change their numbers only")
+    for name, (dtype, shape) in shapes.items():
+        array: object = update.tensors[name]
+        if not isinstance(array, np.ndarray):
+            raise PluginFailed(plugin, f"it returned {type(array).__name__} in place of the array {name}")
+        if (array.dtype, array.shape) != (dtype, shape):
+            wanted, given = f"{dtype.name} {list(shape)}", f"{array.dtype.name} {list(array.shape)}"
+            raise PluginFailed(plugin, f"it returned {name} as {given}; it must stay {wanted}")
+    if update.auxiliary:
+        names = listed(map(repr, update.auxiliary))
+        raise PluginFailed(plugin, f"it returned auxiliary tensors {names}, which the rule does not declare")
+    if len(_require_metrics(plugin, update.metrics)) > METRICS:
+        raise PluginFailed(plugin, f"with its metrics there are more than {METRICS}")
 
 
 def _require_rows(

@@ -4,9 +4,12 @@ The checks train a small network on a few rows, on the CPU.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,11 +18,14 @@ from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
+from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.memory.secret import Secret
+from hansa.learner.memory.states import Recollection, State, States
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 from hansa.learner.plugins.selection import Company, asked_of
 from hansa.learner.training.loop import Trained, train
 
@@ -36,23 +42,43 @@ def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any)
     place: dict[str, Any] = {"job": JobId("j"), "site": SiteName("a"), "round": 1, "app": "app.py:app"}
     task = Task(id=TaskId("j-1"), seed=SEED, validation=ValidationSpec(), work=work, **place)
     known: dict[str, Any] = {
-        "anchor": {name: tensor.numpy().copy() for name, tensor in module.state_dict().items()},
+        "anchor": arrays_of(module),
         "validation": data,
-        "memory": {},
         "cancelled": lambda: False,
         "measure": lambda: measure(app, module, data),
         "pulse": lambda: None,
+        "secret": Secret(lambda: bytes(32), task),
     }
     return LocalRun(app=app, task=task, work=work, seed=SEED, model=module, examples=data, **(known | more))
 
 
-def trained_by(run: LocalRun) -> tuple[Trained, dict[str, float]]:
-    """Train as the task asks, with the plugins it names; return what was done and the plugins' metrics."""
+def returned_by(run: LocalRun) -> tuple[Trained, Returned]:
+    """Train as the task asks, with the plugins it names; return what was done and what comes back."""
     company = Company(*asked_of(run.app, run.work), run)
     hooks = company.hooks(run.model.train)
     done = train(run.app, run.model, run.examples, run.work, run.seed, lambda *_: None, run.cancelled, hooks)
     run.model.train()
-    return done, company.finish()
+    metrics = company.finish()
+    update = Returned(arrays_of(run.model, run.work.tensors), metrics=metrics)
+    company.amend(update)
+    return done, update
+
+
+def trained_by(run: LocalRun) -> tuple[Trained, dict[str, float]]:
+    """Train as the task asks, with the plugins it names; return what was done and the plugins' metrics."""
+    done, update = returned_by(run)
+    return done, update.metrics
+
+
+def arrays_of(module: nn.Module, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Return copies of a network's tensors, all or those that are named."""
+    tensors = module.state_dict().items()
+    return {name: tensor.numpy().copy() for name, tensor in tensors if not names or name in names}
+
+
+def remembering(**fields: Any) -> Recollection:
+    """Return a site's memory of a job with these contents."""
+    return Recollection(lambda: State(**fields))
 
 
 def network() -> nn.Module:
@@ -93,17 +119,53 @@ def gives_the_same_update_again(plugin: Plugin) -> None:
     results = []
     for disturbance in (1, 2):
         module = network()
-        run = run_of(APP, module, data(), work(plugin), memory={"mine": [1]})
-        torch.manual_seed(disturbance)  # the state of the global generator must not matter
-        done, metrics = trained_by(run)
-        results.append((state(module), done, repr(metrics), json.dumps(run.memory)))
+        mine = remembering(memory={"mine": [1]}, arrays={"mine": np.arange(3)})
+        run = run_of(APP, module, data(), work(plugin), recollection=mine)
+        torch.manual_seed(disturbance)  # the state of the global generators must not matter
+        np.random.seed(disturbance)
+        done, update = returned_by(run)
+        contents = [_contents(arrays) for arrays in (run.arrays, update.tensors)]
+        results.append((state(module), done, repr(update.metrics), json.dumps(run.memory), contents))
         require(plugin, done.steps > 0, "nothing was trained")
         require(plugin, run.memory["mine"] == [1], "it changed the notes of others")
+        untouched = np.array_equal(run.arrays.get("mine", np.empty(0)), np.arange(3))
+        require(plugin, untouched, "it changed the arrays of others")
     require(plugin, results[0] == results[1], "the same task gave two different updates")
 
 
+def remembers_what_a_disk_can_keep(plugin: Plugin) -> None:
+    """Memory and arrays can be written, and the next task goes on from what is read."""
+    with TemporaryDirectory() as folder:
+        after = ""
+        for number in (1, 2):
+            asked = work(plugin, after=after)
+            run = run_of(APP, network(), data(), asked)
+            task = run.task.model_copy(update={"id": TaskId(f"j-{number}")})
+            states = States(Path(folder))
+            run.recollection = states.recall(task, asked)
+            returned_by(run)
+            try:
+                states.keep(task, asked, run.recollection, lambda *_: None)
+            except HansaError as error:
+                require(plugin, False, str(error))
+            after = task.id
+
+
+def goes_on_without_its_memory(plugin: Plugin) -> None:
+    """A site that has lost its memory starts anew."""
+    run = run_of(APP, network(), data(), work(plugin), recollection=remembering(lost=True))
+    try:
+        returned_by(run)
+    except HansaError as error:
+        require(plugin, False, f"it does not start anew when run.lost is true: {error}")
+
+
+def _contents(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
+    return {name: (str(array.dtype), array.tobytes()) for name, array in arrays.items()}
+
+
 def measures_without_training(plugin: LocalPlugin[Any]) -> None:
-    """`begin` and `finish` change nothing, and metrics are numbers that can be sent."""
+    """`begin`, `finish` and `amend` do not train, and metrics are numbers that can be sent."""
     module = network()
     run = run_of(APP, module, data(), work(plugin))
     before = state(module)
@@ -112,6 +174,8 @@ def measures_without_training(plugin: LocalPlugin[Any]) -> None:
     module.train()
     metrics = plugin.finish(held, run)
     require(plugin, state(module) == before, "finish() changed the network: it may measure, but not train")
+    plugin.amend(held, run, Returned(arrays_of(module), metrics=dict(metrics)))
+    require(plugin, state(module) == before, "amend() changed the network: it may change what is returned")
     facts = UpdateFacts(n_train=1, n_used=1, steps=1, epochs=1, seconds=0, metrics=metrics)
     numbers = all(isinstance(value, float) for value in facts.metrics.values())
     require(plugin, numbers, f"it reported {dict(facts.metrics)}: not all are numbers")
@@ -146,6 +210,11 @@ def yields_rows_by_the_chance_it_is_given(source: BatchSource) -> None:
 
 def checks_of(plugin: Plugin) -> list[Check]:
     """Return the checks of the contract that a plugin implements."""
+    both: list[Check] = [
+        remembers_what_a_disk_can_keep,
+        gives_the_same_update_again,
+        goes_on_without_its_memory,
+    ]
     if isinstance(plugin, BatchSource):
-        return [gives_the_same_update_again, yields_rows_by_the_chance_it_is_given]
-    return [gives_the_same_update_again, measures_without_training, trains_only_the_tensors_of_its_task]
+        return [*both, yields_rows_by_the_chance_it_is_given]
+    return [*both, measures_without_training, trains_only_the_tensors_of_its_task]

@@ -63,6 +63,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
         else:
             actions = pacer.on_result(job.memory(pacer), contribution, job.view(now))
     job.finish(task.id)
+    job.state.accepted[task.site] = task.id
     if refusal:
         participation.note_failure(job, task, refusal)
         _announce(job, contribution)
@@ -77,8 +78,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
 
 
 def _announce(job: Job, contribution: Contribution) -> None:
-    """Tell all policies that an update is committed, and remember it for the site's next task."""
-    job.state.committed[contribution.site] = contribution.task.id
+    """Tell all policies that an update is committed."""
     for policy in job.rule.policies:
         with calling(policy):
             policy.committed(job.memory(policy), contribution)

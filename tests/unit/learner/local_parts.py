@@ -1,12 +1,13 @@
-"""Small plugins of learners: one has a use for every method, one remembers, one draws batches its own way."""
+"""Small plugins of learners: one has a use for every method, some remember or amend, one draws batches."""
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from pydantic import Field
 
 from hansa.common.plugins.registry import register
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
 
 Held = tuple[torch.Generator, list[float]]  # chance of its own, and the norms that it has seen
 
@@ -58,6 +59,42 @@ class Diary(LocalPlugin):
         assert isinstance(before, int)
         run.memory["diary"] = before + 1
         return {"tasks": float(before + 1)}
+
+
+@register("learner", "sum")
+class Sum(LocalPlugin):
+    """Returns the sum of all updates of the job so far, which it remembers."""
+
+    alone = ""
+
+    def amend(self, held: None, run: LocalRun, update: Returned) -> None:
+        """Add the updates before this one."""
+        for name, array in update.tensors.items():
+            if np.issubdtype(array.dtype, np.floating):
+                earlier = run.arrays.get(f"sum/{name}", np.zeros_like(array))
+                np.add(array, earlier, out=array)
+                run.arrays[f"sum/{name}"] = array.copy()
+        count = run.memory.get("sum", 0)
+        assert isinstance(count, int)
+        run.memory["sum"] = count + 1
+        update.metrics |= {"tasks": float(count + 1), "lost": float(run.lost)}
+
+
+@register("learner", "noise")
+class Noise(LocalPlugin):
+    """Adds noise that nobody can recompute to what is returned."""
+
+    alone = ""
+    seen: str = ""  # a metric of others to report
+
+    def amend(self, held: None, run: LocalRun, update: Returned) -> None:
+        """Add it."""
+        generator = run.secret("noise")
+        for name, array in update.tensors.items():
+            if np.issubdtype(array.dtype, np.floating):
+                update.tensors[name] = (array + generator.normal(size=array.shape)).astype(array.dtype)
+        if self.seen:
+            update.metrics["seen"] = update.metrics[self.seen]
 
 
 @register("batches", "some")

@@ -13,14 +13,12 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.plugins.registry import register
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLarge
-from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.common.values.tasks import Train
+from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.daemon import Learner
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.plugins.testing import APP, data, network, state, work
-from hansa.learner.training.memory import Notes
 from tests.unit.learner.local import run_of, trained_by
 from tests.unit.learner.local_parts import AllRounder, Diary, Some
 from tests.unit.learner.test_learning_tasks import LINEAR, do
@@ -296,50 +294,3 @@ def test_a_plugin_that_evaluates_during_training_changes_neither_it_nor_what_oth
     both, more = do(trainer, named("curious"), score)
     assert np.array_equal(plain, both)
     assert facts.metrics["importance"] == more.metrics["importance"]
-
-
-def task(number: int, job: str = "j") -> Task:
-    asked = Train(model=ModelKey("j/v0"), version=0, epochs=1, batch_size=1, optimizer=OptimizerSpec())
-    place = {"job": JobId(job), "site": SiteName("a"), "app": "app.py:app", "validation": ValidationSpec()}
-    return Task(id=TaskId(f"{job}-{number}"), round=number, seed=7, work=asked, **place)
-
-
-def test_notes_survive_restarts_and_a_task_that_is_done_again_starts_from_the_same(tmp_path: Path) -> None:
-    for number in (1, 2, 2, 2, 3):
-        notes = Notes(tmp_path)  # a learner that was started again
-        found = notes.recall(task(number))
-        assert found == ({"seen": [number - 1]} if number > 1 else {})
-        found["seen"] = [number]
-        notes.keep(task(number), found)
-    assert Notes(tmp_path).recall(task(1, "other")) == {}
-    (path,) = (tmp_path / "notes").iterdir()
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("odd", [np.arange(2), iter(()), "\ud800", (1, 2), float("nan")])
-def test_what_a_restart_could_not_read_is_refused_whatever_was_known_before(tmp_path: Path, odd: Any) -> None:
-    notes = Notes(tmp_path)
-    notes.keep(task(1), {"seen": [0, 1]})
-    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
-        notes.keep(task(2), {"seen": odd})
-    assert notes.recall(task(2)) == {"seen": [0, 1]}
-
-
-def test_as_much_as_may_be_remembered_once_may_be_remembered_in_every_task(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
-    for number in (1, 2, 3):
-        notes.keep(task(number), {"much": f"{number}" * 1_000_000})
-    assert notes.recall(task(3)) == {"much": "2" * 1_000_000}
-
-
-def test_what_a_plugin_still_holds_is_not_part_of_the_notes(tmp_path: Path) -> None:
-    notes, mine = Notes(tmp_path), {"seen": [{"rows": [1]}]}
-    notes.keep(task(1), mine)  # type: ignore[arg-type]
-    mine["seen"][0]["rows"].append(2)
-    assert notes.recall(task(2)) == {"seen": [{"rows": [1]}]}
-
-
-def test_plugins_that_remember_nothing_leave_no_file(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
-    notes.keep(task(1), notes.recall(task(1)))
-    assert not (tmp_path / "notes").exists()

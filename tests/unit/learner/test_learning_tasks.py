@@ -10,15 +10,14 @@ import pytest
 
 from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.methods.proximal import PROXIMAL, Proximal
-from hansa.common.models.frames import Layout, seal, views
-from hansa.common.torch import networks
+from hansa.common.models.frames import Layout, views
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.trainer import Trainer
-from tests.unit.learner.test_partial_tasks import trainer_of
+from tests.unit.learner.test_partial_tasks import first_model, trainer_of
 
 JOB = JobId("j")
 LINEAR = """
@@ -42,10 +41,7 @@ def do(
     """Train from the app's first model; return how far each number has moved, and the facts."""
     ref = trainer.options.apps[0]
     app = trainer.shelf.get(ref).app
-    network = networks.build(app, 7, "cpu")
-    spec = networks.describe(network)
-    payload = networks.payload_of(network, spec)
-    arrays = views(Layout(spec), payload)
+    base, arrays = first_model(app)
     fields = {"epochs": 5, "batch_size": 4, "optimizer": OptimizerSpec(lr=lr), "plugins": plugins}
     work = Train(model=ModelKey("j/v0"), version=3, **(fields | more))
     site, part = SiteName("a"), ValidationSpec(fraction=validation)
@@ -53,7 +49,7 @@ def do(
         id=TaskId("j-1"), job=JOB, site=site, round=round, app=ref, seed=seed, validation=part, work=work
     )
     manifest, frames, facts = trainer.train(
-        app, task, work, seal(spec, payload), arrays, cancelled or Event(), lambda _: None
+        app, task, work, base, arrays, cancelled or Event(), lambda _: None
     )
     update = views(Layout(manifest.spec), frames)
     return np.concatenate([(update[name] - arrays[name]).ravel() for name in update]), facts

@@ -7,6 +7,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from hansa.common.app import App
 from hansa.common.models.frames import Layout, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.site.connection import Identity
@@ -62,14 +63,19 @@ def trainer_of(folder: Path, text: str, pulse: Callable[[JobId], int | None] = l
     return Trainer(options, Shelf((ref,), folder / "data.npz", "train"), pulse)
 
 
+def first_model(app: App) -> tuple[Manifest, dict[str, np.ndarray]]:
+    """Return an app's own first model."""
+    network = networks.build(app, 7, "cpu")
+    spec = networks.describe(network)
+    payload = networks.payload_of(network, spec)
+    return seal(spec, payload), views(Layout(spec), payload)
+
+
 def do(trainer: Trainer, tensors: tuple[str, ...]) -> tuple[Task, dict[str, np.ndarray], Made]:
     """Train from the app's own first model; return the task, that model and the update."""
     ref = trainer.options.apps[0]
     app = trainer.shelf.get(ref).app
-    network = networks.build(app, 7, "cpu")
-    spec = networks.describe(network)
-    payload = networks.payload_of(network, spec)
-    arrays = views(Layout(spec), payload)
+    base, arrays = first_model(app)
     optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
     work = Train(
         model=ModelKey("j/v0"),
@@ -90,9 +96,7 @@ def do(trainer: Trainer, tensors: tuple[str, ...]) -> tuple[Task, dict[str, np.n
         validation=ValidationSpec(fraction=0.2),
         work=work,
     )
-    manifest, made, facts = trainer.train(
-        app, task, work, seal(spec, payload), arrays, Event(), lambda _: None
-    )
+    manifest, made, facts = trainer.train(app, task, work, base, arrays, Event(), lambda _: None)
     return task, arrays, (manifest, views(Layout(manifest.spec), made), facts)
 
 

@@ -87,7 +87,9 @@ def round_of(play: Play, found: dict[str, Any] | None = None, trouble: str = "")
 
 def work_of(play: Play) -> Train:
     tasks = list(play.tasks(Train).values())
-    assert len({task.work.model_dump_json(exclude={"after"}) for task in tasks}) == 1, "all sites are asked for the same"
+    assert len({task.work.model_dump_json(exclude={"after"}) for task in tasks}) == 1, (
+        "all sites are asked for the same"
+    )
     assert isinstance(tasks[0].work, Train)
     return tasks[0].work
 

@@ -1,6 +1,5 @@
 """The tensors of a job's model that stay at a site: the backbone, and the site's own (personal-models §1)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +36,6 @@ class Resident:
         if not tensors and not self.sets.backbone:
             return ()
         return (*(tensors or self.sets.travelling), *self.sets.personal)
-
-    def complete(
-        self, network: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Return a model of plain arrays: what was received, and the rest as the app built it."""
-        return {**network, **arrays}
 
 
 WHOLE = Resident(ModelSpec(()), TensorSets(()), "", {})  # nothing stays

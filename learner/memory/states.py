@@ -1,0 +1,225 @@
+"""What the plugins of a job remember at a site: a state for each task, in a file named after the task.
+
+Every training task says which update of the site the controller has accepted last (`Train.after`), and it
+starts from the state that the task of that update left. It leaves a state of its own and does not touch the
+one it started from. So a learner may be killed at any moment, and a receipt may be lost: a task that is done
+again starts from the same state and gives the same update, and what an update remembers counts if and only if
+the update does.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from pydantic import JsonValue
+
+from hansa.common.models.model import DTYPES, Arrays
+from hansa.common.models.tensor_files import read_tensors, write_tensors
+from hansa.common.process import faults
+from hansa.common.process.files import sync_folder
+from hansa.common.values.bounds import Value
+from hansa.common.values.errors import InvalidInput, Refused, TooLarge
+from hansa.common.values.ids import NAME, JobId, TaskId, odd_tensor
+from hansa.common.values.tasks import Task, Train
+
+log = logging.getLogger(__name__)
+FOLDER = "memory"  # in the state directory
+MEMORY = "hansa.memory"  # the entry of a file that has the notes
+LARGEST = 1 << 20  # bytes of a job's notes
+KEPT = 1000  # jobs; learners are not told when a job ends
+DAYS = 30  # after which a job without tasks is forgotten
+PIECE = 1 << 24  # bytes that are compared at a time
+
+
+class Notes(Value):
+    """What plugins remember as JSON."""
+
+    memory: dict[str, JsonValue]
+
+
+@dataclass
+class State:
+    """What the plugins of a job remember: notes and arrays."""
+
+    memory: dict[str, JsonValue] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    lost: bool = False  # the state after the site's last accepted update is not here
+
+    def notes(self) -> str:
+        """Return the notes as they are written, or refuse what is not JSON or too long."""
+        try:
+            text = Notes(memory=self.memory).model_dump_json()
+            size = len(text.encode())
+        except ValueError:
+            raise Refused(
+                "what the plugins remember is not JSON: strings, numbers, lists and dictionaries"
+                " belong in run.memory, arrays in run.arrays"
+            ) from None
+        if size > LARGEST:
+            raise TooLarge(
+                f"the plugins remember {size} bytes of the job in run.memory; {LARGEST} are allowed"
+                " (run.arrays holds more)"
+            )
+        return text
+
+    def require_arrays(self) -> None:
+        """Refuse arrays that cannot be kept."""
+        for name, array in self.arrays.items():
+            if not isinstance(name, str) or odd_tensor((name,)) or name == "__metadata__":
+                raise Refused(f"run.arrays: {name!r:.100} cannot be the name of an array")
+            if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
+                kind = array.dtype.name if isinstance(array, np.ndarray) else type(array).__name__
+                raise Refused(f"run.arrays: {name} is {kind}; arrays of numbers of at most 64 bits are kept")
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+class Recollection:
+    """A job's state as a task finds it and its plugins change it; it is read when one of them asks for it."""
+
+    def __init__(self, read: Callable[[], State] = State) -> None:
+        self._read = read
+
+    @cached_property
+    def state(self) -> State:
+        """The state."""
+        return self._read()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a plugin has asked for the state, and may have changed it."""
+        return "state" in self.__dict__
+
+
+class States:
+    """The states of a site's jobs, in a folder."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._clock = folder, clock
+        # States that could not be written: a full disk must not end training.
+        self._unwritten: dict[tuple[JobId, str], State] = {}
+
+    def recall(self, task: Task, work: Train) -> Recollection:
+        """Return what the plugins of a task start from; forget what later or refused tasks have left."""
+        job, after = task.job, work.after
+        for key in [key for key in self._unwritten if key[0] == job and key[1] != after]:
+            del self._unwritten[key]
+        if self._place(job).exists():
+            for path in self._place(job).iterdir():
+                if path != self._path(job, after):
+                    path.unlink(missing_ok=True)
+        return Recollection(lambda: self._read(job, after))
+
+    def keep(
+        self, task: Task, work: Train, recollection: Recollection, require: Callable[[Task, int], None]
+    ) -> None:
+        """Write the state after a task, before its update is handed in.
+
+        `require` refuses states whose arrays have more bytes than the site's owner allows.
+        """
+        job, after = task.job, work.after
+        if recollection.asked:
+            recollection.state.require_arrays()
+            require(task, recollection.state.nbytes)
+            text = recollection.state.notes()
+            if not self._has(job, after) or not self._same(job, after, recollection.state, text):
+                self._write(job, task.id, recollection.state, text)
+                return
+        elif not self._has(job, after):
+            return  # most plugins remember nothing
+        self._carry_on(job, after, task.id)
+
+    def _has(self, job: JobId, task: str) -> bool:
+        return bool(task) and ((job, task) in self._unwritten or self._path(job, task).exists())
+
+    def _read(self, job: JobId, after: str) -> State:
+        if not after:
+            return State()
+        if (job, after) in self._unwritten:
+            return deepcopy(self._unwritten[job, after])
+        path = self._path(job, after)
+        try:
+            arrays, texts = read_tensors(path)
+            return State(Notes.model_validate_json(texts[MEMORY]).memory, arrays)
+        except FileNotFoundError:
+            log.warning("job %s: what the plugins remembered after task %s is not here", job, after)
+        except (OSError, InvalidInput, KeyError, ValueError) as error:
+            why = error if isinstance(error, OSError | InvalidInput) else "damaged"
+            log.warning("job %s: what the plugins remembered cannot be read: %s: %s", job, path, why)
+        return State(lost=True)
+
+    def _same(self, job: JobId, after: str, state: State, text: str) -> bool:
+        """Whether a state is the one that the task started from."""
+        start = self._read(job, after)
+        return not start.lost and start.notes() == text and _equal(start.arrays, state.arrays)
+
+    def _carry_on(self, job: JobId, after: str, task: TaskId) -> None:
+        """Let a task leave the state that it started from."""
+        if (job, after) in self._unwritten:
+            self._unwritten[job, task] = self._unwritten[job, after]
+            return
+        try:
+            os.link(self._path(job, after), self._path(job, task))  # nothing is written twice
+            sync_folder(self._place(job))
+        except OSError:  # the file system has no links
+            state = self._read(job, after)
+            self._write(job, task, state, state.notes())
+
+    def _write(self, job: JobId, task: TaskId, state: State, text: str) -> None:
+        place, path = self._place(job), self._path(job, task)
+        try:
+            if not place.exists():
+                self._make_room()
+                place.mkdir(parents=True, mode=0o700)
+            write_tensors(path, state.arrays, {MEMORY: text}, 0o600)
+        except OSError as error:
+            what = "a restart would lose what the plugins remember"
+            log.error("%s: cannot be written: %s; %s", path, error.strerror, what)  # noqa: TRY400
+            self._unwritten[job, task] = deepcopy(state)
+            self._unwritten[job, task].lost = False
+        faults.reach("state-kept")
+
+    def _make_room(self) -> None:
+        """Forget the jobs that had their last tasks longest ago."""
+        if not self._folder.exists():
+            return
+        places = sorted(self._folder.iterdir(), key=lambda place: place.stat().st_mtime)
+        oldest = self._clock() - DAYS * 24 * 3600
+        for number, place in enumerate(places, 1):
+            if number <= len(places) + 1 - KEPT or place.stat().st_mtime < oldest:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _place(self, job: JobId) -> Path:
+        if not NAME.fullmatch(job):
+            raise InvalidInput(f"{job!r} is not a job id")
+        return self._folder / job
+
+    def _path(self, job: JobId, task: str) -> Path:
+        if task and not NAME.fullmatch(task):
+            raise InvalidInput(f"{task!r} is not a task id")
+        return self._place(job) / f"{task}.safetensors"
+
+
+def _equal(some: Arrays, others: Arrays) -> bool:
+    """Whether arrays are the same, bit for bit."""
+    if some.keys() != others.keys():
+        return False
+    for name, one in some.items():
+        other = others[name]
+        if (one.dtype.name, one.shape) != (other.dtype.name, other.shape):
+            return False
+        left, right = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
+        for at in range(0, len(left), PIECE):
+            if not np.array_equal(left[at : at + PIECE], right[at : at + PIECE]):
+                return False
+    return True

@@ -1,0 +1,237 @@
+"""The end of a task: plugins change what is returned, remember arrays, and draw what nobody can recompute."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.common.models.frames import Layout, views
+from hansa.common.plugins.registry import register
+from hansa.common.site.policy import Policy
+from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed
+from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.tasks import Task, Train
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.memory.finished import FinishedUpdates, Update
+from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
+from hansa.learner.trainer import Trainer
+from hansa.plugin.testing import ContractBroken, check
+from tests.unit.learner.local_parts import Noise, Sum
+from tests.unit.learner.test_learning_tasks import LINEAR
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+
+
+def named(kind: str, **args: Any) -> LocalPluginSpec:
+    return LocalPluginSpec(name=kind, args=args)
+
+
+def do(
+    trainer: Trainer, *plugins: LocalPluginSpec, number: int = 1, after: str = "", **more: Any
+) -> tuple[dict[str, np.ndarray], Update, Task]:
+    """Train from the app's first model; return the numbers of the update, and the update."""
+    from threading import Event
+
+    ref = trainer.options.apps[0]
+    app = trainer.shelf.get(ref).app
+    base, arrays = first_model(app)
+    fields = {"epochs": 1, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1), "validate_update": True}
+    work = Train(model=ModelKey("j/v0"), version=0, plugins=plugins, after=after, **(fields | more))
+    place = {"job": JobId("j"), "site": SiteName("a"), "app": ref, "validation": ValidationSpec(fraction=0.2)}
+    task = Task(id=TaskId(f"j-{number}"), round=number, seed=7, work=work, **place)
+    update = trainer.train(app, task, work, base, arrays, Event(), lambda _: None)
+    numbers = views(Layout(update.manifest.spec), update.payload)
+    return {name: array.copy() for name, array in numbers.items()}, update, task
+
+
+@register("learner", "meddler")
+class Meddler(LocalPlugin):
+    """Does to an update what it is told to."""
+
+    does: str = ""
+
+    def amend(self, held: None, run: LocalRun, update: Returned) -> None:
+        """Change the update in an odd way."""
+        weight = update.tensors["weight"]
+        match self.does:
+            case "drop":
+                del update.tensors["bias"]
+            case "add":
+                update.tensors["more"] = weight
+            case "reshape":
+                update.tensors["weight"] = weight.ravel()
+            case "widen":
+                update.tensors["weight"] = weight.astype(np.float64)
+            case "list":
+                update.tensors["weight"] = weight.tolist()
+            case "auxiliary":
+                update.auxiliary["c"] = {"weight": weight}
+            case "word":
+                update.metrics["a word"] = 1.0
+            case "raise":
+                raise KeyError("lost")
+            case "swap":  # parts of the payload change places
+                update.tensors["weight"] = weight[::-1]
+                weight[0, 0] = 99
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("drop", "it changed which tensors are returned"),
+        ("add", "it changed which tensors are returned"),
+        ("reshape", r"it returned weight as float32 \[6\]; it must stay float32 \[2, 3\]"),
+        ("widen", r"it returned weight as float64 \[2, 3\]; it must stay float32"),
+        ("list", "it returned list in place of the array weight"),
+        ("auxiliary", "it returned auxiliary tensors 'c', which the rule does not declare"),
+        ("word", "it reported 'a word': 1.0; a metric is a name"),
+        ("raise", "KeyError: 'lost'"),
+    ],
+)
+def test_an_update_that_no_longer_fits_is_refused_with_the_plugins_name(
+    tmp_path: Path, does: str, said: str
+) -> None:
+    with pytest.raises(PluginFailed, match=f"^learner 'meddler': {said}"):
+        do(trainer_of(tmp_path, LINEAR), named("sum"), named("meddler", does=does))
+
+
+def test_a_tensor_may_be_replaced_by_parts_of_the_update_itself(tmp_path: Path) -> None:
+    plain, _, _ = do(trainer_of(tmp_path, LINEAR))
+    swapped, _, _ = do(trainer_of(tmp_path, LINEAR), named("meddler", does="swap"))
+    plain["weight"][0, 0] = 99
+    assert np.array_equal(swapped["weight"], plain["weight"][::-1])
+    assert np.array_equal(swapped["bias"], plain["bias"])
+
+
+@pytest.mark.parametrize("app", [LINEAR, TORCH, OWN])
+def test_what_is_amended_is_sent_evaluated_and_reported(tmp_path: Path, app: str) -> None:
+    plain, before, _ = do(trainer_of(tmp_path, app))
+    trainer = trainer_of(tmp_path, app)
+    # The sum begins with zero, so the first update is as it was, and the second twice as large.
+    first, _, task = do(trainer, named("sum"))
+    assert all(np.array_equal(first[name], plain[name]) for name in plain)
+    trainer.commit(task)
+    second, update, _ = do(trainer, named("sum"), number=2, after=task.id)
+    alone, _, _ = do(trainer_of(tmp_path, app), number=2)
+    for name in (name for name, array in plain.items() if array.dtype.kind == "f"):
+        assert np.allclose(second[name], alone[name] + plain[name]), name
+    assert update.facts.metrics["tasks"] == 2
+    assert before.facts.evaluation is not None
+    assert update.facts.evaluation is not None
+    assert update.facts.evaluation.loss_sum != before.facts.evaluation.loss_sum
+
+
+def test_plugins_amend_in_their_order_and_see_all_metrics(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, LINEAR)
+    one, update, _ = do(trainer, named("all-rounder"), named("sum"), named("noise", seen="tasks"))
+    two, _, _ = do(trainer_of(tmp_path, LINEAR), named("all-rounder"), named("noise"), named("sum"))
+    assert update.facts.metrics["seen"] == 1.0
+    assert update.facts.metrics["batches"] > 0
+    assert np.array_equal(one["weight"], two["weight"])  # one task at one site has one noise
+
+
+def test_a_part_of_a_model_is_amended_alone(tmp_path: Path) -> None:
+    update, _, _ = do(trainer_of(tmp_path, TORCH), named("noise"), tensors=("4.weight", "4.bias"))
+    assert update.keys() == {"4.weight", "4.bias"}
+
+
+def test_a_plugin_that_takes_part_in_training_cannot_claim_to_work_with_any_app(tmp_path: Path) -> None:
+    @register("learner", "impostor")
+    class Impostor(LocalPlugin):
+        """Says that it needs no training loop, but overrides what one calls."""
+
+        alone = ""
+
+        def pull(self, held: None, run: LocalRun) -> None:
+            """Change gradients."""
+
+    with pytest.raises(InvalidApp, match="trains by a function of its own, in which no plugin can take part"):
+        do(trainer_of(tmp_path, OWN), named("impostor"))
+
+
+def test_an_update_with_secret_randomness_is_finished_once_and_kept_until_its_receipt(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, TORCH)
+    _, first, task = do(trainer, named("noise"), named("sum"))
+    kept = tmp_path / "finished" / "j.safetensors"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    # An app that trains differently, as a GPU may, does not matter any more.
+    again = trainer_of(tmp_path, TORCH.replace("0.2", "0.7"))
+    _, second, _ = do(again, named("noise"), named("sum"))
+    assert second.manifest == first.manifest
+    assert second.payload.tobytes() == first.payload.tobytes()
+    assert repr(second.facts) == repr(first.facts)
+    again.commit(task)
+    assert not kept.exists()
+    _, next_, _ = do(again, named("sum"), number=2, after="j-1")
+    assert next_.facts.metrics["tasks"] == 2  # what the first task remembered is there
+    assert not kept.exists()
+
+
+def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path: Path) -> None:
+    _, _, task = do(trainer_of(tmp_path, TORCH), named("noise"))
+    updates = FinishedUpdates(tmp_path / "finished")
+    assert updates.of(task) is not None
+    (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
+    assert updates.of(task) is None
+    do(trainer_of(tmp_path, TORCH), named("noise"))
+    assert updates.of(task.model_copy(update={"id": TaskId("j-2")})) is None
+    assert updates.of(task) is None  # nobody waits for it
+
+
+def test_noise_differs_from_site_to_site_and_from_task_to_task(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    here, _, _ = do(trainer_of(tmp_path, LINEAR), named("noise"))
+    there, _, _ = do(trainer_of(tmp_path / "other", LINEAR), named("noise"))
+    assert not np.array_equal(here["weight"], there["weight"])
+
+
+def test_a_site_keeps_no_more_arrays_than_its_owner_allows(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, LINEAR)
+    policy = Policy.model_validate({"memory": "31B"})
+    strict = Trainer(trainer.options, trainer.shelf, lambda _: None, lambda: policy)
+    said = "its plugins want to keep arrays of 32 bytes at the site, and at most 31 bytes are allowed"
+    with pytest.raises(Forbidden, match=f"the policy of site a refuses this job: {said}"):
+        do(strict, named("sum"))
+
+
+@register("learner", "odd-memory")
+class OddMemory(LocalPlugin):
+    """Remembers what no disk can keep, trains in `amend`, draws from the air, or needs its memory."""
+
+    does: str = ""
+
+    def begin(self, run: LocalRun) -> None:
+        """Expect its memory to be there."""
+        if self.does == "needs" and run.lost:
+            raise KeyError("memory")
+
+    def amend(self, held: None, run: LocalRun, update: Returned) -> None:
+        """Break the contract."""
+        if self.does == "set":
+            run.arrays["odd"] = {1, 2}  # type: ignore[assignment]
+        if self.does == "others" and "mine" in run.arrays:
+            run.arrays["mine"] += 1
+        if self.does == "air":
+            update.tensors["0.weight"] += np.random.default_rng().normal(size=(5, 3)).astype(np.float32)
+        if self.does == "train":
+            next(run.model.parameters()).data += 1
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("set", "run.arrays: odd is set"),
+        ("others", "it changed the arrays of others"),
+        ("air", "the same task gave two different updates"),
+        ("train", "amend\\(\\) changed the network"),
+        ("needs", "it does not start anew when run.lost is true: learner 'odd-memory': KeyError: 'memory'"),
+    ],
+)
+def test_the_shipped_checks_find_what_breaks_the_contract(does: str, said: str) -> None:
+    with pytest.raises(ContractBroken, match=said):
+        check(OddMemory(does=does))
+
+
+def test_plugins_that_amend_and_remember_keep_the_contract() -> None:
+    check(Sum())
+    check(Noise())
