@@ -103,6 +103,11 @@ class ModelSpec:
         wanted = set(names)
         return ModelSpec(tuple(info for info in self.tensors if info.name in wanted), self.layers)
 
+    def joined(self, other: "ModelSpec") -> "ModelSpec":
+        """Return the spec of these tensors and of those that only the other spec has."""
+        more = (info for info in other.tensors if info.name not in self.index)
+        return ModelSpec((*self.tensors, *more), self.layers or other.layers)
+
 
 @dataclass(frozen=True)
 class Manifest:
