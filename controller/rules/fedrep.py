@@ -29,9 +29,7 @@ class HeadFirst(Policy):
         """Refuse models without a head of the site's own, and what else decides how long a task takes."""
         problems: list[Problem] = []
         if rule.travel.kind != "personal" and not rule.travel.personal:
-            why = (
-                "it trains tensors that are the site's own first; use layers personal, or trainable.personal"
-            )
+            why = "no tensors are the site's own, which it trains first; use layers personal"
             problems.append(self.clash(rule.layers, why))
         if rule.pace.sets_steps:
             problems.append(self.clash(rule.pace, "it sets the number of steps, and epochs count here"))
