@@ -25,6 +25,7 @@ from tests.support import LightSite, serving
 SITES = ("s1", "s2", "s3", "s4", "s5")
 APPS = Path(__file__).parent / "apps"
 PLAIN, TORCH, LIGHT = f"{APPS / 'plain.py'}:app", f"{APPS / 'pytorch.py'}:app", "light.py:app"
+FIXED, FIXED_TORCH = f"{APPS / 'fixed.py'}:plain", f"{APPS / 'fixed.py'}:app"
 CHANNELS = 64
 NORM = ModelSpec(
     (

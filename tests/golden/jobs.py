@@ -6,7 +6,7 @@ solves something by iteration: its bits depend on the processor and on the libra
 
 from typing import Any
 
-from tests.golden.fleet import LIGHT, PLAIN, TORCH
+from tests.golden.fleet import FIXED, FIXED_TORCH, LIGHT, PLAIN, TORCH
 
 Family = dict[str, dict[str, Any]]
 SOME = {"kind": "uniform", "fraction": 0.6}
@@ -109,7 +109,7 @@ PROXIMAL: Family = {
 }
 OWN: Family = {
     "fedper": _job("fedper", sample=SOME),
-    "fedper of two layers": _job("fedper", layers={"last": 2}, weigh={"kind": "dvw"}),
+    "fedper of two layers": _job("fedper", layers={"last": 2}, server={"kind": "momentum"}),
     "what is named travels": _job("fedavg", layers={"kind": "trainable", "match": ["second.*", "third.*"]}),
     "adapters travel and the last layer stays": _job(
         "fedadam", layers={"kind": "trainable", "match": ["second.*"], "personal": ["third.*"]}
@@ -131,10 +131,10 @@ PORTABLE: dict[str, tuple[str, Family]] = {
     "travelling": (PLAIN, TRAVELLING),
     "divided": (PLAIN, DIVIDED),
     "statistics": (LIGHT, STATISTICS),
-    "personal": (PLAIN, OWN),
+    "personal": (FIXED, OWN),
 }
 MACHINE: dict[str, tuple[str, Family]] = {
     "pytorch": (TORCH, PROXIMAL),
-    "personal": (TORCH, OWN_IN_TORCH),
+    "personal": (FIXED_TORCH, OWN_IN_TORCH),
     "fusion": (LIGHT, FUSED),
 }
