@@ -27,7 +27,7 @@ PATIENCE = 60.0  # seconds until then; slow builds and uploads may go on, and th
 
 def is_undescribed(job: Job) -> bool:
     """Whether version 0 came as a file, and a site has yet to describe it."""
-    return job.state.version >= 0 and job.rule.needs_description and job.state.outline is None
+    return job.state.version >= 0 and job.rule.needs_description and not job.state.described
 
 
 def _request(job: Job) -> str:
@@ -66,7 +66,7 @@ def take(job: Job, task: Task, digest: str, outline: Outline | None, now: float)
 
 def note(job: Job, backbone: str, anatomy: Anatomy | None, averaged: bool = True) -> None:
     """Remember what a site says about the model it built, and what operators should know about it."""
-    job.state.backbone = backbone
+    job.state.backbone, job.state.described = backbone, True
     if not averaged:
         job.state.remarks.append(NOTHING_AVERAGED)
     if anatomy and job.rule.travel.whole and 2 * anatomy.frozen_parameters > anatomy.parameters:
