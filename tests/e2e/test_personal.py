@@ -24,13 +24,13 @@ app = App(model=build, classes=2)
 
 
 def test_a_run_leaves_a_personal_model_at_each_site_that_fits_the_app(tmp_path: Path) -> None:
-    words = ("--set", "rule=fedper", "--set", "pace.rounds=2", "--sites", "3", "--out", "out", "--json")
+    words = ("--set", "rule=fedper", "--set", "pace.rounds=2", "--out", "out", "--json")
     app = f"app={DIGITS / 'app.py'}:app"
     done = hansa("run", str(DIGITS / "job.yaml"), "--set", app, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     last, job = report["history"][-1], report["job"]
-    assert sorted(last["personal"]) == ["site-1", "site-2", "site-3"]
+    assert sorted(last["personal"]) == [f"site-{number}" for number in range(1, 6)]
     network = load_app(f"{DIGITS / 'app.py'}:app").model()
     assert isinstance(network, nn.Module)
     heads = []
