@@ -151,6 +151,7 @@ class Trainer:
 
         resident = self.jobs.resident(app, task)
         sets = resident.sets
+        resident.require_travelling(base.spec)
         arrays = arrays | self._residents(app, task, work)
         spec = base.spec.subset(work.tensors) if work.tensors else base.spec
         layout = Layout(spec)

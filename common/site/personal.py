@@ -41,8 +41,13 @@ class Personal:
 
 
 def own_tensors(resident: Resident, personal: Personal | None) -> dict[str, np.ndarray]:
-    """Return the site's own tensors; if it has none yet, those that the app begins with."""
-    return dict(personal.arrays) if personal else resident.initial
+    """Return the site's own tensors; those that it does not have yet are as the app begins with them.
+
+    Tensors that are not personal in this task are left out, even if an earlier task has kept them: a
+    controller that says something else about the same job must not get them.
+    """
+    known = personal.arrays if personal else {}
+    return {name: known.get(name, first) for name, first in resident.initial.items()}
 
 
 class PersonalFolder:

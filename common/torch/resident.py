@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from hansa.common.models.distance import misfit
 from hansa.common.models.model import ModelSpec
 from hansa.common.models.travel import TensorSets, digest_of
 from hansa.common.torch import networks
-from hansa.common.values.errors import Unfit
+from hansa.common.values.errors import InvalidApp, Unfit
 from hansa.common.values.tasks import Task
 from hansa.common.values.training import Travel
 
@@ -30,6 +31,12 @@ class Resident:
                 f" digest is {self.backbone or 'empty'} here and {task.backbone or 'empty'} in the job; do"
                 " all sites have the same app, the same weights and the same version of PyTorch?"
             )
+
+    def require_travelling(self, spec: ModelSpec) -> None:
+        """Refuse a model with tensors that stay here: they would be sent back, trained."""
+        wanted = self.spec.subset(self.sets.travelling)
+        if self.spec.tensors and (wrong := misfit(wanted, spec, types=False)):
+            raise InvalidApp(f"the job's model is not what travels of the app's model: {wrong}")
 
     def trained(self, tensors: tuple[str, ...]) -> tuple[str, ...]:
         """Return what is trained if a task asks for some tensors, or with () for all; () means everything."""

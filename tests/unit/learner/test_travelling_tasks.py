@@ -221,3 +221,24 @@ def test_all_names_of_a_parameter_travel_or_none(tmp_path: Path) -> None:
     tied = tied.replace("nn.Linear(4, 2)", "nn.Linear(4, 4)").replace("classes=2", "classes=4")
     with pytest.raises(InvalidApp, match=r"adapter.weight and head.weight are one parameter; all of"):
         first(trainer_of(tmp_path, tied), PERSONAL)
+
+
+def test_a_controller_that_asks_for_personal_tensors_does_not_get_them(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, APP)
+    trained(trainer, PERSONAL)
+    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    assert own is not None
+    whole, arrays, _ = first(trainer, Travel())
+    work = Train(
+        model=ModelKey("j/v1"), version=1, epochs=1, batch_size=20, optimizer=OptimizerSpec(lr=1e-30)
+    )
+    app = trainer.shelf.get(trainer.options.apps[0]).app
+    task = task_of(trainer, work, PERSONAL, 2)
+    with pytest.raises(InvalidApp, match=r"not what travels of the app's model: unexpected head.weight"):
+        trainer.train(app, task, work, whole, arrays, Event(), lambda _: None)
+
+    other = Travel(kind="personal", match=("adapter.*",))  # so that the head would travel
+    restarted = trainer_of(tmp_path, APP)
+    update, _ = trained(restarted, other, 3, after="j-1", epochs=1, optimizer=OptimizerSpec(lr=1e-30))
+    np.testing.assert_array_equal(update["head.weight"], arrays["head.weight"])
+    assert not np.array_equal(update["head.weight"], own.arrays["head.weight"])
