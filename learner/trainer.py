@@ -140,7 +140,7 @@ class Trainer:
         update = self._finished.of(task)
         if update is not None:
             return update
-        plugins, source = asked_of(app, work)
+        asked = asked_of(app, work)
         training, _ = self.jobs.data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -161,21 +161,15 @@ class Trainer:
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, network, places, drag, secret)
         if app.train is not None:
-            own = {name: array.copy() for name, array in arrays.items() if name not in spec.index}
             for name, place in places.items():
                 place[...] = arrays[name]
-                own[name] = place
-            company = Company(plugins, source, run)
-            more = (training.examples, progress, drag, window, self.options.device, self.options.data)
-            asks = work.model_copy(update={"tensors": resident.trained(work.tensors)})
-            trained, facts = train_own(app, task, asks, run.seed, own, *more)
+            company, trained, facts = self._train_own(run, asked, places, drag, progress, window)
             pack(spec, trained, payload)
             personal = {name: np.asarray(trained[name]) for name in sets.personal}
-            run.steps = facts["steps"]
             facts["metrics"] = company.finish()
         else:
             load(network, arrays, sets.backbone)
-            company, facts = self._fit(run, (plugins, source), drag, progress, window)
+            company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
             personal = networks.arrays_of(network, sets.personal)
         if company.amends:
@@ -243,6 +237,26 @@ class Trainer:
             secret=secret,
             recollection=self._states.recall(task, work),
         )
+
+    def _train_own(
+        self,
+        run: LocalRun,
+        asked: Asked,
+        places: dict[str, np.ndarray],
+        drag: Drag,
+        progress: Callable[[int, int, float], None],
+        window: Window | None,
+    ) -> tuple[Company, Mapping[str, np.ndarray], dict[str, Any]]:
+        """Let the app's own function train, in `places` and in copies of the other arrays."""
+        company = Company(*asked, run)
+        own = {name: array.copy() for name, array in run.anchor.items() if name not in places} | places
+        training, _ = self.jobs.data(run.app, run.task)
+        more = (training.examples, progress, drag, window, self.options.device, self.options.data)
+        tensors = self.jobs.resident(run.app, run.task).trained(run.work.tensors)
+        work = run.work.model_copy(update={"tensors": tensors})
+        trained, facts = train_own(run.app, run.task, work, run.seed, own, *more)
+        run.steps = facts["steps"]
+        return company, trained, facts
 
     def _fit(
         self,

@@ -1,10 +1,14 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.redis_server import RedisServer
+
+# Read when numpy and torch are imported: the workers share the cores, and threads would wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +20,10 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Give all processes a home of their own, so that the state of the person who runs the tests is safe."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        if pytestconfig.cache:  # matplotlib lists the fonts of a new home for seconds
+            patch.setenv("MPLCONFIGDIR", str(pytestconfig.cache.mkdir("matplotlib")))
         yield

@@ -31,7 +31,7 @@ class Policy(Value):
     max_epochs: float | None = Field(None, gt=0)
     min_sites: int | None = Field(None, ge=1)
     redistribute: bool = False
-    memory: Size = Field(4 << 30, ge=0)
+    memory: Size = Field(4 << 30, ge=0, strict=True)
 
     def require(self, task: Task, examples: int) -> None:
         """Refuse a task that asks for more than the owner allows."""

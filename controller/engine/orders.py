@@ -48,7 +48,8 @@ class Merge:
     def reads(self) -> list[ModelKey]:
         """The models that it reads, except those of members that go on counting unchanged."""
         others = [self.current, *self.moments.values(), *([self.reference] if self.reference else [])]
-        return [member.model for member in (*self.added, *self.removed, *self.reweighed)] + others
+        members = (*self.added, *self.removed, *self.reweighed)
+        return [key for member in members for key in member.models] + others
 
 
 class Merged(Value):

@@ -124,7 +124,7 @@ class JobState(BaseModel):
     basis: dict[ModelKey, str] = {}
     models: set[ModelKey] = set()  # in the store
     unmerged: set[ModelKey] = set()  # updates that no merge has taken yet
-    bases: dict[ModelKey, ModelKey] = {}  # the models that unmerged partial updates are laid over
+    bases: dict[ModelKey, ModelKey] = {}  # what unmerged updates are laid over, or what they differ from
     init_tried: set[SiteName] = set()  # sites that could not build or describe the first model
     profiles: dict[SiteName, Profile] = {}  # sites' answers in the survey
     untold: dict[SiteName, str] = {}  # sites that could not describe their data, and why

@@ -30,6 +30,11 @@ class Aggregator(Part[S], Generic[S]):
     kept: ClassVar[bool] = False  # sums are kept, so that a merge costs the same however many sites there are
 
     @property
+    def absolute(self) -> bool:
+        """Whether the size of weights matters, and not only their ratios."""
+        return False
+
+    @property
     def forgets(self) -> bool:
         """Whether a site that leaves takes its contribution with it."""
         return False
@@ -87,6 +92,22 @@ class Selecting(Aggregator[S], Generic[S]):
         """Return which contributions to take, given the symmetric matrix of their squared distances.
 
         Raise TooFew if there are not enough to choose from.
+        """
+
+
+class Additive(Aggregator[S], Generic[S]):
+    """An aggregator that adds what sites have changed to the current model.
+
+    A contribution counts as its difference from the model that its site started from, which may be older than
+    the current one. The proposal is current + Σ weight·difference / divisor, in float64; statistics and
+    counters are those of the mean.
+    """
+
+    @abstractmethod
+    def divisor(self, weights: np.ndarray) -> float:
+        """Return what the weighted sum is divided by, given the weights of the contributions that count.
+
+        The order of the weights must not matter.
         """
 
 

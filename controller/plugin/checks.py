@@ -18,7 +18,7 @@ from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.actions import Action
-from hansa.controller.plugin.arithmetic import Moments, Selecting, ServerUpdate
+from hansa.controller.plugin.arithmetic import Additive, Moments, Selecting, ServerUpdate
 from hansa.controller.plugin.parts import EvalRequest, Pacer, Part, Weigher
 from hansa.controller.plugin.policies import Policy
 
@@ -150,6 +150,13 @@ def require_choice(aggregator: Selecting[Any], returned: object, count: int) -> 
             return chosen
     must = "it must choose at least one, and none twice"
     raise PluginFailed(aggregator, f"it chose {returned!r:.200} from {count} updates; {must}")
+
+
+def require_divisor(aggregator: Additive[Any], returned: object) -> float:
+    """Return a divisor, if it is a finite number above 0."""
+    if isinstance(returned, int | float) and 0 < returned < math.inf:
+        return float(returned)
+    raise PluginFailed(aggregator, f"its divisor is {returned!r:.200}; it must be a finite number above 0")
 
 
 def require_text(part: Part[Any], returned: object) -> str:

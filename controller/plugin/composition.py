@@ -11,7 +11,7 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed
 from hansa.common.values.training import Travel
-from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
+from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
@@ -66,7 +66,7 @@ class Composition:
 
     @property
     def rounds_asked(self) -> int:
-        """How many merges the job is to have: rounds if there are rounds, else updates."""
+        """How many merges the job is to have."""
         with calling(self.pace) as pacer:
             return pacer.rounds_asked()
 
@@ -90,6 +90,16 @@ class Composition:
         """Whether a site that leaves takes its contribution with it."""
         with calling(self.merge) as aggregator:
             return aggregator.forgets
+
+    @property
+    def builds_on_current(self) -> bool:
+        """Whether the next model follows from the current one, too, and not from contributions alone."""
+        return self.adds or not self.server.plain
+
+    @property
+    def adds(self) -> bool:
+        """Whether contributions count as differences from the models that their sites started from."""
+        return isinstance(self.merge, Additive)
 
     @property
     def moments(self) -> Mapping[str, float]:

@@ -197,9 +197,18 @@ class Pacer(Part[S], Generic[S]):
     def begin(self) -> S:
         """Return the initial state."""
 
+    @property
+    def unit(self) -> str:
+        """What operators call a merge: a round, or an update if each is merged by itself."""
+        return "round" if self.common_rounds else "update"
+
     @abstractmethod
     def rounds_asked(self) -> int:
-        """Return how many merges the job is to have: rounds if there are rounds, else updates."""
+        """Return how many merges the job is to have."""
+
+    def updates_asked(self) -> int:
+        """Return how many updates the job is to merge, if there are no rounds."""
+        return self.rounds_asked()
 
     @abstractmethod
     def on_start(self, state: S, draw: Draw, view: View) -> list[Action]:
@@ -257,6 +266,7 @@ class Weigher(Part[S], Generic[S]):
     evaluates: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
     joint: ClassVar[bool] = False  # a weight also depends on the other contributions of the merge
     equal: ClassVar[bool] = False  # every contribution has the same weight, whatever its site reports
+    factors: ClassVar[bool] = False  # a weight is at most 1, and 1 means that an update counts in full
 
     def requests(self, state: S, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Return which sites are to evaluate an update; asked once per update, if `evaluates`."""

@@ -16,6 +16,7 @@ from hansa.common.values.results import Evaluation, UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import (
+    Additive,
     Aggregator,
     Coordinatewise,
     MergeInfo,
@@ -171,6 +172,13 @@ def ignores_the_order_of_contributions(aggregator: Aggregator[Any]) -> None:
     if isinstance(aggregator, Selecting):
         for count in range(1, 12):
             _check_select(aggregator, rng.standard_normal((count, 3)), rng)
+    if isinstance(aggregator, Additive):
+        for count in range(1, 12):
+            weights = rng.random(count) + 0.1
+            divisor = aggregator.divisor(weights)
+            require(aggregator, 0 < divisor < np.inf, f"its divisor is {divisor}")
+            same = divisor == aggregator.divisor(rng.permutation(weights))
+            require(aggregator, same, "the order of contributions matters")
 
 
 def _check_combine(aggregator: Coordinatewise[Any], rows: np.ndarray, rng: np.random.Generator) -> None:

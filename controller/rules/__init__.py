@@ -14,6 +14,7 @@ from hansa.controller.rules import (
     fedasync,
     fedavg,
     fedbn,
+    fedbuff,
     feddaf,
     fedmmb,
     fedopt,
@@ -22,6 +23,7 @@ from hansa.controller.rules import (
     fedrep,
     radfed,
     robust,
+    staleness,
 )
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "fedasync",
     "fedavg",
     "fedbn",
+    "fedbuff",
     "feddaf",
     "fedmmb",
     "fedopt",
@@ -44,6 +47,7 @@ __all__ = [
     "redistribute",
     "robust",
     "semisync",
+    "staleness",
     "sync",
     "travelling",
 ]

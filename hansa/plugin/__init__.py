@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Withdraw,
     )
     from hansa.controller.plugin.arithmetic import (
+        Additive,
         Aggregator,
         Coordinatewise,
         MergeInfo,
@@ -98,6 +99,7 @@ _HOMES = {
         "Withdraw",
     ),
     "controller.plugin.arithmetic": (
+        "Additive",
         "Aggregator",
         "Coordinatewise",
         "MergeInfo",
@@ -145,6 +147,7 @@ _HOMES = {
 __all__ = [
     "FEDAVG",
     "Action",
+    "Additive",
     "Aggregator",
     "Ask",
     "BatchSource",

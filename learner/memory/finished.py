@@ -22,6 +22,7 @@ from hansa.common.values.tasks import Task
 
 log = logging.getLogger(__name__)
 FOLDER = "finished"  # in the state directory
+KEPT = 16  # jobs; a job may end before its last update is handed in, and learners are not told
 TASK, FACTS = "hansa.task", "hansa.facts"  # entries of a file
 
 
@@ -46,6 +47,7 @@ class FinishedUpdates:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_tensors(self._path(task.job), views(Layout(spec), update.payload), texts, 0o600)
+            self._make_room()
         except OSError as error:
             raise StoreFailed(
                 f"the update of task {task.id} has secret randomness in it and must not be sent before it is"
@@ -71,6 +73,12 @@ class FinishedUpdates:
     def drop(self, job: JobId) -> None:
         """Forget the update of a job: its receipt has arrived, or nobody waits for it."""
         self._path(job).unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """Forget the updates that were finished longest ago."""
+        paths = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        for path in paths[:-KEPT]:
+            path.unlink(missing_ok=True)
 
     def _path(self, job: JobId) -> Path:
         if not NAME.fullmatch(job):

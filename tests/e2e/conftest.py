@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from hansa.common.process.state import read_note
 from hansa.common.run.nursery import Nursery
+from tests.e2e.commands import run_command
 from tests.redis_server import free_port
 from tests.waiting import until
 
@@ -62,15 +62,8 @@ sites: {min: 2, wait: 30}
 
 def hansa(*arguments: str, cwd: Path, timeout: float = 90, **env: Any) -> "subprocess.CompletedProcess[str]":
     """Run a hansa command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "hansa", *arguments],
-        cwd=cwd,
-        env=os.environ | {"HANSA_CONFIG": ""} | env,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    environment = os.environ | {"HANSA_CONFIG": ""} | env
+    return run_command(arguments, cwd, environment, timeout)
 
 
 def write_data(path: Path, seed: int, rows: int = 60, changed: dict[str, Any] | None = None) -> None:
@@ -191,6 +184,11 @@ class Site:
     def close(self) -> None:
         names: Sequence[str] = list(self.nursery.processes)
         self.nursery.stop(names, patience=10)
+
+
+def weights(entry: dict[str, Any]) -> dict[str, float]:
+    """Return the weight of each site's update in a version of a report."""
+    return {update["site"]: update["weight"] for update in entry["updates"]}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 python lossy_link.py SPACE DEVICE ADDRESS SPACE DEVICE ADDRESS LOG
 
-Makes a TUN device in each namespace and carries IP packets between them until it is stopped: 4 Mbit/s and 30
+Makes a TUN device in each namespace and carries IP packets between them until it is stopped: 8 Mbit/s and 10
 ms each way, one packet in 200 lost. At the end it writes how many packets it carried and lost to LOG.
 """
 
@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-RATE, DELAY, LOSS = 4e6, 0.03, 0.005  # bits per second, seconds, share of the packets
+RATE, DELAY, LOSS = 8e6, 0.01, 0.005  # bits per second, seconds, share of the packets
 QUEUE = 0.2  # seconds of traffic that may wait; what comes on top is lost, as in a router
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -8,7 +8,7 @@ from tests.e2e.conftest import ROOT
 
 MEASURE = """
 import json, async_gain
-print(json.dumps(async_gain.measure(["fedavg", "async-dvw"], sites=4, factor=4.0, seconds=6.0)))
+print(json.dumps(async_gain.measure(["fedavg", "async-dvw"], sites=4, factor=4.0, seconds=4.0)))
 """
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hansa.common.cli import hansa
+from hansa.common.cli import hansa as command_line
 from hansa.common.job.file import load_job
 from hansa.common.plugins.registry import rules
 from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedmmb import Window
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import ROOT, hansa, weights
 from tests.published import write_hospitals, write_mnist
 
 
@@ -28,6 +28,12 @@ def _script(data: Path, *words: str) -> str:
         timeout=110,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _command(data: Path, *words: str) -> str:
+    done = hansa(*words, cwd=ROOT, timeout=110, HANSA_DATA=str(data))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -65,11 +71,11 @@ def test_concordance_with_central_training_can_be_tried(tmp_path: Path) -> None:
     runs = {"fedsmb": ("fedsmb",), "fedmmb": ("fedmmb",), "central": ("fedsmb", "--central")}
     for name, (job, *more) in runs.items():
         words = ("run", f"examples/concordance/{job}.yaml", *small, "--set", "evaluate.every=1", *more)
-        shown = _script(tmp_path, "-m", "hansa", *words, "--out", str(tmp_path / name))
+        shown = _command(tmp_path, *words, "--out", str(tmp_path / name))
     assert "central training: one site holds all data, in batches of 100 examples" in shown
     assert "Done: 1 site trained one model in 2 rounds" in shown
     folders = [str(tmp_path / name) for name in ("central", "fedsmb", "fedmmb")]
-    compared = CliRunner().invoke(hansa, ["job", "compare", *folders, "--concordance", "--json"])
+    compared = CliRunner().invoke(command_line, ["job", "compare", *folders, "--concordance", "--json"])
     found = json.loads(compared.stdout)["concordance"]
     assert found["reference"] == "concordance-fedsmb-central"
     single, multiple = found["against"]
@@ -79,7 +85,7 @@ def test_concordance_with_central_training_can_be_tried(tmp_path: Path) -> None:
     assert single["distance"] < 1e-5
     assert multiple["distance"] > 100 * single["distance"]
     report = json.loads((tmp_path / "fedsmb" / "report.json").read_text())
-    assert report["history"][1]["contributions"] == {"site-1": 30, "site-2": 30}
+    assert weights(report["history"][1]) == {"site-1": 30, "site-2": 30}
 
 
 def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() -> None:
@@ -96,7 +102,7 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         elif isinstance(pace := compose(spec).pace, Redistribute):
             assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
-            assert rounds == (10 if compose(spec).pace.common_rounds else 100)
+            assert pace.updates_asked() == (10 if pace.common_rounds else 100)
         usual = jobs["fedavg"]
         assert (spec.seed, spec.data) == (usual.seed, usual.data)
         assert spec.app == usual.app or name == "fedbn"  # which needs a network with normalisation
@@ -111,10 +117,10 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     pace = "pace.rounds=2" if name == "fedavg" else "pace={rounds: 1, hops: 2}"
     few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
     words = ("run", job, "--out", str(out), "--set", pace, *few, "--set", "evaluate.every=1")
-    shown = _script(tmp_path, "-m", "hansa", *words)
+    shown = _command(tmp_path, *words)
     history = json.loads((out / "report.json").read_text())["history"]
     newest = history[-1]
-    sites = {site for entry in history for site in entry["contributions"]}
+    sites = {site for entry in history for site in weights(entry)}
     sites |= {site for entry in history for hop in entry["hops"] for site in hop["sites"]}
     assert f"Done: {len(sites)} sites trained one model together" in shown, "not only those of the last hop"
     assert newest["metrics"]["accuracy"] >= 0
@@ -125,21 +131,19 @@ def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> 
     write_mnist(tmp_path / "mnist", train=80, test=20)
     job, runs = "examples/redistribution/radfed.yaml", [tmp_path / "central", tmp_path / "radfed"]
     few = ("--set", "data.sites=4", "--set", "data.partition={kind: iid}", "--set", "sample.fraction=0.5")
-    words = ("-m", "hansa", "run", job, *few, "--set", "pace={rounds: 3, hops: 2}")
+    words = ("run", job, *few, "--set", "pace={rounds: 3, hops: 2}")
     measured = ("--set", f"reference={runs[0]}/model.safetensors")
-    _script(
+    _command(
         tmp_path, *words, "--central", *measured, "--out", str(runs[0])
     )  # it makes what the job file names
-    shown = _script(tmp_path, *words, *measured, "--out", str(runs[1]))
+    shown = _command(tmp_path, *words, *measured, "--out", str(runs[1]))
     central, ours = (json.loads((run / "report.json").read_text())["history"] for run in runs)
     assert {entry["distance"] for entry in central} == {None}
     distances = [entry["distance"] for entry in ours]
     assert len(distances) == 4
     assert all(0 < distance < 2 for distance in distances)
     assert [f"distance {distance:.4f}" in shown for distance in distances[1:]] == [True] * 3
-    said = json.loads(
-        _script(tmp_path, "-m", "hansa", "job", "compare", "--concordance", "--json", *map(str, runs))
-    )
+    said = json.loads(_command(tmp_path, "job", "compare", "--concordance", "--json", *map(str, runs)))
     assert said["concordance"]["against"][0]["distance"] == distances[-1]
 
 
@@ -154,7 +158,7 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
         "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}",
     )
     words = [word for change in changes for word in ("--set", change)]
-    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    _command(tmp_path, "run", job, "--out", str(out), "--json", *words)
     (told,) = [
         e["diagnostics"]["weigh"] for e in json.loads((out / "report.json").read_text())["history"][1:2]
     ]
@@ -169,10 +173,10 @@ def test_what_groups_are_compared_with_runs_in_short(tmp_path: Path) -> None:
     job, out = "examples/groups/equal.yaml", tmp_path / "out"
     changes = ("pace.rounds=2", "data.sites=6", "data.partition={groups: '4 of 0-4, 2 of 5-9', most: 40}")
     words = [word for change in changes for word in ("--set", change)]
-    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    _command(tmp_path, "run", job, "--out", str(out), "--json", *words)
     history = json.loads((out / "report.json").read_text())["history"]
-    assert [set(entry["contributions"].values()) for entry in history[1:]] == [{1.0}, {1.0}]
-    assert [(entry["updates"], len(entry["contributions"])) for entry in history[1:]] == [(6, 6), (6, 6)]
+    assert [set(weights(entry).values()) for entry in history[1:]] == [{1.0}, {1.0}]
+    assert [(len(entry["updates"]), len(weights(entry))) for entry in history[1:]] == [(6, 6), (6, 6)]
     assert history[-1]["metrics"]["accuracy"] >= 0
 
 
@@ -186,17 +190,19 @@ def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
         "weigh={backend: em, base: used, refit: 1, time_limit: 60}",
     )
     words = [word for change in changes for word in ("--set", change)]
-    _script(tmp_path, "-m", "hansa", "run", job, "--out", str(out), "--json", *words)
+    _command(tmp_path, "run", job, "--out", str(out), "--json", *words)
     history = json.loads((out / "report.json").read_text())["history"][1:]
     assert len(history) == 3
     for fit, entry in enumerate(history, 1):
         told = entry["diagnostics"]["weigh"]
         left = 1 if fit == 3 else 2  # 40 examples are five batches: the third window of a pass has one
-        assert (told["fit"], told["kind"], set(entry["steps"].values())) == (fit, "norm", {left})
-        total = sum(entry["contributions"].values())
-        assert {site: p / total for site, p in entry["contributions"].items()} == pytest.approx(
-            told["weights"]
+        assert (told["fit"], told["kind"], {update["steps"] for update in entry["updates"]}) == (
+            fit,
+            "norm",
+            {left},
         )
+        total = sum(weights(entry).values())
+        assert {site: p / total for site, p in weights(entry).items()} == pytest.approx(told["weights"])
 
 
 def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:
@@ -211,15 +217,7 @@ def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:
 )
 def test_without_the_data_an_example_says_what_is_missing(tmp_path: Path, name: str) -> None:
     job = f"examples/{name}.yaml"
-    done = subprocess.run(
-        [sys.executable, "-m", "hansa", "run", job, "--out", str(tmp_path / "out")],
-        cwd=ROOT,
-        env={"PATH": "", "HANSA_CONFIG": "", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = hansa("run", job, "--out", str(tmp_path / "out"), cwd=ROOT, HANSA_DATA="")
     assert done.returncode == 1
     assert "Set HANSA_DATA to the folder" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -14,7 +14,7 @@ from tests.e2e.conftest import APP, Site
 @pytest.mark.parametrize(("drain", "finished"), [("60", True), ("0", False)])
 def test_a_stopped_learner_finishes_its_task_if_it_may(scene: Site, drain: str, finished: bool) -> None:
     scene.controller()
-    learner = scene.daemon("learner", "a", pause=1.0, HANSA_DRAIN=drain)
+    learner = scene.daemon("learner", "a", pause=0.4, HANSA_DRAIN=drain)
     submitted = scene.cli("job", "submit", "job.yaml", "--set", "sites.min=1", "--set", "pace.rounds=1")
     assert submitted.returncode == 0, submitted.stderr
     scene.until(

@@ -1,6 +1,6 @@
 """A controller is suspended while it writes to Redis; its successor goes on; then it wakes up.
 
-Three trials in every test run. The long form: HANSA_SPLIT_BRAINS=20 pytest tests/faults -k split_brain
+Two trials in every test run. The long form: HANSA_SPLIT_BRAINS=20 pytest tests/faults -k split_brain
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.redis_server import RedisServer
 from tests.support import LightSite, job, serving
 from tests.waiting import eventually
 
-TRIALS = int(os.environ.get("HANSA_SPLIT_BRAINS", "3"))
+TRIALS = int(os.environ.get("HANSA_SPLIT_BRAINS", "2"))
 JOB = job(rule="async-fedavg", pace={"updates": 100_000}, sites={"min": 2})
 
 

@@ -265,6 +265,21 @@ STORIES: dict[str, Story] = {
     "fedasync": Story(_async("fedasync", server={"max_staleness": 1}), 9),
     "fedasync-constant": Story(_async("fedasync-constant", stop={"seconds": 30}), 10),
     "fedasync-hinge": Story(_async("fedasync-hinge", 10), 11, given=True),
+    "fedbuff": Story(_async("fedbuff", pace={"updates": 14, "buffer": 3}, sites={"min": 3}), 44, length=50),
+    "fedbuff of company": Story(
+        _async("fedbuff", pace={"updates": 11, "buffer": 3}, sites={"min": 3, "together": 3}), 45, length=40
+    ),
+    "fedbuff with dvw": Story(
+        _async(
+            "fedbuff",
+            pace={"updates": 8, "buffer": 2},
+            weigh={"kind": "dvw", "timeout": 5.0},
+            merge={"normalise": "weights"},
+        ),
+        46,
+        evaluators=4,
+        rings=3,
+    ),
     "semisync-fedavg": Story(_rounds("semisync-fedavg", 4, pace={"lambda": 2.0}), 12, length=20),
     "semisync-fedavg in time": Story(
         _rounds("semisync-fedavg", 4, pace={"deadline": 6.0}, sample=SOME), 13, rings=6

@@ -158,7 +158,7 @@ async def test_a_site_that_asks_for_models_and_reads_none_does_not_hold_up_the_o
             _, task = await training(served, sites={"min": 1, "names": ["a"]})
             request = fleet_pb2.FetchRequest(site="a", model=getattr(task.work, "model", ""))
             calls = [evil.attendance.stub.Fetch(request) for _ in range(100)]
-            for call in calls:
+            for call in calls[:3]:  # one after the other has the place, and the rest are in line by then
                 await anext(aiter(call))
             async with LightSite(served.address, "b").attending():
                 runner = await served.submit(job(sites={"min": 1, "names": ["b"]}), None, nothing())

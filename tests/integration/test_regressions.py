@@ -316,13 +316,15 @@ async def test_a_site_that_connects_is_not_sent_a_task_whose_event_is_not_durabl
 
         monkeypatch.setattr(records, "append", slow)
         async with LightSite(served.address, "a").attending():
-            runner = await served.submit(job(), None, nothing())
+            submission = asyncio.create_task(served.submit(job(), None, nothing()))
             await writing.wait()
         async with LightSite(served.address, "a").attending():
+            (runner,) = served.jobs.newest_first
             session = served.federation.fleet.find(SiteName("a"), "learner")
             assert session is not None
             assert (len(runner.machine.state.tasks), session.in_hand) == (1, set())
             going.set()
+            assert await submission is runner
             assert (await ended(runner)).view().status == "completed"
 
 

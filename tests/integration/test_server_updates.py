@@ -122,7 +122,8 @@ class Picky(Selecting):
 
 
 def spec_of(rule: str, **changes: Any) -> JobSpec:
-    pace = {"updates": 5 * ROUNDS} if rule.startswith("fedasync") else {"rounds": ROUNDS}
+    without_rounds = rule.startswith("fedasync") or rule == "fedbuff"
+    pace = {"updates": 5 * ROUNDS} if without_rounds else {"rounds": ROUNDS}
     return job(rule=rule, pace=pace, sites={"min": 5, "wait": 60}, **changes)
 
 
@@ -156,7 +157,7 @@ SYNCHRONOUS = [
 ]
 
 
-@pytest.mark.parametrize("rule", [*SYNCHRONOUS, "fedasync"])
+@pytest.mark.parametrize("rule", [*SYNCHRONOUS, "fedasync", "fedbuff"])
 async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verification_needs(
     tmp_path: Path, rule: str
 ) -> None:
@@ -171,7 +172,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
         pass  # it sweeps what the first one had no time to delete
     assert all(np.isfinite(array).all() for array in arrays.values())
     assert findings(tmp_path, "", runner.id) == []
-    members = {member.model for held in state.members.values() for member in held}
+    members = {key for held in state.members.values() for member in held for key in member.models}
     wanted = {key.partition("/")[2] for key in members | {str(state.current)} | set(state.basis)}
     assert kept(tmp_path, "", runner.id) == wanted
     moments = len(runner.machine.rule.server.moments)

@@ -71,7 +71,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
         return [*act(job, actions, now), *job.retention.drop_idle()]
     participation.note_update(job, task)
     _announce(job, contribution)
-    versions.keep_update(job, contribution.model, contribution.base)
+    versions.keep_update(job, contribution.model, task.work.model if job.rule.adds else contribution.base)
     with calling(job.rule.sample) as sampler:
         sampler.observe(job.memory(sampler), contribution)
     return act(job, actions, now)

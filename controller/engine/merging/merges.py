@@ -64,13 +64,13 @@ def order_merge(job: Job, now: float) -> list[Effect]:
     assert job.state.current is not None
     pending = job.state.queue[0]
     _hand_out_findings(job, pending, now)
-    stale: dict[str, str] = {
-        c.site: why for c in pending.contributions if (why := job.rule.refuses(c.staleness[0]))
+    stale = {
+        c.task.id: (c.site, why) for c in pending.contributions if (why := job.rule.refuses(c.staleness[0]))
     }
     added, note = weights.weigh(job, pending.contributions, now)
     still = bool(note)
     if not still:
-        fresh = tuple(replace(m, weight=0.0) if m.site in stale else m for m in added)
+        fresh = tuple(replace(m, weight=0.0) if m.task in stale else m for m in added)
         added, note = weights.require_company(job, fresh)
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(weights.reweigh(job, added))
@@ -79,7 +79,7 @@ def order_merge(job: Job, now: float) -> list[Effect]:
         current, reweighed, still = job.state.first, (), False
         added = tuple(replace(member, weight=0.0) for member in added)
         note = "training begins again from version 0"
-    lost: dict[str, str] = {**pending.account.lost, **stale}
+    lost: dict[str, str] = {**pending.account.lost, **dict(stale.values())}
     record = account.of(job, pending, now, added=added, lost=lost, note=note, still=still)
     job.state.queue[0] = pending.model_copy(update={"account": record})
     replaced = weights.lay_over(job, (*added, *reweighed))[1]
@@ -152,7 +152,7 @@ def _update_members(job: Job, order: Merge) -> None:
         replaced = {site: [] for site in members}
     changed = {**replaced, **weights.lay_over(job, (*order.added, *order.reweighed))[0]}
     for site, counting in changed.items():
-        job.retention.hold(*(member.model for member in counting))
-        job.retention.release(*(member.model for member in members.pop(site, [])))
+        job.retention.hold(*(key for member in counting for key in member.models))
+        job.retention.release(*(key for member in members.pop(site, []) for key in member.models))
         if counting:
             members[site] = list(counting)

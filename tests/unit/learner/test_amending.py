@@ -1,6 +1,9 @@
 """The end of a task: plugins change what is returned, remember arrays, and draw what nobody can recompute."""
 
+import os
+import re
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,11 @@ import pytest
 from hansa.common.models.frames import Layout, views
 from hansa.common.plugins.registry import register
 from hansa.common.site.policy import Policy
-from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed
+from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.learner.memory import finished
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
 from hansa.learner.trainer import Trainer
@@ -20,6 +24,8 @@ from hansa.plugin.testing import ContractBroken, check
 from tests.unit.learner.local_parts import Noise, Sum
 from tests.unit.learner.test_learning_tasks import LINEAR
 from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def named(kind: str, **args: Any) -> LocalPluginSpec:
@@ -30,8 +36,6 @@ def do(
     trainer: Trainer, *plugins: LocalPluginSpec, number: int = 1, after: str = "", **more: Any
 ) -> tuple[dict[str, np.ndarray], Update, Task]:
     """Train from the app's first model; return the numbers of the update, and the update."""
-    from threading import Event
-
     ref = trainer.options.apps[0]
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
@@ -178,6 +182,24 @@ def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path
     assert updates.of(task) is None  # nobody waits for it
 
 
+def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finished, "KEPT", 2)
+    _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
+    updates = FinishedUpdates(tmp_path / "updates")
+    for number, job in enumerate("abc"):
+        updates.keep(task.model_copy(update={"job": JobId(job)}), update)
+        os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))
+    assert sorted(path.stem for path in (tmp_path / "updates").iterdir()) == ["b", "c"]
+
+
+def test_an_update_with_secret_randomness_is_not_sent_if_it_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "finished").write_text("in the way")
+    with pytest.raises(
+        StoreFailed, match="has secret randomness in it and must not be sent before it is written"
+    ):
+        do(trainer_of(tmp_path, LINEAR), named("noise"))
+
+
 def test_noise_differs_from_site_to_site_and_from_task_to_task(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     here, _, _ = do(trainer_of(tmp_path, LINEAR), named("noise"))
@@ -230,6 +252,15 @@ class OddMemory(LocalPlugin):
 def test_the_shipped_checks_find_what_breaks_the_contract(does: str, said: str) -> None:
     with pytest.raises(ContractBroken, match=said):
         check(OddMemory(does=does))
+
+
+def test_the_example_of_the_documents_keeps_the_contract() -> None:
+    page = (ROOT / "docs" / "adding-a-rule.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = [block for block in blocks if "class LocalMomentum(" in block]
+    names: dict[str, Any] = {"__name__": "tests.documents"}
+    exec(example, names)
+    check(names["LocalMomentum"](beta=0.9))
 
 
 def test_plugins_that_amend_and_remember_keep_the_contract() -> None:

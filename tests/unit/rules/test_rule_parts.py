@@ -195,6 +195,7 @@ COMPOSED = {
     "fedasync": "async all proximal equal mean mix all",
     "fedasync-constant": "async all proximal equal mean mix all",
     "fedasync-hinge": "async all proximal equal mean mix all",
+    "fedbuff": "async all plain staleness delta momentum all",
     "server-mix": "sync all plain examples mean mix all",
     "fedadam": "sync all plain examples mean adam all",
     "fedyogi": "sync all plain examples mean yogi all",
@@ -300,7 +301,7 @@ REFUSED = [
     (
         "median",
         {"pace": {"kind": "async"}},
-        "pace: async does not go with merge median: it merges one update at a",
+        "pace: async does not go with merge median: without rounds, most updates",
     ),
     (
         "krum",

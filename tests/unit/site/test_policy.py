@@ -113,3 +113,30 @@ def test_a_changed_file_counts_at_once_and_a_broken_one_allows_nothing(tmp_path:
         held.current()
     path.write_text("")
     held.current().require(task(), 100)
+
+
+@pytest.mark.parametrize(("written", "size"), [('"2GiB"', 2 << 30), ('"0"', 0), ("1000", 1000)])
+def test_the_bound_of_what_plugins_keep_is_a_size(tmp_path: Path, written: str, size: int) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(f"memory = {written}\n")
+    policy = read_policy(path)
+    policy.require_room(task(), size)
+    with pytest.raises(
+        Forbidden, match=r"policy of site a refuses this job: .*`memory` in the file of --policy"
+    ):
+        policy.require_room(task(), size + 1)
+
+
+def test_without_a_word_about_it_plugins_may_keep_four_gibibytes() -> None:
+    for policy in (Policy(), FREE):
+        policy.require_room(task(), 4 << 30)
+        with pytest.raises(Forbidden, match=r"arrays of 5 GiB at the site, and at most 4 GiB are allowed"):
+            policy.require_room(task(), 5 << 30)
+
+
+@pytest.mark.parametrize("wrong", ['"much"', "-1", "true", "[1]"])
+def test_a_bound_that_is_no_size_is_refused(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(f"memory = {wrong}\n")
+    with pytest.raises(InvalidInput, match=r"--policy .*memory: "):
+        read_policy(path)
