@@ -11,6 +11,7 @@ from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.site.daemon import make_room
+from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
@@ -35,8 +36,8 @@ class SplitData:
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
-    def __init__(self, shelf: Shelf, device: str) -> None:
-        self._shelf, self._device = shelf, device
+    def __init__(self, shelf: Shelf, device: str, personal: PersonalFolder) -> None:
+        self._shelf, self._device, self._personal = shelf, device, personal
         self._networks: dict[JobId, tuple[Any, Resident]] = {}
         self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
@@ -50,6 +51,17 @@ class JobStock:
         resident = WHOLE if task.travel.whole else self._built(app, task)[1]
         resident.require(task)
         return resident
+
+    def staying(self, app: App, task: Task, work: Train) -> dict[str, np.ndarray]:
+        """Return the tensors that a task starts from besides those that it receives.
+
+        A network has its backbone, but an app of arrays must be given all of them.
+        """
+        resident = self.resident(app, task)
+        own = own_tensors(resident, self._personal.begin(task, work.after)) if resident.sets.personal else {}
+        if app.train is None or task.travel.whole:
+            return own
+        return networks.arrays_of(self.network(app, task), resident.sets.backbone) | own
 
     def _built(self, app: App, task: Task) -> tuple[Any, Resident]:
         if task.job not in self._networks:

@@ -40,7 +40,7 @@ from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.own import train_own
 from hansa.learner.training.slow import Drag
-from hansa.learner.training.stages import stages
+from hansa.learner.training.stages import train_in_stages
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
@@ -64,13 +64,13 @@ class Trainer:
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
         self.options, self.shelf, self._policy = options, shelf, policy
-        self.jobs = JobStock(shelf, options.device)
+        self._personal = PersonalFolder(options.personal_folder)
+        self.jobs = JobStock(shelf, options.device, self._personal)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.state)
         self._states = States(options.state / states.FOLDER)
         self._finished = FinishedUpdates(options.state / finished.FOLDER)
-        self._personal = PersonalFolder(options.personal_folder)
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -152,7 +152,7 @@ class Trainer:
         resident = self.jobs.resident(app, task)
         sets = resident.sets
         resident.require_travelling(base.spec)
-        arrays = arrays | self._residents(app, task, work)
+        arrays = arrays | self.jobs.staying(app, task, work)
         spec = base.spec.subset(work.tensors) if work.tensors else base.spec
         layout = Layout(spec)
         payload = allocate(layout, self._buffers.take(layout.size))
@@ -192,17 +192,6 @@ class Trainer:
         if not task.travel.whole:
             self._personal.commit(task)
         self._finished.drop(task.job)
-
-    def _residents(self, app: App, task: Task, work: Train) -> dict[str, np.ndarray]:
-        """Return the tensors that a task starts from besides those that it receives.
-
-        A network has its backbone, but an app of arrays must be given all of them.
-        """
-        resident = self.jobs.resident(app, task)
-        own = own_tensors(resident, self._personal.begin(task, work.after)) if resident.sets.personal else {}
-        if app.train is None or task.travel.whole:
-            return own
-        return networks.arrays_of(self.jobs.network(app, task), resident.sets.backbone) | own
 
     def _run(
         self,
@@ -287,14 +276,7 @@ class Trainer:
             company = Company(*asked, run)
             more = (progress, drag, company.hooks(awaken), window)
             if work.personal_epochs:
-                parts = []
-                for number, stage in enumerate(stages(work, resident.sets)):
-                    with Scope(network, stage.tensors) as inner:
-                        awake.append(inner)
-                        seed = run.seed + number
-                        parts.append(train(run.app, network, run.examples, stage.work, seed, *more))
-                    awake.pop()
-                done = parts[0].followed_by(parts[1])
+                done = train_in_stages(run, resident.sets, awake, *more)
             else:
                 done = train(run.app, network, run.examples, work, run.seed, *more, optimizer)
             drag.rest()
