@@ -10,6 +10,7 @@ import numpy as np
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
+from hansa.common.data.standard import profile
 from hansa.common.site.daemon import make_room
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.shelf import Shelf
@@ -18,9 +19,10 @@ from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
+from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
-from hansa.common.values.results import Evaluation
-from hansa.common.values.tasks import Task, Train
+from hansa.common.values.results import Evaluation, Profile
+from hansa.common.values.tasks import Survey, Task, Train
 from hansa.learner.training.memory import Memory
 from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
 
@@ -87,6 +89,19 @@ class JobStock:
         rows, _ = split(examples.y, task.validation, task.seed, task.site)
         return examples.take(rows)
 
+    def profile(self, app: App, task: Task, work: Survey) -> Profile:
+        """Sum up the training part of the site's data."""
+        examples = self.raw_training_data(task)
+        summary = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
+        if not work.classes:
+            return summary
+        if app.task != "classification" or examples.y.ndim != 1:
+            raise InvalidData(
+                "survey.classes: no classes to count: the app's examples do not have one label each"
+            )
+        counts = np.bincount(examples.y, minlength=app.classes or 0)
+        return summary.model_copy(update={"classes": tuple(counts.tolist())})
+
     def evaluate(self, app: App, task: Task, arrays: Mapping[str, np.ndarray]) -> Evaluation:
         """Evaluate the job's network, or the arrays of an app of its own, on the site's validation part."""
         _, validation = self.data(app, task)
@@ -96,6 +111,12 @@ class JobStock:
             return app.measured(arrays, validation.examples)
         assert validation.tensors is not None
         return measure(app, self.network(app, task), validation.tensors)
+
+    def put_own_statistics(self, task: Task, network: Any) -> None:
+        """Give a network the statistics that the site keeps for the job, as after its last task."""
+        memory = self._memories.get(task.job)
+        if memory is not None and task.local_statistics:
+            put_statistics(network, memory.after[1])
 
     @contextmanager
     def optimizer(self, task: Task, work: Train, network: Any) -> Iterator[Any]:

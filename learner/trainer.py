@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from hansa.common.app import App
-from hansa.common.data.standard import profile
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
@@ -24,7 +23,6 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
 from hansa.common.torch.resident import resident_of
-from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
@@ -33,9 +31,8 @@ from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
-from hansa.learner.plugins.contract import LocalRun, Returned
-from hansa.learner.plugins.importance import Gauge
-from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of
+from hansa.learner.plugins.contract import LocalRun, ProbeRun, Returned
+from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of, probed_by
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.own import train_own
@@ -74,36 +71,35 @@ class Trainer:
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
-        examples = self.jobs.raw_training_data(task)
-        summary = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
-        if not work.classes:
-            return summary
-        if app.task != "classification" or examples.y.ndim != 1:
-            raise InvalidData(
-                "survey.classes: no classes to count: the app's examples do not have one label each"
-            )
-        counts = np.bincount(examples.y, minlength=app.classes or 0)
-        return summary.model_copy(update={"classes": tuple(counts.tolist())})
+        return self.jobs.profile(app, task, work)
 
     def probe(
         self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event
     ) -> float:
-        """Measure the gradients of a model without training it."""
+        """Let a plugin look at a model without training it."""
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
         assert training.tensors is not None
         network, resident = self.jobs.network(app, task), self.jobs.resident(app, task)
-        if resident.sets.personal:
-            arrays = arrays | own_tensors(resident, self._personal.committed(task.job))
-        load(network, arrays, resident.sets.backbone)
-        seed = task_seed(task)
-        torch.manual_seed(seed)
+        load(
+            network,
+            arrays | own_tensors(resident, self._personal.committed(task.job)),
+            resident.sets.backbone,
+        )
+        self.jobs.put_own_statistics(task, network)
+        run = ProbeRun(
+            app=app,
+            task=task,
+            batch_size=work.batch_size,
+            seed=task_seed(task),
+            model=network,
+            examples=training.tensors,
+            cancelled=Drag(self.options.slow, cancelled),
+        )
+        torch.manual_seed(run.seed)
         with Scope(network, resident.trained(())) as scope:
             scope.awaken()
-            gauge = Gauge(network, plugin.model_copy(update={"online": False}))
-            drag = Drag(self.options.slow, cancelled)
-            score = gauge.score(app, training.tensors, work.batch_size, seed, drag)
-        return score if score is not None else float("nan")
+            return probed_by(plugin, run)
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""

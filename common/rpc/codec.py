@@ -146,8 +146,8 @@ def outcome_from_wire(
     if wire.WhichOneof("outcome") == "failure":
         failure = wire.failure
         return Failure(reason=plain(failure.reason), final=failure.final, unfit=failure.unfit)
-    if wire.WhichOneof("outcome") == "importance":
-        return wire.importance
+    if wire.WhichOneof("outcome") == "probed":
+        return wire.probed
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
     if stated:

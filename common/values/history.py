@@ -89,6 +89,7 @@ class Account(BaseModel):
     note: str = ""  # which updates the aggregator chose, or why the previous model was kept
     still: bool = False  # it repeats the previous version and its moments because the weights were not finite
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # reports of the rule's parts, by point
+    prepared: JsonValue = None  # what the server update computed for its step
 
 
 class Version(Findings, Account):

@@ -32,6 +32,7 @@ class Merge:
     still: bool = False  # the model and its moments stay as they are
     moments: Mapping[str, ModelKey] = field(default_factory=dict)  # of the version before, by name
     reference: ModelKey | None = None  # what the new version is compared with
+    prepared: JsonValue = None  # what the server update computed for its step
     kind: Literal["merge"] = "merge"
 
     @property

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed
-from hansa.common.values.training import Travel
+from hansa.common.values.training import LocalPluginSpec, Travel
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
@@ -57,6 +57,15 @@ class Composition:
     def diagnosing(self) -> tuple[Part[Any], ...]:
         """The parts that tell operators something about a merge."""
         return tuple(part for part in self.parts.values() if type(part).diagnostics is not Part.diagnostics)
+
+    @cached_property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """The learner plugins that every training task must use, each once."""
+        wanted: list[LocalPluginSpec] = []
+        for part in self.parts.values():
+            with calling(part):
+                wanted += [plugin for plugin in part.plugins if plugin not in wanted]
+        return tuple(wanted)
 
     @property
     def epochs(self) -> int:

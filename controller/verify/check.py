@@ -168,9 +168,8 @@ def _recompute(
     record = state.history[-1]
     members = in_order(state.members)
     counting = sum(update.weight is not None for update in record.updates)
-    info = MergeInfo(
-        record.version, max((update.staleness[0] for update in record.updates), default=0), counting
-    )
+    staleness = max((update.staleness[0] for update in record.updates), default=0)
+    info = MergeInfo(record.version, staleness, counting, record.prepared)
     with ExitStack() as stack:
         stored = start = stack.enter_context(store.open(current))
         if rule.builds_on_current:

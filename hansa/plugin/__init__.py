@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
     "common.job.spec": (
@@ -141,6 +141,7 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "ProbeRun",
         "Returned",
     ),
 }
@@ -180,6 +181,7 @@ __all__ = [
     "Plugin",
     "Policy",
     "Prepare",
+    "ProbeRun",
     "Problem",
     "Release",
     "Remembering",

@@ -26,8 +26,12 @@ class Trained:
     loss: float  # mean over the last epoch
 
     def followed_by(self, later: "Trained") -> "Trained":
-        """Return what this training and a later one did; the later one has counted the steps on."""
-        return Trained(later.steps, self.n_used + later.n_used, self.epochs + later.epochs, later.loss)
+        """Return what this training and a later one did, which counts the steps on.
+
+        The steps are those of the later one alone: they are behind what the task returns.
+        """
+        steps = later.steps - self.steps
+        return Trained(steps, self.n_used + later.n_used, self.epochs + later.epochs, later.loss)
 
 
 @dataclass(frozen=True)

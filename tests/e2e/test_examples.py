@@ -57,11 +57,11 @@ def test_more_writers_can_be_tried(tmp_path: Path) -> None:
 
 def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
-    words = ("fedadam", "fedasync", "--rounds", "1", "--sites", "2")
+    words = ("fedadam", "fedasync", "power-of-choice", "q-fedavg", "--rounds", "1", "--sites", "2")
     shown = _script(tmp_path, "examples/fashion/compare.py", *words).splitlines()
     assert shown[0].split() == ["rule", "seed", "accuracy", "loss", "updates", "seconds"]
-    assert [line.split()[:2] for line in shown[1:]] == [["fedadam", "1990"], ["fedasync", "1990"]]
-    assert [line.split()[4] for line in shown[1:]] == ["2", "2"]
+    assert [line.split()[:2] for line in shown[1:]] == [[rule, "1990"] for rule in words[:4]]
+    assert [line.split()[4] for line in shown[1:]] == ["2"] * 4
 
 
 @pytest.mark.timeout(240)
@@ -94,7 +94,7 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
     assert wanted <= {spec.rule for spec in jobs.values()}
     for name, spec in jobs.items():
         assert spec.name == f"fashion-{name}"
-        assert name in (spec.rule, "equal")
+        assert name in (spec.rule, "equal", "power-of-choice")
         rounds = compose(spec).pace.rounds_asked()
         window = compose(spec).train
         if isinstance(window, Window):
@@ -102,12 +102,13 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         elif isinstance(pace := compose(spec).pace, Redistribute):
             assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
-            assert pace.updates_asked() == (10 if pace.common_rounds else 100)
+            share = (spec.sample or {}).get("fraction", 1)
+            assert pace.updates_asked() * share == (10 if pace.common_rounds else 100)
         usual = jobs["fedavg"]
         assert (spec.seed, spec.data) == (usual.seed, usual.data)
         assert spec.app == usual.app or name == "fedbn"  # which needs a network with normalisation
         train = spec.train.model_copy(update={"batches": None, "epochs": 1})
-        assert train == usual.train or name == "fedsmb"  # which has no use for momentum
+        assert train == usual.train or name in ("fedsmb", "q-fedavg")  # which have no use for momentum
 
 
 @pytest.mark.parametrize("name", ["radfed", "radfed-i", "composed", "fedavg"])

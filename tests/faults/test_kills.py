@@ -44,7 +44,7 @@ def digest(federation: Federation, job: str) -> str:
 
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     """Return a job's history without the fields that depend on the clock."""
-    kept, of_update = ("distance", "scores"), ("site", "weight", "steps", "loss")
+    kept, of_update = ("distance", "scores", "prepared"), ("site", "weight", "steps", "loss")
     return [
         {name: entry[name] for name in kept}
         | {"updates": [{name: update[name] for name in of_update} for update in entry["updates"]]}
@@ -158,6 +158,33 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
     # The last model and the three updates it is made of; the model before; two moments of each.
     assert len(federation.leftovers(job)) == 9
     assert federation.kills == 6
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        (("--set", "rule=fednova", "--set", "server.tau=2"), 3),
+        (
+            (
+                *("--set", "rule=q-fedavg", "--set", "train.optimizer={kind: sgd, lr: 0.1}"),
+                *("--set", "sample={kind: power-of-choice, candidates: 3, fraction: 0.67}"),
+            ),
+            2,
+        ),
+    ],
+    ids=["fednova", "q-fedavg with power of choice"],
+)
+def test_what_merges_are_prepared_with_survives_a_kill_at_every_named_point(
+    federation: Federation, words: tuple[str, ...], updates: int
+) -> None:
+    # Where sites are chosen, a site may only be probed from some round on.
+    victims = {"controller": CONTROLLER, "learner-b": ("task-taken", "task-taken")}
+    job = storm(federation, victims, *words, "--set", "pace.rounds=24")
+    # The last model and the updates it is made of, and the model before.
+    assert len(federation.leftovers(job)) == 2 + updates
+    assert federation.kills == 8
 
 
 @pytest.mark.timeout(400)

@@ -341,6 +341,11 @@ STORIES: dict[str, Story] = {
     "radfed-i": Story(
         _rounds("radfed-i", 2, pace={"hops": 2}, sample={"fraction": 0.5, "init": "probe"}), 32
     ),
+    "power of choice": Story(
+        _rounds("fedavg", 4, sample={"kind": "power-of-choice", "candidates": 3, "fraction": 0.5}),
+        44,
+        rings=4,
+    ),
     "radfed-a": Story(_rounds("radfed-a", 2, pace={"hops": 2}, sample=SOME), 33),
     "cancelled": Story(_rounds("radfed-m", 2, pace={"hops": 2}), 34, length=3, ending="cancel"),
     "a merge that fails": Story(_rounds("median"), 35, length=14, ending="merge fails"),

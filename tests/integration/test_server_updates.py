@@ -150,6 +150,7 @@ SYNCHRONOUS = [
     "fedadagrad",
     "fedavgm",
     "server-mix",
+    "fednova",
     "median",
     "trimmed-mean",
     "krum",
@@ -182,7 +183,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
         assert view.history[1].note.endswith("of 5 updates")
 
 
-@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "server-mix"])
+@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "server-mix", "fednova"])
 async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit_for_bit(
     tmp_path: Path, store: str, rule: str
 ) -> None:

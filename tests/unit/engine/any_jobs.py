@@ -40,7 +40,12 @@ JOBS = st.fixed_dictionaries(
             lambda sites: {"wait": 20.0, **sites}
         ),
         "sample": st.sampled_from(
-            [{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]
+            [
+                {"kind": "all"},
+                {"kind": "uniform", "fraction": 0.5},
+                {"kind": "patient"},
+                {"kind": "power-of-choice", "candidates": 2, "fraction": 0.5},
+            ]
         ),
         "weigh": st.sampled_from(
             [

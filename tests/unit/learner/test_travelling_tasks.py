@@ -172,7 +172,7 @@ def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_rep
 def test_a_head_is_trained_first_and_the_body_after_it(tmp_path: Path) -> None:
     trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(tmp_path / "personal")
     _, facts = trained(trainer, PERSONAL, personal_epochs=3, epochs=1)
-    assert (facts.steps, facts.n_used, facts.epochs) == (16, 80, 4.0)
+    assert (facts.steps, facts.n_used, facts.epochs) == (4, 80, 4.0)  # steps behind what travels
     body, head = ["adapter.weight", "adapter.bias", "norm.weight", "norm.bias"], ["head.weight", "head.bias"]
     asleep = ["base", "fixed", "drop", "adapter", "norm"]
     assert modes(trainer) == [(asleep, head)] * 12 + [(["head"], body)] * 4

@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidJob, Stale
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine.effects import Effect
 from hansa.controller.plugin.arithmetic import MergeInfo
-from hansa.controller.plugin.testing import contribution, view
+from hansa.controller.plugin.samples import contribution, view
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedopt import Momentum

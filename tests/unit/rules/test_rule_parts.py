@@ -201,6 +201,8 @@ COMPOSED = {
     "fedyogi": "sync all plain examples mean yogi all",
     "fedadagrad": "sync all plain examples mean adagrad all",
     "fedavgm": "sync all plain examples mean momentum all",
+    "fednova": "sync all plain nova mean nova all",
+    "q-fedavg": "sync all plain loss-power mean q all",
     "sync-dvw": "sync all plain dvw mean plain all",
     "async-dvw": "async all plain dvw incremental plain all",
     "async-dvw-adaptive": "async all plain dvw incremental plain all",
