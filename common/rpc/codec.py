@@ -82,7 +82,7 @@ def facts_from_wire(wire: fleet.UpdateFacts, stated: Stated | None = None) -> Up
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
         metrics=dict(wire.metrics),
         anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
-        backbone=plain(wire.backbone),
+        backbone=wire.backbone,
     )
 
 

@@ -17,7 +17,6 @@ from hansa.common.values.ids import (
 )
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, Travel, ValidationSpec
-from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 
@@ -130,7 +129,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
         turn=wire.turn,
         local_statistics=wire.local_statistics,
         travel=_travel_from_wire(wire.travel) if wire.HasField("travel") else Travel(),
-        backbone=plain(wire.backbone),
+        backbone=wire.backbone,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 

@@ -53,6 +53,9 @@ Text = Annotated[str, AfterValidator(writable)]
 ShortText = Annotated[Text, Field(max_length=TEXT)]
 
 
+Digest = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]  # in hexadecimal; empty: of nothing
+
+
 class Value(BaseModel):
     """A frozen, strict value, such as the journal stores and the wire carries."""
 

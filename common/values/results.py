@@ -12,6 +12,7 @@ from hansa.common.values.bounds import (
     STEPS,
     TIES,
     Count,
+    Digest,
     Long,
     MetricName,
     Number,
@@ -108,9 +109,7 @@ class UpdateFacts(Value):
     # Metrics of the learner's plugins.
     metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field({}, max_length=METRICS)
     anatomy: Anatomy | None = None  # of version 0
-    backbone: ShortText = (
-        ""  # with version 0: the digest of what stays at the sites and is the same everywhere
-    )
+    backbone: Digest = ""  # with version 0: of what stays and is the same everywhere
 
 
 class Failure(Value):

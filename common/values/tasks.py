@@ -11,6 +11,7 @@ from hansa.common.values.bounds import (
     COLUMNS,
     EPOCHS,
     PLUGINS,
+    Digest,
     Long,
     Number,
     ShortText,
@@ -109,7 +110,7 @@ class Task(Value):
     turn: Number = 0  # hops of the whole job up to this one, for learning-rate schedules
     local_statistics: bool = False  # batch-norm statistics and counters stay at each site
     travel: Travel = Travel()  # which tensors of the app's model are in the job's models
-    backbone: ShortText = ""  # the digest of what stays and is the same everywhere, once it is known
+    backbone: Digest = ""  # the digest of what stays and is the same everywhere, once it is known
     terms: Terms = Terms()  # added when the task is sent
 
     @property

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from hansa.common.values.bounds import ARGUMENTS, COLUMNS, PATTERNS, ShortText, Value, writable
 
@@ -85,7 +85,9 @@ class Standard(Value):
         return self
 
 
-Patterns = Annotated[tuple[Annotated[ShortText, Field(min_length=1)], ...], Field(max_length=PATTERNS)]
+# The characters of tensors' names, and those that stand for others.
+Pattern = Annotated[ShortText, StringConstraints(pattern=r"^[A-Za-z0-9._+:@/*?\[\]!-]+$")]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=PATTERNS)]
 
 
 class Travel(Value):
