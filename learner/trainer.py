@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from hansa.common.app import App
+from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
@@ -23,9 +24,11 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
 from hansa.common.torch.resident import resident_of
+from hansa.common.values.errors import Refused
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
+from hansa.common.values.words import listed
 from hansa.learner.jobs import JobStock
 from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
@@ -137,6 +140,8 @@ class Trainer:
         if update is not None:
             return update
         asked = asked_of(app, work)
+        beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
+        arrays = {name: arrays[name] for name in base.spec.own.names}
         training, _ = self.jobs.data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -147,15 +152,17 @@ class Trainer:
 
         resident = self.jobs.resident(app, task)
         sets = resident.sets
-        resident.require_travelling(base.spec)
+        resident.require_travelling(base.spec.own)
         arrays = arrays | self.jobs.staying(app, task, work)
-        spec = base.spec.subset(work.tensors) if work.tensors else base.spec
-        layout = Layout(spec)
+        spec = base.spec.own.subset(work.tensors) if work.tensors else base.spec.own
+        returned = with_auxiliary(spec, [each.name for each in work.auxiliary if each.up])
+        layout = Layout(returned)
         payload = allocate(layout, self._buffers.take(layout.size))
-        places = views(layout, payload)
+        everything = views(layout, payload)
+        places = {name: everything[name] for name in spec.names}
         secret = Secret(lambda: read_key(self.options.state), task)
         network: Any = self.jobs.network(app, task) if app.train is None else None
-        run = self._run(app, task, work, arrays, network, places, drag, secret)
+        run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
             for name, place in places.items():
                 place[...] = arrays[name]
@@ -168,8 +175,8 @@ class Trainer:
             company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
             personal = networks.arrays_of(network, sets.personal)
-        if company.amends:
-            facts["metrics"] = _amend(company, places, payload, facts["metrics"])
+        if company.amends or returned is not spec:
+            facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
         if work.validate_update:
             if network is not None and company.amends:
                 put(network, places)  # what is returned is evaluated
@@ -177,7 +184,9 @@ class Trainer:
         if personal:
             self._personal.keep(task, resident.spec.subset(sets.personal), personal)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
-        update = Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
+        update = Update(
+            seal(returned, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
+        )
         if secret.drawn:
             self._finished.keep(task, update)
         return update
@@ -195,6 +204,7 @@ class Trainer:
         task: Task,
         work: Train,
         start: dict[str, np.ndarray],
+        beside: Mapping[str, Mapping[str, np.ndarray]],
         network: Any,
         places: dict[str, np.ndarray],
         drag: Drag,
@@ -214,6 +224,7 @@ class Trainer:
             seed=task_seed(task),
             model=network,
             anchor=start,
+            auxiliary=beside,
             examples=cast(Any, training.tensors),
             validation=cast(Any, validation.tensors),
             cancelled=drag,
@@ -283,14 +294,24 @@ class Trainer:
 
 
 def _amend(
-    company: Company, places: Mapping[str, np.ndarray], payload: np.ndarray, metrics: dict[str, float]
+    company: Company,
+    spec: ModelSpec,
+    places: Mapping[str, np.ndarray],
+    payload: np.ndarray,
+    metrics: dict[str, float],
 ) -> dict[str, float]:
-    """Let plugins change an update in its place in the payload; return the metrics that go with it."""
-    update = Returned(dict(places), metrics=metrics)
-    company.amend(update)
-    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]}
+    """Let plugins change an update in its place in the payload; return the metrics that go with it.
+
+    `spec` is that of the update itself; the auxiliary tensors that plugins return have places after it.
+    """
+    update = Returned({name: places[name] for name in spec.names}, metrics=metrics)
+    beside = company.amend(update, spec)
+    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]} | beside
+    missing = [name for name in places if name not in update.tensors and name not in beside]
+    if missing:
+        raise Refused(f"the rule asks for auxiliary tensors, but no plugin returned {listed(missing)}")
     # Copied first if they are parts of the payload itself: two tensors may have changed places.
-    apart = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
-    for name, array in apart.items():
+    separate = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
+    for name, array in separate.items():
         places[name][...] = array
     return update.metrics

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from hansa.common.values.bounds import (
     ASKED,
+    AUXILIARY,
     BATCH,
     BATCHES,
     COLUMNS,
@@ -19,7 +20,14 @@ from hansa.common.values.bounds import (
     Value,
 )
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, Travel, ValidationSpec
+from hansa.common.values.training import (
+    AuxiliarySpec,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Standard,
+    Travel,
+    ValidationSpec,
+)
 
 
 class Survey(Value):
@@ -60,6 +68,7 @@ class Train(Value):
     keep_optimizer: bool = False  # continue with the optimizer's state after the site's last task of the job
     # The plugin that composes the batches; None: epochs in random order.
     source: LocalPluginSpec | None = None
+    auxiliary: tuple[AuxiliarySpec, ...] = Field((), max_length=AUXILIARY)  # tensors beside the model
 
 
 class Probe(Value):

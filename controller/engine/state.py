@@ -101,6 +101,7 @@ class JobState(BaseModel):
     # What operators should know about the first model.
     remarks: list[str] = []
     round: int = 0
+    round_sites: int = 0  # that could take part when the round began
     steps: int = 0
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open

@@ -1,12 +1,13 @@
 """The models of a submission: version 0 and the reference, each received frame by frame into a draft."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.models.auxiliary import require_first
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest
 from hansa.common.models.travel import mismatches, tensor_sets
@@ -49,10 +50,13 @@ class Submission:
         digests = tuple(digest for name, digest in entries if name in kept)
         return Manifest(self.first.spec.subset(kept), digests)
 
-    def check(self, spec: JobSpec) -> None:
-        """Refuse invalid models, and a reference that is not the job's or does not fit its first model."""
+    def check(self, spec: JobSpec, auxiliary: Collection[str] = ()) -> None:
+        """Refuse invalid models, and a reference that is not the job's or does not fit its first model.
+
+        `auxiliary` are the tensors that the rule will put beside the first model.
+        """
         if self.first:
-            check_manifest(self.first)
+            require_first(self.first, auxiliary)
             if problems := list(mismatches(self.first.spec, self.travel)):
                 raise InvalidJob([f"{problem} (in the file that init names)" for problem in problems])
         if self.reference:

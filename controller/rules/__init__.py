@@ -26,6 +26,7 @@ from hansa.controller.rules import (
     qfedavg,
     radfed,
     robust,
+    scaffold,
     staleness,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "radfed",
     "redistribute",
     "robust",
+    "scaffold",
     "semisync",
     "staleness",
     "sync",

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
+from hansa.common.models.auxiliary import require_first, with_auxiliary
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest, require_fit
@@ -208,11 +209,14 @@ class Intake:
             check_manifest(manifest)
             if isinstance(task.work, Train):
                 with self._ending(runner, "a model was lost"):
-                    wanted = (await self._manifests.read(task.models[0])).spec
+                    wanted = (await self._manifests.read(task.models[0])).spec.own
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
-                require_fit(wanted, manifest.spec)
-            elif not isinstance(task.work, Init):
+                beside = [each.name for each in task.work.auxiliary if each.up]
+                require_fit(with_auxiliary(wanted, beside), manifest.spec)
+            elif isinstance(task.work, Init):
+                require_first(manifest, [each.name for each in runner.machine.rule.auxiliary])
+            else:
                 raise Refused(f"task {task.id} does not ask for a model")
             return FrameCheck(manifest)
         except Rejected as error:

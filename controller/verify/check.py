@@ -26,8 +26,11 @@ from hansa.common.values.ids import ModelKey, community_key, reference_key, upda
 from hansa.common.values.receipts import Receipt
 from hansa.controller.audit.check import check_job
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import Means, make
+from hansa.controller.community.auxiliary import Beside
+from hansa.controller.community.merge import make
+from hansa.controller.community.reading import Means
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Merge
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rulebook.compose import composed_again
@@ -55,7 +58,7 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     findings: list[Finding] = []
     receipts: list[Receipt] = []
     entries = backends.journal.entries(record.id)
-    scope: frozenset[str] | None = None  # of the merge that made the newest version
+    merge: Merge | None = None  # that made the newest version
     for entry in entries:
         plan = machine.state.plan
         try:
@@ -64,13 +67,13 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
             findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
             break
         if plan is not None and plan.version == machine.state.version:
-            scope = plan.scope
+            merge = plan
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    model_findings = list(_check_models(backends.store, machine, receipts, scope))
+    model_findings = list(_check_models(backends.store, machine, receipts, merge))
     newest = entries[-1].sequence if entries else 0
     if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
@@ -100,7 +103,7 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(
-    store: Store, machine: Machine, receipts: list[Receipt], scope: frozenset[str] | None
+    store: Store, machine: Machine, receipts: list[Receipt], merge: Merge | None
 ) -> Iterator[Finding]:
     """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
@@ -111,9 +114,9 @@ def _check_models(
         for finding in _check_model(store, key, digest):
             sound = False
             yield finding
-    if sound and machine.state.members:
+    if sound and machine.state.members and merge is not None:
         try:
-            yield from _recompute(store, machine, current, scope)
+            yield from _recompute(store, machine, current, merge)
         except (NotFound, Broken) as error:
             yield _lost(f"model {current}", error)
 
@@ -122,9 +125,9 @@ def _digests(machine: Machine, current: ModelKey, receipts: list[Receipt]) -> di
     """Return the digest that each model must have, for all models that the job still needs."""
     state = machine.state
     recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}
-    recorded |= {community_key(machine.job, record.version): record.digest for record in state.history}
+    recorded |= {community_key(machine.job, record.version): record.stored_digest for record in state.history}
     digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
-    digests |= state.basis | {current: state.history[-1].digest}
+    digests |= state.basis | {current: state.history[-1].stored_digest}
     digests |= {key: recorded[key] for key in state.models if key in recorded}
     if state.reference is not None and machine.spec.reference:
         digests[state.reference] = machine.spec.reference
@@ -156,9 +159,7 @@ def _lost(where: str, error: HansaError) -> Finding:
     return Finding(where, str(error))
 
 
-def _recompute(
-    store: Store, machine: Machine, current: ModelKey, scope: frozenset[str] | None
-) -> Iterator[Finding]:
+def _recompute(store: Store, machine: Machine, current: ModelKey, merge: Merge) -> Iterator[Finding]:
     """Compute the newest community model again from its updates and compare.
 
     If it follows from the updates alone, the previous model is gone and not needed: members are complete or
@@ -177,11 +178,12 @@ def _recompute(
         keys = machine.moments(record.version - 1)
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
-        sums = Accumulator(stored.manifest.spec, kept=False)
+        sums = Accumulator(stored.manifest.spec.own, kept=False)
         still = record.still and rule.builds_on_current  # the same sums give the same model, a step does not
-        whole = Change(members, (), members, members, still, scope)
+        whole = Change(members, (), members, merge.added, still, merge.scope)
+        beside = Beside(rule.auxiliary, merge.sites, merge.resets)
         recomputed = make(
-            rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere()
+            rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere(), beside
         )
         compared = [i for i, tensor in enumerate(stored.manifest.spec.tensors) if tensor.is_float]
         wrong = [i for i in compared if recomputed.manifest.digests[i] != stored.manifest.digests[i]]

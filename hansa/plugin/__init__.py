@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ServerUpdate,
         TooFew,
     )
+    from hansa.controller.plugin.auxiliary import Auxiliary
     from hansa.controller.plugin.composition import Composition
     from hansa.controller.plugin.evidence import Evidence, Findings
     from hansa.controller.plugin.outline import Outline, TensorOutline
@@ -109,6 +110,7 @@ _HOMES = {
         "ServerUpdate",
         "TooFew",
     ),
+    "controller.plugin.auxiliary": ("Auxiliary",),
     "controller.plugin.composition": ("Composition",),
     "controller.plugin.evidence": (
         "Evidence",
@@ -151,6 +153,7 @@ __all__ = [
     "Additive",
     "Aggregator",
     "Ask",
+    "Auxiliary",
     "BatchSource",
     "Composition",
     "Contribution",
