@@ -69,8 +69,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         kept.updates[task] = Update(attendance.identity.site, arrays, facts)
         return await hand_in(attendance, task, manifest, payload, facts)
 
-    async def fetched(self: Fetcher, key: ModelKey, base: ModelKey | None = None) -> Any:
-        manifest, arrays = await fetch(self, key, base)
+    async def fetched(self: Fetcher, key: ModelKey, *more: Any) -> Any:
+        manifest, arrays = await fetch(self, key, *more)
         kept.models[key] = {name: array.copy() for name, array in arrays.items()}
         return manifest, arrays
 
