@@ -14,7 +14,9 @@ from pydantic import BaseModel, Field
 import hansa.controller.rules  # noqa: F401 - registers the plugins
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import RULE_POINTS, Plugin, register
+from hansa.controller.plugin.arithmetic import ServerUpdate
 from hansa.controller.plugin.parts import Nothing, Part, Weigher
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.testing import memory_type
 from hansa.controller.rules.dvw import Dvw, Worth
 from hansa.controller.rules.fedavg import Equal
@@ -110,6 +112,40 @@ class Liar(Careless):
         return Odd()
 
 
+@register("weigh", "boaster")
+class Boaster(Careless):
+    """Claims that no weight is above 1."""
+
+    factors: ClassVar[bool] = True
+
+    def begin(self) -> Odd:
+        return Odd()
+
+
+@register("server", "unprepared")
+class Unprepared(ServerUpdate):
+    """Divides by what the weights add up to, which may be 0."""
+
+    def prepare(self, state: Nothing, contributions: Any, weights: np.ndarray, view: Any) -> float:
+        with np.errstate(invalid="ignore"):
+            return float(weights[0] / weights.sum()) if len(weights) else 1.0
+
+    def step(self, current: np.ndarray, proposal: np.ndarray, moments: Any, info: Any) -> Any:
+        return current + info.prepared * (proposal - current), moments
+
+
+@register("local", "trusting")
+class Trusting(Policy):
+    """Believes that every site reports what it asked for."""
+
+    def shape(self, state: Nothing, site: Any, work: Any, view: Any) -> Any:
+        return work
+
+    def merged(self, state: Nothing, contributions: Any, view: Any) -> None:
+        for contribution in contributions:
+            contribution.facts.metrics["asked_for"]
+
+
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
@@ -119,6 +155,9 @@ class Liar(Careless):
         (Liar(), "weigh 'liar': .* are not equal"),
         (Liar(weights=(1.0,)), "weigh 'liar': .* are not 2 weights"),
         (Liar(weights=(-1.0,)), "weigh 'liar': .* are not all ≥ 0"),
+        (Boaster(weights=(2.0,)), "weigh 'boaster': .* are not all ≤ 1"),
+        (Unprepared(), "server 'unprepared': it prepared NaN or infinite numbers"),
+        (Trusting(), "local 'trusting': after updates without metrics it failed: KeyError: 'asked_for'"),
     ],
 )
 def test_an_author_is_told_what_is_wrong(plugin: Plugin, message: str) -> None:
@@ -137,9 +176,10 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-rule.md").read_
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 RUN = """
 test_the_power_weigher_keeps_its_contract()
-check(Clip())
-check(Clipped())
+for plugin in (Clip(), Clipped(), LocalMomentum(), ClippedAndNoisy(), PrivateStep()):
+    check(plugin)
 check_rule("tempered")
+check_rule("dp-fedavg")
 assert "pytest" not in sys.modules
 """
 

@@ -60,7 +60,7 @@ class ClippedAndNoisy(LocalPlugin):
         for name, change in changes.items():
             noise = chance.normal(scale=self.noise * self.norm, size=change.shape)
             update.tensors[name][...] = run.anchor[name] + (factor * change + noise)
-        update.metrics[FACTOR] = factor + chance.normal(scale=self.noise)  # it tells about the data, too
+        update.metrics[FACTOR] = factor + chance.normal(scale=self.noise)  # the data show in it, too
 
 
 class Norm(BaseModel):
