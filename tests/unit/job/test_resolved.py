@@ -16,7 +16,7 @@ from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.resolved import MADE_WITH, PluginOrigin, Software
-from hansa.controller.rulebook.compose import compose
+from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved
 from tests.support import install
 from tests.unit.engine.play import job_spec
@@ -101,6 +101,29 @@ def test_a_file_that_says_what_it_was_made_with_is_a_job_file(tmp_path: Path) ->
 def test_the_software_is_recorded_when_a_job_is_submitted_and_not_when_it_is_shown() -> None:
     then = Software(hansa="0.0.1")
     assert resolved(job_spec(made_with=then)).made_with == then
+
+
+@pytest.mark.parametrize(
+    ("changes", "package"),
+    [
+        ({"rule": "gone"}, "gone-rules 2.0"),
+        ({"weigh": {"kind": "gone"}}, "gone-parts 1.5"),
+        ({"rule": "gone", "weigh": {"kind": "gone"}}, "gone-parts 1.5"),
+    ],
+)
+def test_a_package_that_a_job_was_run_with_and_that_is_missing_is_named(
+    changes: dict[str, Any], package: str
+) -> None:
+    parts = {"weigh": PluginOrigin(kind="gone", package="gone-parts", version="1.5")}
+    used = {"gone-rules": "2.0"} if "weigh" not in changes else {"gone-parts": "1.5", "gone-rules": "2.0"}
+    then = Software(hansa="0.0.1", plugins=parts if "weigh" in changes else {}, packages=used)
+    with pytest.raises(InvalidJob, match=f"the job was run with {package}, which is not installed here"):
+        composed_again(job_spec(made_with=then, **changes))
+
+
+def test_a_rule_that_is_missing_though_the_packages_are_there_is_named() -> None:
+    with pytest.raises(InvalidJob, match="there is no rule 'gone'"):
+        composed_again(job_spec(rule="gone", made_with=Software(hansa="0.0.1")))
 
 
 def test_a_submission_cannot_say_what_it_is_run_with() -> None:
