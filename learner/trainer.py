@@ -13,6 +13,7 @@ import torch
 
 from hansa.common.app import App
 from hansa.common.data.standard import profile
+from hansa.common.encodings import encoding_of
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
@@ -34,6 +35,7 @@ from hansa.learner.memory.states import States
 from hansa.learner.plugins.contract import LocalRun, Returned
 from hansa.learner.plugins.importance import Gauge
 from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of
+from hansa.learner.training.encoding import encode
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.own import train_own
@@ -156,12 +158,16 @@ class Trainer:
             networks.payload_of(network, spec, payload)
         if company.amends:
             facts["metrics"] = _amend(company, places, payload, facts["metrics"])
+        sent = None
+        if work.encoding is not None:
+            sent = encode(encoding_of(work.encoding), spec, arrays, places, run)
         if work.validate_update:
-            if network is not None and company.amends:
+            if network is not None and (company.amends or sent):
                 put(network, places)  # what is returned is evaluated
             facts["evaluation"] = self.jobs.evaluate(app, task, arrays | places)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
-        update = Update(seal(spec, payload), payload, UpdateFacts(n_train=len(training.examples), **facts))
+        manifest, payload = sent or (seal(spec, payload), payload)
+        update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
             self._finished.keep(task, update)
         return update

@@ -540,6 +540,7 @@ class TrainWork(google.protobuf.message.Message):
     AFTER_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    ENCODING_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -570,6 +571,10 @@ class TrainWork(google.protobuf.message.Message):
     def source(self) -> global___LocalPlugin:
         """the plugin that composes the batches; absent: epochs in random order"""
 
+    @property
+    def encoding(self) -> global___LocalPlugin:
+        """how the update is sent; absent: as it is"""
+
     def __init__(
         self,
         *,
@@ -588,9 +593,10 @@ class TrainWork(google.protobuf.message.Message):
         after: builtins.str = ...,
         keep_optimizer: builtins.bool = ...,
         source: global___LocalPlugin | None = ...,
+        encoding: global___LocalPlugin | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["encoding", b"encoding", "optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

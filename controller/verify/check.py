@@ -27,6 +27,7 @@ from hansa.common.values.receipts import Receipt
 from hansa.controller.audit.check import check_job
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.merge import Means, make
+from hansa.controller.engine.events import UpdateArrived
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
@@ -56,21 +57,24 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     receipts: list[Receipt] = []
     entries = backends.journal.entries(record.id)
     scope: frozenset[str] | None = None  # of the merge that made the newest version
+    decoded: dict[ModelKey, str] = {}  # digests of updates that are not stored as they were sent
     for entry in entries:
         plan = machine.state.plan
         try:
-            replay(machine, entry)
+            event = replay(machine, entry)
         except Broken as error:
             findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
             break
         if plan is not None and plan.version == machine.state.version:
             scope = plan.scope
+        if isinstance(event, UpdateArrived) and event.decoded:
+            decoded[update_key(event.task)] = event.decoded
         findings += _check_receipt(entry, machine.issued)
         if machine.issued:
             receipts.append(machine.issued)
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    model_findings = list(_check_models(backends.store, machine, receipts, scope))
+    model_findings = list(_check_models(backends.store, machine, receipts, decoded, scope))
     newest = entries[-1].sequence if entries else 0
     if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
@@ -100,14 +104,18 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(
-    store: Store, machine: Machine, receipts: list[Receipt], scope: frozenset[str] | None
+    store: Store,
+    machine: Machine,
+    receipts: list[Receipt],
+    decoded: dict[ModelKey, str],
+    scope: frozenset[str] | None,
 ) -> Iterator[Finding]:
     """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
         return
     sound = True
-    for key, digest in sorted(_digests(machine, current, receipts).items()):
+    for key, digest in sorted(_digests(machine, current, receipts, decoded).items()):
         for finding in _check_model(store, key, digest):
             sound = False
             yield finding
@@ -118,10 +126,12 @@ def _check_models(
             yield _lost(f"model {current}", error)
 
 
-def _digests(machine: Machine, current: ModelKey, receipts: list[Receipt]) -> dict[ModelKey, str]:
+def _digests(
+    machine: Machine, current: ModelKey, receipts: list[Receipt], decoded: dict[ModelKey, str]
+) -> dict[ModelKey, str]:
     """Return the digest that each model must have, for all models that the job still needs."""
     state = machine.state
-    recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}
+    recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task} | decoded
     recorded |= {community_key(machine.job, record.version): record.digest for record in state.history}
     digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
     digests |= state.basis | {current: state.history[-1].digest}
